@@ -156,11 +156,34 @@ static int model_read(void *context, const char *name, uint64_t row_begin, uint6
     return model_tensor_read_f32(model, tensor, row_begin, row_end, dst, err);
 }
 
+static enum pack_kind model_packing(void *context, const char *name)
+{
+    const struct model_tensor *tensor = model_tensor_find(context, name);
+    if (tensor == NULL || tensor->offset_added != 0)
+        return PACK_F32;
+    return tensor->type == TENSOR_BF16 ? PACK_BF16 : tensor->type == TENSOR_F16 ? PACK_F16 : PACK_F32;
+}
+
+static int model_read_packed(void *context, const char *name, enum pack_kind pack, uint64_t row_begin,
+                             uint64_t row_end, uint32_t columns, uint8_t *dst, struct err *err)
+{
+    struct model *model = context;
+    const struct model_tensor *tensor = model_tensor_find(model, name);
+    if (tensor == NULL)
+        return err_set(err, ERR_NOT_FOUND, "the model has no tensor %s", name);
+    if (model_packing(model, name) != pack || pack == PACK_F32 || tensor->cols != columns)
+        return err_set(err, ERR_INVALID,
+                       "tensor %s is %s in rows of %llu values, and %u packed ones are wanted", name,
+                       tensor_type_name(tensor->type), (unsigned long long)tensor->cols, columns);
+    return model_tensor_read_packed(model, tensor, row_begin, row_end, dst, err);
+}
+
 int stage_create(struct device *device, struct model *model, const struct stage_options *options,
                  struct stage **out, struct err *err)
 {
-    return stage_create_from(device, &(struct weight_source){.read = model_read, .context = model}, options,
-                             out, err);
+    struct weight_source source = {
+        .read = model_read, .read_packed = model_read_packed, .packing = model_packing, .context = model};
+    return stage_create_from(device, &source, options, out, err);
 }
 
 void stage_destroy(struct stage *stage)

@@ -88,16 +88,24 @@ int stage_memory_predict(const struct stage_options *options, struct stage_memor
 int stage_workspace_bytes(const struct stage_options *options, uint64_t *bytes, struct err *err);
 
 /* Where weights come from: rows [row_begin, row_end) of the named tensor (Hugging Face names) as f32 into
- * dst. A vector of n values has n rows of one value. */
+ * dst. A vector of n values has n rows of one value. Called by several threads at once. */
 struct weight_source {
     int (*read)(void *context, const char *name, uint64_t row_begin, uint64_t row_end, float *dst,
                 struct err *err);
+    /* The same rows as the file has them: bytes into dst, which has room for rows of `columns` values.
+     * ERR_INVALID: the tensor is not kept so. NULL: no tensor is. */
+    int (*read_packed)(void *context, const char *name, enum pack_kind pack, uint64_t row_begin,
+                       uint64_t row_end, uint32_t columns, uint8_t *dst, struct err *err);
+    /* PACK_BF16 or PACK_F16: read_packed gives the tensor so. Anything else, or NULL: it does not. */
+    enum pack_kind (*packing)(void *context, const char *name);
     void *context;
 };
 
-/* Make a stage and load its weights, in pieces of at most 1 MiB, straight into their buffers. `model` is
- * borrowed for the call. Adapters start as peft starts them: A uniform in ±1/sqrt(fan_in), B zero. A value
- * that is not finite in the file is refused by name. */
+/* Make a stage and load its weights straight into their buffers, in pieces of 1 MiB of f32 (or 64 rows, the
+ * larger), of which at most threads + 2 are on their way at once (10 where there are more threads): read
+ * ahead, checked and packed by helper threads. `model` is borrowed for the call. Adapters start as peft
+ * starts them: A uniform in ±1/sqrt(fan_in), B zero. A value that is not finite in the file is refused by
+ * name. */
 int stage_create(struct device *device, struct model *model, const struct stage_options *options,
                  struct stage **out, struct err *err);
 int stage_create_from(struct device *device, const struct weight_source *source,
