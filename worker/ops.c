@@ -51,6 +51,12 @@ static int op_compute(void *host, uint32_t number, const struct instr *instr, st
 static int op_begin(void *host, uint32_t number, const struct instr *instr, struct err *err);
 static const struct exec_ops exec_ops = {.compute = op_compute, .begin = op_begin};
 
+static bool is_collective(const struct instr *instr)
+{
+    return instr->op == OP_ALL_REDUCE || instr->op == OP_REDUCE || instr->op == OP_BROADCAST ||
+           instr->op == OP_ALL_GATHER || instr->op == OP_REDUCE_SCATTER;
+}
+
 static int make_program(struct ops *ops, int kind, struct err *err)
 {
     const struct program *program = &ops->me->programs[kind];
@@ -70,11 +76,37 @@ static int make_program(struct ops *ops, int kind, struct err *err)
                                                      .slot_out = instr->slot_out,
                                                      .micro_batch = instr->micro_batch,
                                                      .block_begin = instr->block_begin};
-        bool collective = instr->op == OP_ALL_REDUCE || instr->op == OP_REDUCE || instr->op == OP_BROADCAST;
-        if (collective && reduce_create(ops, i, instr, &ops->programs[kind].reduces[i], err) < 0)
+        if (is_collective(instr) && reduce_create(ops, i, instr, &ops->programs[kind].reduces[i], err) < 0)
             return err_wrap(err, "%s, instruction %u", program_kind_name(kind), i);
     }
     return exec_create(ops->options.plan, program, &exec_ops, ops, &ops->programs[kind].exec, err);
+}
+
+/* Gives collectives their host memory, or (NULL) says how much the largest program's take. */
+static size_t place_collectives(struct ops *ops, uint8_t *memory)
+{
+    size_t most = 0;
+    for (int kind = 0; kind < PROGRAM_KINDS; kind++) {
+        size_t at = 0;
+        for (uint32_t i = 0; ops->programs[kind].reduces && i < ops->me->programs[kind].instr_count; i++) {
+            struct reduce *reduce = ops->programs[kind].reduces[i];
+            if (reduce && memory)
+                reduce_place(reduce, memory + at);
+            at += reduce ? reduce_bytes(reduce) : 0;
+        }
+        most = at > most ? at : most;
+    }
+    return most;
+}
+
+static int make_collectives(struct ops *ops, struct err *err)
+{
+    size_t bytes = place_collectives(ops, NULL);
+    ops->collectives = malloc(bytes ? bytes : 1);
+    if (!ops->collectives)
+        return err_set(err, ERR_NOMEM, "no memory of %zu bytes for collectives", bytes);
+    place_collectives(ops, ops->collectives);
+    return 0;
 }
 
 int ops_create(const struct ops_options *options, struct ops **out, struct err *err)
@@ -94,6 +126,8 @@ int ops_create(const struct ops_options *options, struct ops **out, struct err *
         result = make_slot(ops, s, err);
     for (int kind = 0; kind < PROGRAM_KINDS && result == 0; kind++)
         result = make_program(ops, kind, err);
+    if (result == 0)
+        result = make_collectives(ops, err);
     if (result < 0) {
         ops_destroy(ops);
         return -1;
@@ -143,6 +177,7 @@ void ops_destroy(struct ops *ops)
     free(ops->places);
     free(ops->slots);
     free(ops->logits);
+    free(ops->collectives);
     free(ops);
 }
 
@@ -543,6 +578,8 @@ static int op_begin(void *host, uint32_t number, const struct instr *instr, stru
     case OP_ALL_REDUCE:
     case OP_REDUCE:
     case OP_BROADCAST:
+    case OP_ALL_GATHER:
+    case OP_REDUCE_SCATTER:
         return reduce_begin(ops->programs[ops->kind].reduces[number], err);
     default:
         return err_set(err, ERR_UNSUPPORTED, "%s is not done on a queue of the transport",
