@@ -119,7 +119,8 @@ struct micro_batch {
     uint32_t index; /* number of the micro-batch in its step */
     /* The load-balancing loss of routers, summed over rows r of this micro-batch as len_r * aux_r, is added
      * to the loss with this factor: coefficient * labelled tokens / tokens, both of the whole step. 0: none.
-     * All layers must be here. */
+     * It is over all layers: in training, boundary tensors have, behind their [tokens, hidden], what travels
+     * for it, f32 [rows, experts] each: activations counts and sums, gradients counts. */
     double router_scale;
 };
 /* Arrays are copied by the call. */

@@ -93,10 +93,11 @@ static int stage_slots(struct emitter *c, struct plan_rank *rank, uint32_t stage
 {
     struct part *part = &c->parts[stage];
     double each = c->problem->bytes_per_token;
-    uint64_t bound = (uint64_t)(each * c->plan->tokens_bound);
     for (int i = 0; i < BOUNDARIES; i++) {
         const struct schedule_ring *ring = ring_of(&part->rings, i);
         bool activation = i == ACT_IN || i == ACT_OUT;
+        double row = c->problem->bytes_per_row / (activation ? 1 : 2);
+        uint64_t bound = (uint64_t)(each * c->plan->tokens_bound + row * c->plan->rows_bound);
         part->track[i] = (struct track){.ring = ring->ring, .held = ring->held};
         part->slot[i] = PLAN_NONE;
         if (ring->ring == 0)
@@ -108,6 +109,7 @@ static int stage_slots(struct emitter *c, struct plan_rank *rank, uint32_t stage
                                  .ring_micro_batches = ring->ring,
                                  .ring_blocks = 1,
                                  .bytes_per_token = each,
+                                 .bytes_per_row = row,
                                  .bytes_bound = bound,
                                  .bytes_total = bound * ring->held};
         if ((part->slot[i] = plan_rank_slot(rank, &slot)) < 0)

@@ -87,12 +87,15 @@ static void every_family_matches_fp64_when_all_is_trained(void **state)
         run_golden(families[i], "full", "cpu", 1, (struct train_options){0});
 }
 
+/* The loss is over layers of one stage, of two and of three. */
 static void mixtures_match_fp64_with_the_load_balancing_loss(void **state)
 {
     (void)state;
     const char *const mixtures[] = {"mixtral", "qwen3-moe", "olmoe"};
     for (uint32_t i = 0; i < 3; i++)
-        run_golden(mixtures[i], "full_aux", "cpu", 2, (struct train_options){.micro_batch_rows = 2});
+        run_golden(
+            mixtures[i], "full_aux", i < 2 ? "cpu" : "checked", 2,
+            (struct train_options){.cuts = {2, 3}, .cut_count = i, .micro_batch_rows = 2, .split = i == 1});
 }
 
 static void golden_matches_on_the_checked_device(void **state)

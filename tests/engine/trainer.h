@@ -169,7 +169,7 @@ static inline void trainer_init(struct trainer *t, struct device *device, const 
             .recompute = o->recompute,
         };
         check(stage_create(device, t->model, &so, &t->stages[s], &err));
-        uint64_t bytes = 4ull * tokens_max * config->hidden;
+        uint64_t bytes = 4ull * (tokens_max * config->hidden + 2ull * ROWS_MAX * config->experts);
         check(buffer_create(device, bytes, MEM_BUFFERS, "boundary", &t->activations[s], &err));
         check(buffer_create(device, bytes, MEM_BUFFERS, "boundary", &t->gradients[s], &err));
     }

@@ -7,8 +7,9 @@
 
 enum { LAPS = 2, BLOCKS_MAX = 64 };
 
-/* Adapters; with a trained embedding beside them; everything, as PyTorch's numbers have it. */
-enum trained { ADAPTERS, ADAPTERS_AND_TABLE, EVERYTHING };
+/* Adapters; with a trained embedding beside them; everything, as PyTorch's numbers have it, also with the
+ * load-balancing loss. */
+enum trained { ADAPTERS, ADAPTERS_AND_TABLE, EVERYTHING, EVERYTHING_BALANCED };
 
 /* Stages of one rank each, or of several: replicas of a stage. */
 struct shape {
@@ -32,7 +33,8 @@ static void world_init(struct world *world, const struct fixture *fix, enum trai
     uint32_t rows = 0;
     *world = (struct world){.trained = trained, .cluster = cluster_create(&err)};
     world->w = (struct workload){.config = &fix->config,
-                                 .method = trained == EVERYTHING ? METHOD_FULL : METHOD_LORA,
+                                 .method = trained >= EVERYTHING ? METHOD_FULL : METHOD_LORA,
+                                 .router_loss = trained == EVERYTHING_BALANCED,
                                  .saves_embedding = trained == ADAPTERS_AND_TABLE,
                                  .lora_rank = (uint32_t)json_integer_value(json_object_get(fix->lora, "r")),
                                  .lora_dropout = 0.1,
@@ -172,7 +174,8 @@ static void spec_train(json_t *spec, const struct fixture *fix, enum trained tra
 {
     json_t *train = json_object_get(spec, "train"), *method = json_object_get(spec, "method");
     const json_t *full = json_object_get(fix->expected, "full");
-    if (trained == EVERYTHING) {
+    json_object_set_new(train, "router_aux", json_boolean(trained == EVERYTHING_BALANCED));
+    if (trained >= EVERYTHING) {
         json_object_set_new(spec, "method", json_pack("{s:s}", "kind", "full"));
         json_object_set(train, "learning_rate", json_object_get(full, "peak_lr"));
         json_object_set(train, "weight_decay", json_object_get(full, "weight_decay"));
@@ -204,9 +207,11 @@ static void run_shape(struct fixture *fix, const struct world *world, const stru
 }
 
 /* PyTorch's, in double precision. */
-static void check_golden(const struct fixture *fix, const struct outcome *out, const char *what)
+static void check_golden(const struct fixture *fix, enum trained trained, const struct outcome *out,
+                         const char *what)
 {
-    const json_t *want = json_object_get(fix->expected, "full_fp64");
+    const json_t *want =
+        json_object_get(fix->expected, trained == EVERYTHING ? "full_fp64" : "full_aux_fp64");
     for (uint32_t t = 0; t < out->steps; t++) {
         double loss = json_number_value(json_array_get(json_object_get(want, "loss"), t)),
                norm = json_number_value(json_array_get(json_object_get(want, "grad_norm"), t));
@@ -254,8 +259,8 @@ static void check_shapes(const char *model, enum trained trained, const struct s
         }
         run_shape(&fix, &world, &shapes[i], &out);
         check_near(&one, &out, what);
-        if (trained == EVERYTHING)
-            check_golden(&fix, &out, what);
+        if (trained >= EVERYTHING)
+            check_golden(&fix, trained, &out, what);
         if (!repeated || shapes[i].placement == PLACE_HYBRID) {
             repeated = true;
             run_shape(&fix, &world, &shapes[i], &again);
@@ -292,12 +297,18 @@ static void every_order_gives_one_devices_numbers_of_a_mixture(void **state)
     check_shapes("mixtral", ADAPTERS, SHAPES(shapes));
 }
 
-static void every_order_gives_pytorchs_numbers_when_all_is_trained(void **state)
+/* What it sums over layers goes from stage to stage with the boundary tensors. */
+static void the_load_balancing_loss_is_over_all_stages(void **state)
 {
     static const struct shape shapes[] = {{PLACE_PIPELINE, SCHEDULE_INTERLEAVED, 2},
-                                          {PLACE_PIPELINE, SCHEDULE_SPLIT, 3}};
+                                          {PLACE_PIPELINE, SCHEDULE_SPLIT, 3},
+                                          {PLACE_DATA, SCHEDULE_1F1B, 2},
+                                          {PLACE_HYBRID, SCHEDULE_1F1B, 3}},
+                              few[] = {{PLACE_PIPELINE, SCHEDULE_1F1B, 3}};
     (void)state;
-    check_shapes("mixtral", EVERYTHING, SHAPES(shapes));
+    check_shapes("mixtral", EVERYTHING_BALANCED, SHAPES(shapes));
+    check_shapes("qwen3-moe", EVERYTHING_BALANCED, SHAPES(few));
+    check_shapes("olmoe", EVERYTHING_BALANCED, SHAPES(few));
 }
 
 /* The table is kept with block 0, copied to the head, and both uses' gradients are added there. */
@@ -328,7 +339,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_order_gives_one_devices_numbers),
         cmocka_unit_test(every_order_gives_one_devices_numbers_of_a_mixture),
-        cmocka_unit_test(every_order_gives_pytorchs_numbers_when_all_is_trained),
+        cmocka_unit_test(the_load_balancing_loss_is_over_all_stages),
         cmocka_unit_test(a_tied_embedding_is_trained_in_every_order),
         cmocka_unit_test(replicas_train_everything_as_pytorch_does),
     };
