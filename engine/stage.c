@@ -63,6 +63,20 @@ static int block_allocate(struct stage *stage, uint32_t block, struct err *err)
     return 0;
 }
 
+/* The copy of a table that is kept elsewhere: it is no parameter here, and has no moments. */
+static int table_allocate(struct stage *stage, struct err *err)
+{
+    uint64_t bytes = stage->layout.table_bytes;
+    stage->table.tensors = &stage->model.embedding;
+    if (area_allocate(stage, bytes, MEM_BUFFERS, "the head's copy of the embedding", &stage->table.trained,
+                      err) != 0)
+        return -1;
+    return stage->options.mode != STAGE_TRAIN
+               ? 0
+               : area_allocate(stage, bytes, MEM_BUFFERS, "the gradient of the head's copy",
+                               &stage->table.gradients, err);
+}
+
 static int blocks_allocate(struct stage *stage, struct err *err)
 {
     const struct stage_options *o = &stage->options;
@@ -114,7 +128,8 @@ static int workspace_take(struct stage *stage, struct err *err)
 static int stage_allocate(struct stage *stage, struct err *err)
 {
     const struct footprint *l = &stage->layout;
-    if (blocks_allocate(stage, err) != 0 || slots_allocate(stage, err) != 0 ||
+    if (blocks_allocate(stage, err) != 0 || table_allocate(stage, err) != 0 ||
+        slots_allocate(stage, err) != 0 ||
         workspace_take(stage, err) != 0 ||
         buffer_create(stage->device, l->scalar_bytes, MEM_BUFFERS, "scalars", &stage->scalars, err) != 0)
         return -1;
@@ -204,6 +219,8 @@ void stage_destroy(struct stage *stage)
         event_destroy(stage->slots[i].written);
         free(stage->slots[i].staging);
     }
+    buffer_destroy(stage->table.trained);
+    buffer_destroy(stage->table.gradients);
     buffer_destroy(stage->rope);
     if (stage->workspace != stage->options.workspace)
         buffer_destroy(stage->workspace);
