@@ -63,6 +63,20 @@ static int block_allocate(struct stage *stage, uint32_t block, struct err *err)
     return 0;
 }
 
+/* The copy of a table that is kept elsewhere: it is no parameter here, and has no moments. */
+static int table_allocate(struct stage *stage, struct err *err)
+{
+    uint64_t bytes = stage->layout.table_bytes;
+    stage->table.tensors = &stage->model.embedding;
+    if (area_allocate(stage, bytes, MEM_BUFFERS, "the head's copy of the embedding", &stage->table.trained,
+                      err) != 0)
+        return -1;
+    return stage->options.mode != STAGE_TRAIN
+               ? 0
+               : area_allocate(stage, bytes, MEM_BUFFERS, "the gradient of the head's copy",
+                               &stage->table.gradients, err);
+}
+
 static int blocks_allocate(struct stage *stage, struct err *err)
 {
     const struct stage_options *o = &stage->options;
@@ -114,7 +128,8 @@ static int workspace_take(struct stage *stage, struct err *err)
 static int stage_allocate(struct stage *stage, struct err *err)
 {
     const struct footprint *l = &stage->layout;
-    if (blocks_allocate(stage, err) != 0 || slots_allocate(stage, err) != 0 ||
+    if (blocks_allocate(stage, err) != 0 || table_allocate(stage, err) != 0 ||
+        slots_allocate(stage, err) != 0 ||
         workspace_take(stage, err) != 0 ||
         buffer_create(stage->device, l->scalar_bytes, MEM_BUFFERS, "scalars", &stage->scalars, err) != 0)
         return -1;
@@ -156,11 +171,34 @@ static int model_read(void *context, const char *name, uint64_t row_begin, uint6
     return model_tensor_read_f32(model, tensor, row_begin, row_end, dst, err);
 }
 
+static enum pack_kind model_packing(void *context, const char *name)
+{
+    const struct model_tensor *tensor = model_tensor_find(context, name);
+    if (tensor == NULL || tensor->offset_added != 0)
+        return PACK_F32;
+    return tensor->type == TENSOR_BF16 ? PACK_BF16 : tensor->type == TENSOR_F16 ? PACK_F16 : PACK_F32;
+}
+
+static int model_read_packed(void *context, const char *name, enum pack_kind pack, uint64_t row_begin,
+                             uint64_t row_end, uint32_t columns, uint8_t *dst, struct err *err)
+{
+    struct model *model = context;
+    const struct model_tensor *tensor = model_tensor_find(model, name);
+    if (tensor == NULL)
+        return err_set(err, ERR_NOT_FOUND, "the model has no tensor %s", name);
+    if (model_packing(model, name) != pack || pack == PACK_F32 || tensor->cols != columns)
+        return err_set(err, ERR_INVALID,
+                       "tensor %s is %s in rows of %llu values, and %u packed ones are wanted", name,
+                       tensor_type_name(tensor->type), (unsigned long long)tensor->cols, columns);
+    return model_tensor_read_packed(model, tensor, row_begin, row_end, dst, err);
+}
+
 int stage_create(struct device *device, struct model *model, const struct stage_options *options,
                  struct stage **out, struct err *err)
 {
-    return stage_create_from(device, &(struct weight_source){.read = model_read, .context = model}, options,
-                             out, err);
+    struct weight_source source = {
+        .read = model_read, .read_packed = model_read_packed, .packing = model_packing, .context = model};
+    return stage_create_from(device, &source, options, out, err);
 }
 
 void stage_destroy(struct stage *stage)
@@ -181,6 +219,8 @@ void stage_destroy(struct stage *stage)
         event_destroy(stage->slots[i].written);
         free(stage->slots[i].staging);
     }
+    buffer_destroy(stage->table.trained);
+    buffer_destroy(stage->table.gradients);
     buffer_destroy(stage->rope);
     if (stage->workspace != stage->options.workspace)
         buffer_destroy(stage->workspace);

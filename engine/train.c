@@ -25,7 +25,9 @@ int stage_step_begin(struct stage *stage, struct err *err)
             buffer_zero(block->gradients, 0, block->tensors->trained_bytes, err) != 0)
             return -1;
     }
-    return 0;
+    return stage->table.gradients == NULL
+               ? 0
+               : buffer_zero(stage->table.gradients, 0, stage->layout.table_bytes, err);
 }
 
 uint32_t stage_parameter_count(const struct stage *stage)
@@ -307,13 +309,49 @@ int stage_state_write(struct stage *stage, uint32_t index, enum stage_state stat
     uint64_t at, bytes;
     if (state_place(stage, index, state, &buffer, &at, &bytes, err) != 0)
         return -1;
-    for (uint64_t i = 0; i < bytes / 4; i++)
+    for (uint64_t i = 0; i < bytes / 4 && state != STATE_GRADIENT; i++) /* the norm tells of gradients */
         if (!isfinite(src[i]))
             return err_set(err, ERR_NOT_FINITE, "%s: a value to be loaded is not finite",
                            stage->parameters[index].name);
     if (moment_in_8_bits(stage, index, state))
         return moment8_write(stage, index, state, buffer, at, src, err);
     if (buffer_write(buffer, at, src, bytes, err) != 0)
+        return -1;
+    return device_sync(stage->device, err);
+}
+
+uint64_t stage_table_values(const struct stage *stage)
+{
+    const struct layer_tensor *table = &stage->model.embedding.list[0];
+    return stage->layout.copies_table ? (uint64_t)table->rows * table->columns : 0;
+}
+
+/* NULL: the stage keeps no copy, or no gradient of it. */
+static struct buffer *table_buffer(const struct stage *stage, enum stage_state state, struct err *err)
+{
+    struct buffer *buffer = state == STATE_VALUE      ? stage->table.trained
+                            : state == STATE_GRADIENT ? stage->table.gradients
+                                                      : NULL;
+    if (buffer == NULL)
+        err_set(err, ERR_INVALID, "stage of blocks %u..%u: no copy of a tied embedding, or not this of it",
+                stage->options.block_begin, stage->options.block_end);
+    return buffer;
+}
+
+int stage_table_read(struct stage *stage, enum stage_state state, float *dst, struct err *err)
+{
+    const struct layer_tensor *table = &stage->model.embedding.list[0];
+    struct buffer *buffer = table_buffer(stage, state, err);
+    if (buffer == NULL || buffer_read(buffer, table->at, dst, 4 * stage_table_values(stage), err) != 0)
+        return -1;
+    return device_sync(stage->device, err);
+}
+
+int stage_table_write(struct stage *stage, enum stage_state state, const float *src, struct err *err)
+{
+    const struct layer_tensor *table = &stage->model.embedding.list[0];
+    struct buffer *buffer = table_buffer(stage, state, err);
+    if (buffer == NULL || buffer_write(buffer, table->at, src, 4 * stage_table_values(stage), err) != 0)
         return -1;
     return device_sync(stage->device, err);
 }
