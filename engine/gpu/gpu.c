@@ -93,6 +93,16 @@ static int emulated_open(const struct device_options *options, struct device **o
     return gpu_open(&gpu_driver_emulated, options, out, err);
 }
 
+static int cuda_open(const struct device_options *options, struct device **out, struct err *err)
+{
+    return gpu_open(&gpu_driver_cuda, options, out, err);
+}
+
+static int hip_open(const struct device_options *options, struct device **out, struct err *err)
+{
+    return gpu_open(&gpu_driver_hip, options, out, err);
+}
+
 /* Wait with a deadline: busily for a moment, since most waits are short, then asleep between looks. */
 static int gpu_event_await(const struct gpu *gpu, struct gpu_event *event, uint64_t timeout_ns,
                            struct err *err)
@@ -345,15 +355,19 @@ static const struct event_ops event_ops = {.create = gpu_event_create,
                                            .done = gpu_event_done,
                                            .queue_wait = gpu_queue_wait};
 
-#define DEVICE_OPS(open_function)                                                                            \
-    &(const struct device_ops)                                                                               \
+#define BACKEND(kind_name, open_function)                                                                    \
     {                                                                                                        \
-        .open = (open_function), .close = gpu_close, .sync = gpu_sync, .pass_begin = gpu_pass_begin,         \
-        .pass_end = gpu_pass_end, .host_create = gpu_host_create, .host_destroy = gpu_host_destroy           \
+        .kind = (kind_name),                                                                                 \
+        .device = &(const struct device_ops){.open = (open_function),                                        \
+                                             .close = gpu_close,                                             \
+                                             .sync = gpu_sync,                                               \
+                                             .pass_begin = gpu_pass_begin,                                   \
+                                             .pass_end = gpu_pass_end,                                       \
+                                             .host_create = gpu_host_create,                                 \
+                                             .host_destroy = gpu_host_destroy},                              \
+        .buffer = &buffer_ops, .op = &op_ops, .event = &event_ops                                            \
     }
 
-const struct backend backend_emulated = {.kind = "emulated",
-                                         .device = DEVICE_OPS(emulated_open),
-                                         .buffer = &buffer_ops,
-                                         .op = &op_ops,
-                                         .event = &event_ops};
+const struct backend backend_emulated = BACKEND("emulated", emulated_open);
+const struct backend backend_cuda = BACKEND("cuda", cuda_open);
+const struct backend backend_hip = BACKEND("hip", hip_open);
