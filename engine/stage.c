@@ -129,8 +129,7 @@ static int stage_allocate(struct stage *stage, struct err *err)
 {
     const struct footprint *l = &stage->layout;
     if (blocks_allocate(stage, err) != 0 || table_allocate(stage, err) != 0 ||
-        slots_allocate(stage, err) != 0 ||
-        workspace_take(stage, err) != 0 ||
+        slots_allocate(stage, err) != 0 || workspace_take(stage, err) != 0 ||
         buffer_create(stage->device, l->scalar_bytes, MEM_BUFFERS, "scalars", &stage->scalars, err) != 0)
         return -1;
     return buffer_zero(stage->scalars, 0, l->scalar_bytes, err);
