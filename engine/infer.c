@@ -73,6 +73,7 @@ int stage_infer(struct stage *stage, struct kv_cache *cache, const int32_t *ids,
     const struct footprint *l = &stage->layout;
     struct saved *slot;
     if (infer_check(stage, cache, ids, tokens, in, out, err) != 0 ||
+        blocks_bound(stage, stage->options.block_begin, stage->options.block_end, false, err) != 0 ||
         infer_describe(stage, cache, ids, tokens, &slot, err) != 0)
         return -1;
     struct pass pass = {

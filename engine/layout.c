@@ -74,6 +74,12 @@ static int options_check(struct stage_options *o, struct err *err)
     if (o->block_begin >= o->block_end || o->block_end > o->config->layers + 2)
         return err_set(err, ERR_INVALID, "stage: blocks %u..%u of %u", o->block_begin, o->block_end,
                        o->config->layers + 2);
+    if (o->outside.block_begin == o->outside.block_end)
+        o->outside.block_begin = o->outside.block_end = o->block_begin;
+    if (o->outside.block_begin > o->outside.block_end || o->outside.block_begin < o->block_begin ||
+        o->outside.block_end > o->block_end)
+        return err_set(err, ERR_INVALID, "stage of blocks %u..%u: blocks %u..%u from outside", o->block_begin,
+                       o->block_end, o->outside.block_begin, o->outside.block_end);
     if (o->tokens_max == 0 || o->tokens_max > LAYOUT_TOKENS_MAX || o->rows_max > LAYOUT_TOKENS_MAX ||
         o->row_tokens_max > o->tokens_max || o->labelled_max > o->tokens_max ||
         o->positions_max > LAYOUT_TOKENS_MAX)
@@ -126,7 +132,12 @@ int stage_layout_init(struct stage_options *o, struct footprint_model *model, st
                                              .tokens = o->tokens_max,
                                              .rows = o->rows_max,
                                              .labelled = o->labelled_max,
-                                             .positions = o->positions_max},
+                                             .positions = o->positions_max,
+                                             .outside_begin = o->outside.block_begin,
+                                             .outside_end = o->outside.block_end,
+                                             .outside_frozen = o->outside.frozen,
+                                             .outside_trained = o->outside.trained,
+                                             .moments_on_host = o->moments_on_host},
                  layout);
     return 0;
 }
@@ -143,7 +154,8 @@ int stage_memory_predict(const struct stage_options *options, struct stage_memor
                                            [MEM_ADAPTERS] = layout.adapters,
                                            [MEM_OPTIMIZER] = layout.optimizer,
                                            [MEM_ACTIVATIONS] = layout.activations,
-                                           [MEM_BUFFERS] = layout.buffers}};
+                                           [MEM_BUFFERS] = layout.buffers},
+                                 .host = layout.host};
     if (checked.workspace != NULL)
         out->bytes[MEM_BUFFERS] -= footprint_counted(layout.workspace.bytes);
     for (int i = 0; i < MEM_PURPOSES; i++)

@@ -241,6 +241,15 @@ static int place_take(struct stage *stage, const struct micro_batch *batch, stru
     return err_set(err, ERR_INVALID, "micro-batch %u: its place is that of another", batch->index);
 }
 
+/* What is saved has the head's gradients added at once. */
+static int forward_bound(const struct stage *stage, uint32_t begin, uint32_t end, bool saves, struct err *err)
+{
+    uint32_t head = stage->config.layers + 1;
+    if (blocks_bound(stage, begin, end, false, err) != 0)
+        return -1;
+    return saves && end == head + 1 ? blocks_bound(stage, head, end, true, err) : 0;
+}
+
 int stage_forward_blocks(struct stage *stage, const struct micro_batch *batch, uint32_t block_begin,
                          uint32_t block_end, struct buffer *in, struct buffer *out, struct saved **saved,
                          struct err *err)
@@ -254,6 +263,7 @@ int stage_forward_blocks(struct stage *stage, const struct micro_batch *batch, u
     if (range_check(stage, block_begin, block_end, err) != 0 ||
         boundary_check(stage, in, tokens, block_begin > 0, "its input", err) != 0 ||
         boundary_check(stage, out, tokens, !head, "its output", err) != 0 ||
+        forward_bound(stage, block_begin, block_end, saved != NULL, err) != 0 ||
         place_take(stage, batch, earlier, &slot, err) != 0)
         return -1;
     struct pass pass = pass_of(stage, slot, saved != NULL, err);
@@ -329,7 +339,8 @@ int stage_backward_blocks(struct stage *stage, const struct micro_batch *batch, 
         return -1;
     if (range_check(stage, block_begin, block_end, err) != 0 ||
         boundary_check(stage, grad_in, tokens, !head, "the gradient of its output", err) != 0 ||
-        boundary_check(stage, grad_out, tokens, grad_out != NULL, "the gradient of its input", err) != 0) {
+        boundary_check(stage, grad_out, tokens, grad_out != NULL, "the gradient of its input", err) != 0 ||
+        blocks_bound(stage, block_begin, block_end, true, err) != 0) {
         slot_give(saved);
         return -1;
     }
@@ -349,7 +360,8 @@ int stage_backward_weights(struct stage *stage, const struct micro_batch *batch,
         return err_set(err, ERR_INVALID, "a stage that was not made for backward in two halves");
     if (backward_check(stage, batch, saved, err) != 0)
         return -1;
-    if (range_check(stage, block_begin, block_end, err) != 0) {
+    if (range_check(stage, block_begin, block_end, err) != 0 ||
+        blocks_bound(stage, block_begin, block_end, true, err) != 0) {
         slot_give(saved);
         return -1;
     }
@@ -387,6 +399,7 @@ int stage_logits(struct stage *stage, const struct micro_batch *batch, struct bu
     if (!l->has_head)
         return err_set(err, ERR_INVALID, "logits are asked of a stage without the head");
     if (boundary_check(stage, in, tokens, !l->has_embedding, "its input", err) != 0 ||
+        blocks_bound(stage, stage->options.block_begin, stage->options.block_end, false, err) != 0 ||
         slot_take(stage, batch, &slot, err) != 0)
         return -1;
     struct pass pass = pass_of(stage, slot, false, err);

@@ -7,6 +7,7 @@
 
 #include "engine/layout.h"
 #include "engine/op.h"
+#include "engine/shard.h"
 
 /* A place for one micro-batch: taken by stage_forward, given back by backward, release or the end of a call.
  */
@@ -21,18 +22,14 @@ struct saved {
     double router_scale; /* as struct micro_batch has it */
 };
 
-/* The parameters of one block: an area of frozen ones and one of trained ones, whose gradients and moments
- * lie in areas like it. */
+/* The parameters of one block: an area of frozen ones and one of trained ones, whose gradients lie in an area
+ * like it. NULL: nothing; or inference; or an area from outside that is not bound. Each lies `…_at` bytes into
+ * its buffer. */
 struct block_state {
     const struct layer_tensors *tensors;
-    struct buffer *frozen, *trained, *gradients, *moment1, *moment2; /* NULL: nothing, or inference */
-};
-
-/* A trained tensor of one block, and which of its copies. */
-struct parameter_place {
-    uint32_t block, copy;
-    const struct layer_tensor *tensor;
-    char name[LAYER_NAME_MAX];
+    struct buffer *frozen, *trained, *gradients;
+    uint64_t frozen_at, trained_at, gradients_at;
+    bool frozen_outside, trained_outside; /* else the stage keeps them, in frozen and in its shard */
 };
 
 struct stage {
@@ -46,9 +43,7 @@ struct stage {
     struct buffer *rope;        /* [positions_max, rotary] for all layers, then that of windowed ones */
     struct buffer *workspace, *scalars; /* scalars: loss, router's loss, then a sum of squares a parameter */
     struct saved *slots;
-    struct parameter_place *parameters;
-    double *sums; /* host copy of scalars */
-    uint64_t updates;
+    struct shard *state; /* what is trained of the blocks that it keeps, whole */
     uint64_t labelled; /* since stage_step_begin */
 };
 
@@ -161,8 +156,8 @@ void head_backward(struct pass *pass, float scale);
 /* Logits of the given rows of x into the workspace's logits, at most head_rows. */
 void head_logits(struct pass *pass, struct operand x, uint32_t rows);
 
-/* load.c */
-int stage_load(struct stage *stage, const struct weight_source *source, struct err *err);
+/* outside.c: may blocks [begin, end) run? Not where areas from outside are missing. */
+int blocks_bound(const struct stage *stage, uint32_t begin, uint32_t end, bool gradients, struct err *err);
 
 /* pass.c: take a free place, describe the micro-batch in it; ERR_BUSY, ERR_TOO_BIG, ERR_INVALID. */
 int slot_take(struct stage *stage, const struct micro_batch *batch, struct saved **out, struct err *err);

@@ -75,15 +75,14 @@ struct layer_tensor {
     enum pack_kind pack;
     uint64_t at, stride;     /* bytes into its area; from one copy to the next */
     uint64_t absmax, scales; /* NF4: bytes from where a copy begins */
-    bool moments8;
-    uint64_t moment, moment_stride; /* bytes into each moments' area, if trained */
-    uint64_t absmax8;               /* bytes from there: fp32 scales of blocks of 256, if moments8 */
+    bool moments8;           /* its moments are kept in 8 bits (model/flat.h places them) */
 };
 
 /* All tensors of a block and the sizes of its areas. Gradients lie as the trained values do. */
 struct layer_tensors {
     uint32_t count, parameters; /* parameters: trained tensors, copies counted */
     struct layer_tensor list[LAYER_TENSORS_MAX];
+    bool moments8; /* of those tensors that can */
     uint64_t frozen_bytes, trained_bytes, moment_bytes; /* moment: of one of the two */
     uint64_t panel_bytes; /* fp32 in which a packed matrix is unpacked piece by piece; 0: none is */
 };

@@ -3,9 +3,10 @@
 
 #include <string.h>
 
+#include "model/flat.h"
+
 enum {
     MOMENT8_VALUES_MIN = 4096, /* smaller tensors keep fp32 moments, as bitsandbytes has it */
-    MOMENT8_BLOCK = 256,
     NF4_BLOCK = 64,
     NF4_NEST = 256,
     PANEL_BYTES = 8 << 20 /* of a packed matrix unpacked at once */
@@ -68,19 +69,13 @@ static void moments_place(struct tensor_maker *maker, struct layer_tensor *tenso
 {
     struct layer_tensors *out = maker->out;
     uint64_t values = values_of(tensor);
-    if (!maker->method->moments8) {
-        tensor->moment = tensor->at;
-        tensor->moment_stride = tensor->stride;
+    out->moments8 = maker->method->moments8;
+    tensor->moments8 =
+        out->moments8 && values >= MOMENT8_VALUES_MIN && tensor->role != TENSOR_EMBEDDING;
+    if (out->moments8)
+        out->moment_bytes += flat_piece_moment_bytes(tensor, values) * tensor->copies;
+    else
         out->moment_bytes = out->trained_bytes;
-        return;
-    }
-    tensor->moments8 = values >= MOMENT8_VALUES_MIN && tensor->role != TENSOR_EMBEDDING;
-    tensor->absmax8 = aligned(values);
-    tensor->moment = out->moment_bytes;
-    tensor->moment_stride =
-        tensor->moments8 ? tensor->absmax8 + aligned(4 * ((values + MOMENT8_BLOCK - 1) / MOMENT8_BLOCK))
-                         : aligned(4 * values);
-    out->moment_bytes += tensor->moment_stride * tensor->copies;
 }
 
 /* Tensors [first, count) lie side by side, copy after copy, as one matrix of each copy. */
