@@ -14,7 +14,8 @@ static struct operand unpack(struct pass *pass, const struct block_state *block,
                              const struct layer_tensor *matrix, uint32_t copy, uint64_t begin, uint64_t count)
 {
     struct buffer *area = matrix->trained ? block->trained : block->frozen;
-    uint64_t at = matrix->at + matrix->stride * copy + (matrix->trained ? block->trained_at : block->frozen_at);
+    uint64_t at =
+        matrix->at + matrix->stride * copy + (matrix->trained ? block->trained_at : block->frozen_at);
     bool nested = matrix->pack == PACK_NF4_DOUBLE, scaled = nested || matrix->pack == PACK_NF4;
     enum dtype dtype = matrix->pack == PACK_BF16  ? DTYPE_BF16
                        : matrix->pack == PACK_F16 ? DTYPE_F16

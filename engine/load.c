@@ -223,8 +223,9 @@ int rope_load(struct loader *loader, uint32_t positions, struct buffer *rope)
     loader->part = &part;
     if (table_load(loader, &config->rope, positions, 0) != 0)
         return -1;
-    return config->rope_local_set ? table_load(loader, &config->rope_local, positions, 4ull * positions * width)
-                                  : 0;
+    return config->rope_local_set
+               ? table_load(loader, &config->rope_local, positions, 4ull * positions * width)
+               : 0;
 }
 
 int loader_init(struct loader *loader, struct device *device, const struct stage_options *options,
@@ -235,8 +236,8 @@ int loader_init(struct loader *loader, struct device *device, const struct stage
     widest = widest > c->expert_ffn ? widest : c->expert_ffn;
     widest = widest > q ? widest : q;
     uint64_t values = 64 * widest > PIECE_VALUES ? 64 * widest : PIECE_VALUES;
-    *loader = (struct loader){
-        .device = device, .config = c, .seed = options->seed, .source = source, .err = err};
+    *loader =
+        (struct loader){.device = device, .config = c, .seed = options->seed, .source = source, .err = err};
     loader->piece = malloc(4 * values);
     loader->packed = malloc(2 * values);
     if (loader->piece != NULL && loader->packed != NULL)

@@ -1,7 +1,7 @@
 /* Areas of blocks filled with their first values: for stages and shards.
  *
- * A loader belongs to the thread of its device and holds one piece of a tensor at a time (1 MiB, and the scales
- * of one tensor).
+ * A loader belongs to the thread of its device and holds one piece of a tensor at a time (1 MiB, and the
+ * scales of one tensor).
  */
 #ifndef MOTLEY_ENGINE_LOAD_H
 #define MOTLEY_ENGINE_LOAD_H

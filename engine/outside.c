@@ -79,13 +79,14 @@ static int view_check(const struct device *device, uint32_t block, const char *w
         return 0;
     if (bytes == 0)
         return 0;
-    return err_set(err, ERR_INVALID,
-                   "block %u: %s take %llu bytes on device %s, from a multiple of 64 on; given are %llu at %llu",
-                   block, what, (unsigned long long)bytes, device_name(device),
-                   view->buffer == NULL || buffer_device(view->buffer) != device
-                       ? 0ull
-                       : (unsigned long long)buffer_bytes(view->buffer),
-                   (unsigned long long)view->at);
+    return err_set(
+        err, ERR_INVALID,
+        "block %u: %s take %llu bytes on device %s, from a multiple of 64 on; given are %llu at %llu", block,
+        what, (unsigned long long)bytes, device_name(device),
+        view->buffer == NULL || buffer_device(view->buffer) != device
+            ? 0ull
+            : (unsigned long long)buffer_bytes(view->buffer),
+        (unsigned long long)view->at);
 }
 
 int stage_area_load(struct device *device, const struct weight_source *source,
@@ -104,12 +105,10 @@ int stage_area_load(struct device *device, const struct weight_source *source,
     if (view_check(device, block, "these", end - begin, &view, err) != 0 ||
         loader_init(&loader, device, &plan.options, source, err) != 0)
         return -1;
-    int status = area_load(&loader, &(struct area_part){.block = block,
-                                                        .tensors = tensors,
-                                                        .area = area,
-                                                        .view = view,
-                                                        .begin = begin,
-                                                        .end = end});
+    int status = area_load(
+        &loader,
+        &(struct area_part){
+            .block = block, .tensors = tensors, .area = area, .view = view, .begin = begin, .end = end});
     loader_fini(&loader);
     return status;
 }
@@ -132,10 +131,12 @@ static int bind_check(const struct stage *stage, uint32_t block, const struct bl
                        block);
     if ((frozen && view_check(stage->device, block, "its frozen values", state->tensors->frozen_bytes,
                               &areas->frozen, err) != 0) ||
-        (areas->trained.buffer != NULL && view_check(stage->device, block, "its trained values",
-                                                     state->tensors->trained_bytes, &areas->trained, err) != 0) ||
-        (areas->gradients.buffer != NULL && view_check(stage->device, block, "its gradients",
-                                                       state->tensors->trained_bytes, &areas->gradients, err) != 0))
+        (areas->trained.buffer != NULL &&
+         view_check(stage->device, block, "its trained values", state->tensors->trained_bytes,
+                    &areas->trained, err) != 0) ||
+        (areas->gradients.buffer != NULL &&
+         view_check(stage->device, block, "its gradients", state->tensors->trained_bytes, &areas->gradients,
+                    err) != 0))
         return -1;
     return 0;
 }

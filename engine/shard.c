@@ -368,18 +368,17 @@ static int square_sums(struct shard *shard, bool gradients, struct err *err)
     for (uint32_t i = 0; i < shard->piece_count; i++) {
         const struct piece *piece = &shard->pieces[i];
         const struct range_state *range = &shard->ranges[piece->range];
-        queue_op(&queue,
-                 &(struct op){.kind = OP_SQUARE_SUM,
-                              .square_sum = {.count = piece->is.count,
-                                             .x = f32_at(gradients ? range->gradients : range->values,
-                                                         piece->is.at),
-                                             .out = {.buffer = shard->sums.buffer,
-                                                     .at = shard->sums.at + 8ull * i,
-                                                     .dtype = DTYPE_F64}}});
+        queue_op(&queue, &(struct op){.kind = OP_SQUARE_SUM,
+                                      .square_sum = {.count = piece->is.count,
+                                                     .x = f32_at(gradients ? range->gradients : range->values,
+                                                                 piece->is.at),
+                                                     .out = {.buffer = shard->sums.buffer,
+                                                             .at = shard->sums.at + 8ull * i,
+                                                             .dtype = DTYPE_F64}}});
     }
-    if (queue.failed || (shard->piece_count > 0 &&
-                         buffer_read(shard->sums.buffer, shard->sums.at, shard->host_sums,
-                                     8ull * shard->piece_count, err) != 0))
+    if (queue.failed ||
+        (shard->piece_count > 0 && buffer_read(shard->sums.buffer, shard->sums.at, shard->host_sums,
+                                               8ull * shard->piece_count, err) != 0))
         return -1;
     return device_sync(shard->device, err);
 }
@@ -504,8 +503,9 @@ static void moments_move(const struct shard *shard, struct stepped *s, bool back
 {
     const struct range_state *range = s->range;
     for (int i = 0; i < 2 && shard->on_host && range->moment_bytes > 0 && !s->queue.failed; i++) {
-        int status = back ? buffer_read(shard->page[i], 0, range->host[i], range->moment_bytes, s->queue.err)
-                          : buffer_write(shard->page[i], 0, range->host[i], range->moment_bytes, s->queue.err);
+        int status = back
+                         ? buffer_read(shard->page[i], 0, range->host[i], range->moment_bytes, s->queue.err)
+                         : buffer_write(shard->page[i], 0, range->host[i], range->moment_bytes, s->queue.err);
         s->queue.failed = status != 0;
     }
 }
@@ -581,7 +581,7 @@ static int state_place(const struct shard *shard, uint32_t index, enum stage_sta
     int which = state == STATE_MOMENT2;
     if (state != STATE_VALUE && !shard->trains)
         return err_set(err, ERR_INVALID, "a stage made for inference has no gradients or moments");
-    *place = (struct state_place){.buffer = moment                   ? range->moments[which]
+    *place = (struct state_place){.buffer = moment                 ? range->moments[which]
                                             : state == STATE_VALUE ? range->values
                                                                    : range->gradients,
                                   .host = moment ? range->host[which] : NULL,
@@ -647,8 +647,7 @@ int shard_state_write(struct shard *shard, uint32_t index, enum stage_state stat
     uint8_t *bytes = calloc(1, place.bytes);
     if (bytes == NULL)
         return err_set(err, ERR_NOMEM, "out of memory for the moments of %s", shard->pieces[index].name);
-    moments8_pack(state == STATE_MOMENT1, src, piece->count, bytes,
-                  (float *)(void *)(bytes + piece->absmax));
+    moments8_pack(state == STATE_MOMENT1, src, piece->count, bytes, (float *)(void *)(bytes + piece->absmax));
     int status = place_write(shard, &place, bytes, err);
     free(bytes);
     return status;

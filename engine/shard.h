@@ -28,8 +28,8 @@ struct shard_range {
 /* Bytes that shard_create will allocate, exactly. Pure. */
 int shard_memory_predict(const struct stage_options *options, uint32_t range_count,
                          const struct shard_range *ranges, struct stage_memory *out, struct err *err);
-/* Values as the file has them or as adapters start, gradients and moments zero. ranges[range_count] is copied;
- * one of a block that is not the options', or not between cuts, is refused with ERR_INVALID. */
+/* Values as the file has them or as adapters start, gradients and moments zero. ranges[range_count] is
+ * copied; one of a block that is not the options', or not between cuts, is refused with ERR_INVALID. */
 int shard_create(struct device *device, const struct weight_source *source,
                  const struct stage_options *options, uint32_t range_count, const struct shard_range *ranges,
                  struct shard **out, struct err *err);

@@ -14,6 +14,7 @@ struct shard_plan {
 };
 /* Everything but values and the place of sums, which shard_load and shard_sums_set give. */
 int shard_make(const struct shard_plan *plan, struct shard **out, struct err *err);
+/* First values of all its ranges, from the file or as adapters start. Waits. */
 int shard_load(struct shard *shard, const struct weight_source *source, struct err *err);
 /* f64 [pieces] in a buffer that outlives the shard's use. */
 void shard_sums_set(struct shard *shard, struct area_view sums);

@@ -159,7 +159,8 @@ int stage_create_from(struct device *device, const struct weight_source *source,
         free(stage);
         return -1;
     }
-    if (stage_allocate(stage, err) != 0 || stage_load(stage, source, err) != 0 || device_sync(device, err) != 0) {
+    if (stage_allocate(stage, err) != 0 || stage_load(stage, source, err) != 0 ||
+        device_sync(device, err) != 0) {
         stage_destroy(stage);
         return err_wrap(err, "stage of blocks %u..%u", options->block_begin, options->block_end);
     }

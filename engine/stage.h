@@ -81,8 +81,8 @@ struct stage_options {
     bool split; /* backward in two halves: stage_backward_blocks for inputs, stage_backward_weights for the
                    gradients of matrices and adapters; not with recompute */
     /* Blocks [begin, end) of the stage of which it keeps nothing in the areas named: the caller supplies them
-     * (stage_block_bind), and who keeps the trained values steps with them (engine/shard.h). Rotary tables are
-     * the stage's in any case. */
+     * (stage_block_bind), and who keeps the trained values steps with them (engine/shard.h). Rotary tables
+     * are the stage's in any case. */
     struct {
         uint32_t block_begin, block_end;
         bool frozen, trained; /* trained: with gradients and moments */
@@ -125,8 +125,8 @@ void stage_destroy(struct stage *stage); /* saved micro-batches end with it; cac
 
 /* --- state from outside --- */
 
-/* The two areas of a block, each one run of bytes. Frozen: parameters as they are kept, packed ones with their
- * scales. Trained: f32; its gradients lie as its values do. model/flat.h says where they may be cut. */
+/* The two areas of a block, each one run of bytes. Frozen: parameters as they are kept, packed ones with
+ * their scales. Trained: f32; its gradients lie as its values do. model/flat.h says where they may be cut. */
 /* Bytes of an area of a block. Pure. */
 int stage_area_bytes(const struct stage_options *options, uint32_t block, enum block_area area,
                      uint64_t *bytes, struct err *err);

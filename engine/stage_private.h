@@ -7,7 +7,6 @@
 
 #include "engine/layout.h"
 #include "engine/op.h"
-#include "engine/shard.h"
 
 /* A place for one micro-batch: taken by stage_forward, given back by backward, release or the end of a call.
  */
@@ -23,14 +22,16 @@ struct saved {
 };
 
 /* The parameters of one block: an area of frozen ones and one of trained ones, whose gradients lie in an area
- * like it. NULL: nothing; or inference; or an area from outside that is not bound. Each lies `…_at` bytes into
- * its buffer. */
+ * like it. NULL: nothing; or inference; or an area from outside that is not bound. Each lies `…_at` bytes
+ * into its buffer. */
 struct block_state {
     const struct layer_tensors *tensors;
     struct buffer *frozen, *trained, *gradients;
     uint64_t frozen_at, trained_at, gradients_at;
     bool frozen_outside, trained_outside; /* else the stage keeps them, in frozen and in its shard */
 };
+
+struct shard;
 
 struct stage {
     struct footprint_model model;
@@ -44,7 +45,7 @@ struct stage {
     struct buffer *workspace, *scalars; /* scalars: loss, router's loss, then a sum of squares a parameter */
     struct saved *slots;
     struct shard *state; /* what is trained of the blocks that it keeps, whole */
-    uint64_t labelled; /* since stage_step_begin */
+    uint64_t labelled;   /* since stage_step_begin */
 };
 
 /* Queues ops until the first failure, which it keeps: a sequence is checked once, at its end. */

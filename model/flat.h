@@ -21,6 +21,7 @@ enum { FLAT_CUT_VALUES = 256 };
 
 enum block_area { AREA_FROZEN, AREA_TRAINED };
 
+/* Bytes of an area of a block. */
 uint64_t flat_bytes(const struct layer_tensors *tensors, enum block_area area);
 /* The last cut at or before byte `at` of the area, at ≤ its bytes. */
 uint64_t flat_cut(const struct layer_tensors *tensors, enum block_area area, uint64_t at);

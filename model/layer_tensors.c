@@ -70,8 +70,7 @@ static void moments_place(struct tensor_maker *maker, struct layer_tensor *tenso
     struct layer_tensors *out = maker->out;
     uint64_t values = values_of(tensor);
     out->moments8 = maker->method->moments8;
-    tensor->moments8 =
-        out->moments8 && values >= MOMENT8_VALUES_MIN && tensor->role != TENSOR_EMBEDDING;
+    tensor->moments8 = out->moments8 && values >= MOMENT8_VALUES_MIN && tensor->role != TENSOR_EMBEDDING;
     if (out->moments8)
         out->moment_bytes += flat_piece_moment_bytes(tensor, values) * tensor->copies;
     else

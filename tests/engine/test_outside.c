@@ -21,7 +21,10 @@ static const struct method methods[] = {
     {.name = "lora"},
     {.name = "lora on bf16, 8 bits", .base = LAYER_BASE_BF16, .moments8 = true},
     {.name = "lora on nf4", .base = LAYER_BASE_NF4},
-    {.name = "lora on nf4 doubly quantised, head", .base = LAYER_BASE_NF4, .double_quant = true, .train_head = true},
+    {.name = "lora on nf4 doubly quantised, head",
+     .base = LAYER_BASE_NF4,
+     .double_quant = true,
+     .train_head = true},
 };
 enum { METHODS = sizeof methods / sizeof methods[0] };
 
@@ -55,12 +58,12 @@ struct split {
     struct stage_options options;
     struct weight_source source;
     struct device *device;
-    uint32_t blocks, count;                                      /* shards */
-    uint64_t frozen[BLOCKS_MOST][SHARDS_MAX + 1];                /* cuts of areas */
+    uint32_t blocks, count;                       /* shards */
+    uint64_t frozen[BLOCKS_MOST][SHARDS_MAX + 1]; /* cuts of areas */
     uint64_t trained[BLOCKS_MOST][SHARDS_MAX + 1];
-    struct buffer *pieces[BLOCKS_MOST][SHARDS_MAX];              /* of frozen areas */
-    struct shard *shards[SHARDS_MAX];                            /* ranges: one a block */
-    struct buffer *weights[2], *values[2], *gradients[2];        /* gathered: layers by turns, and edges' */
+    struct buffer *pieces[BLOCKS_MOST][SHARDS_MAX];       /* of frozen areas */
+    struct shard *shards[SHARDS_MAX];                     /* ranges: one a block */
+    struct buffer *weights[2], *values[2], *gradients[2]; /* gathered: layers by turns, and edges' */
     struct buffer *x[BATCHES][2], *d[BATCHES][2];
     struct stage *stage;
 };
@@ -385,7 +388,8 @@ static void ranges_are_loaded_as_the_whole_is(void **state)
                 double shares[SHARDS_MAX];
                 uint64_t cuts[SHARDS_MAX + 1], ends[2] = {0, area_bytes(&s, block, (enum block_area)area)};
                 shares_draw(&stream, SHARDS_MAX, shares);
-                check(stage_area_cuts(&s.options, block, (enum block_area)area, SHARDS_MAX, shares, cuts, &err));
+                check(stage_area_cuts(&s.options, block, (enum block_area)area, SHARDS_MAX, shares, cuts,
+                                      &err));
                 uint8_t *apart = area_read(&s, block, (enum block_area)area, SHARDS_MAX, cuts);
                 uint8_t *whole = area_read(&s, block, (enum block_area)area, 1, ends);
                 assert_int_equal(cuts[SHARDS_MAX], ends[1]);
@@ -419,7 +423,8 @@ static void blocks_of_both_kinds_run_side_by_side(void **state)
         check(stage_create_from(device, &source, &o, &mixed, &err));
         check(stage_area_bytes(&o, 2, AREA_FROZEN, &bytes, &err));
         check(buffer_create(device, bytes, MEM_WEIGHTS, "frozen", &frozen, &err));
-        check(stage_area_load(device, &source, &o, 2, AREA_FROZEN, 0, bytes, (struct area_view){frozen, 0}, &err));
+        check(stage_area_load(device, &source, &o, 2, AREA_FROZEN, 0, bytes, (struct area_view){frozen, 0},
+                              &err));
         check(stage_area_bytes(&o, 2, AREA_TRAINED, &bytes, &err));
         check(shard_create(device, &source, &o, 1, &(struct shard_range){2, 0, bytes}, &shard, &err));
         trained = shard_values(shard, 0).buffer;
@@ -526,9 +531,11 @@ static void what_is_missing_or_askew_is_said_by_name(void **state)
     check(buffer_create(device, frozen - 1, MEM_BUFFERS, "small", &small, &err));
     check(buffer_zero(big, 0, frozen + trained + 64, &err));
     said(&err, stage_forward(stage, &mb, NULL, NULL, &saved, &err), "frozen values of block 2");
-    said(&err, stage_block_bind(stage, 2, &(struct block_areas){.frozen = {small, 0}}, &err), "frozen values take");
+    said(&err, stage_block_bind(stage, 2, &(struct block_areas){.frozen = {small, 0}}, &err),
+         "frozen values take");
     said(&err, stage_block_bind(stage, 2, &(struct block_areas){.frozen = {big, 4}}, &err), "multiple of 64");
-    said(&err, stage_block_bind(stage, 1, &(struct block_areas){.frozen = {big, 0}}, &err), "of block 1 itself");
+    said(&err, stage_block_bind(stage, 1, &(struct block_areas){.frozen = {big, 0}}, &err),
+         "of block 1 itself");
     said(&err, stage_block_bind(stage, 9, &(struct block_areas){.frozen = {big, 0}}, &err), "block 9 is not");
     check(stage_block_bind(stage, 2, &(struct block_areas){.frozen = {big, 0}}, &err));
     said(&err, stage_forward(stage, &mb, NULL, NULL, &saved, &err), "trained values of block 2");
@@ -546,9 +553,10 @@ static void what_is_missing_or_askew_is_said_by_name(void **state)
     said(&err, shard_create(device, &source, &o, 1, &(struct shard_range){9, 0, 0}, &shard, &err), "block 9");
     said(&err, stage_area_cuts(&o, 2, AREA_TRAINED, 2, (double[]){0.5, 0.4}, cuts, &err), "sum to");
     said(&err, stage_area_cuts(&o, 2, AREA_TRAINED, 2, (double[]){1.5, -0.5}, cuts, &err), "share 0");
-    said(&err,
-         stage_area_load(device, &source, &o, 2, AREA_FROZEN, 0, frozen + 1, (struct area_view){big, 0}, &err),
-         "of an area of");
+    said(
+        &err,
+        stage_area_load(device, &source, &o, 2, AREA_FROZEN, 0, frozen + 1, (struct area_view){big, 0}, &err),
+        "of an area of");
     o.outside.block_end = 9;
     said(&err, stage_create_from(device, &source, &o, &stage, &err), "from outside");
     buffer_destroy(big);
