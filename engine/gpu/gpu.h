@@ -1,0 +1,93 @@
+/* What the files that run ops on GPUs share: gpu.c (the device), run.c (which op is whose), and a file a
+ * family of ops (flat.c, rows.c, product.c, experts.c, attention.c), each beside its kernels/….k.h.
+ *
+ * An op is one launch or a few on one queue. Sizes and ranges were checked by op_submit. Where an op needs
+ * memory of its own, gpu_scratch lends it: of a fixed size, one for each queue, so that ops on one queue may
+ * all use it.
+ */
+#ifndef MOTLEY_ENGINE_GPU_GPU_H
+#define MOTLEY_ENGINE_GPU_GPU_H
+
+#include "engine/backend_private.h"
+#include "engine/gpu/driver.h"
+#include "engine/gpu/kernels/list.h"
+
+#define GPU_KERNEL_NAME(kernel, threads) KERNEL_##kernel,
+enum gpu_kernel { GPU_KERNEL_LIST(GPU_KERNEL_NAME) GPU_KERNEL_COUNT };
+#undef GPU_KERNEL_NAME
+
+enum {
+    GPU_SCRATCH_BYTES = 4 << 20, /* of each queue; beside what the account counts */
+    GPU_GRAPHS_MAX = 32          /* passes kept */
+};
+
+/* A pass that was recorded, or seen once. */
+struct gpu_pass {
+    uint64_t key;
+    struct gpu_graph *graph; /* NULL: seen once; it is recorded when it comes again */
+    uint64_t used;           /* counts passes: the least goes */
+};
+
+struct gpu {
+    struct device base;
+    const struct gpu_driver *driver;
+    struct gpu_library *library;
+    struct gpu_context *context;
+    struct gpu_info info;
+    struct gpu_module *module;
+    struct gpu_function *functions[GPU_KERNEL_COUNT];
+    struct gpu_queue *queues[DEVICE_QUEUES];
+    gpu_address scratch[DEVICE_QUEUES];
+    struct gpu_pass passes[GPU_GRAPHS_MAX];
+    uint64_t pass_count;
+    struct gpu_pass *recording;
+};
+
+/* An op on its way. */
+struct gpu_call {
+    struct gpu *gpu;
+    enum device_queue queue;
+    struct err *err;
+};
+
+/* Which ops a file runs. fits: NULL, or whether it takes an op of these sizes and dtypes, which op_operands
+ * allows. */
+struct gpu_op {
+    enum op_kind kind;
+    bool (*fits)(const struct gpu *gpu, const struct op *op);
+    int (*run)(struct gpu_call *call, const struct op *op);
+};
+extern const struct gpu_op gpu_flat_ops[], gpu_rows_ops[], gpu_product_ops[], gpu_experts_ops[],
+    gpu_attention_ops[]; /* each ends with run NULL */
+
+bool gpu_runs(const struct gpu *gpu, const struct op *op);
+int gpu_run(struct gpu_call *call, const struct op *op);
+
+/* Queue a kernel over x * y * z blocks, which may be 0: then nothing is done. args: its struct …_args. */
+int gpu_launch(struct gpu_call *call, enum gpu_kernel kernel, uint64_t x, uint64_t y, uint64_t z,
+               const void *args, uint32_t args_bytes);
+/* Fill with zeros. */
+int gpu_zero(struct gpu_call *call, gpu_address at, uint64_t bytes);
+
+/* Where an operand lies; 0: absent. */
+static inline gpu_address gpu_at(const struct operand *operand)
+{
+    return operand->buffer == NULL ? 0 : (gpu_address)(uintptr_t)operand->buffer->memory + operand->at;
+}
+
+/* GPU_SCRATCH_BYTES of the call's queue. */
+static inline gpu_address gpu_scratch(const struct gpu_call *call)
+{
+    return call->gpu->scratch[call->queue];
+}
+
+static inline uint64_t gpu_blocks(uint64_t count, uint32_t per_block)
+{
+    return (count + per_block - 1) / per_block;
+}
+
+/* The code object for a card of this architecture: code.c. ERR_UNSUPPORTED: this build has none, naming those
+ * that it has. Borrowed for ever. */
+int gpu_code_find(const char *kind, const char *arch, const void **image, uint64_t *bytes, struct err *err);
+
+#endif
