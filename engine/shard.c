@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/backend_private.h" /* pages for what lies on the host */
 #include "engine/load.h"
 #include "engine/moments.h"
 #include "engine/stage_private.h"
@@ -16,7 +15,7 @@ struct range_state {
     uint64_t moment_bytes;
     struct buffer *values, *gradients;
     struct buffer *moments[2]; /* NULL: none, or on the host */
-    uint8_t *host[2];          /* [moment_bytes], where they are on the host */
+    void *host[2];             /* [moment_bytes], where they are on the host */
 };
 
 struct piece {
@@ -134,10 +133,9 @@ static int moments_create(struct shard *shard, struct range_state *range, struct
                 return -1;
             continue;
         }
-        range->host[i] = pages_alloc(footprint_counted(bytes)); /* zeros */
-        if (range->host[i] == NULL)
-            return err_set(err, ERR_NOMEM, "the system refused %llu bytes of host memory for %s of block %u",
-                           (unsigned long long)bytes, what[i], range->is.block);
+        if (host_memory_create(shard->device, bytes, what[i], &range->host[i], err) != 0)
+            return -1;
+        memset(range->host[i], 0, bytes);
     }
     return 0;
 }
@@ -156,13 +154,13 @@ static int range_create(struct shard *shard, struct range_state *range, struct e
     return moments_create(shard, range, err);
 }
 
-static void range_fini(struct range_state *range)
+static void range_fini(struct device *device, struct range_state *range)
 {
     buffer_destroy(range->values);
     buffer_destroy(range->gradients);
     for (int i = 0; i < 2; i++) {
         buffer_destroy(range->moments[i]);
-        pages_free(range->host[i], footprint_counted(range->moment_bytes));
+        host_memory_destroy(device, range->host[i], range->moment_bytes);
     }
 }
 
@@ -320,7 +318,7 @@ void shard_destroy(struct shard *shard)
     if (shard == NULL)
         return;
     for (uint32_t r = 0; r < shard->range_count; r++)
-        range_fini(&shard->ranges[r]);
+        range_fini(shard->device, &shard->ranges[r]);
     buffer_destroy(shard->page[0]);
     buffer_destroy(shard->page[1]);
     buffer_destroy(shard->own_sums);
