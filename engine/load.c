@@ -12,6 +12,7 @@
 #include "common/rand.h"
 #include "engine/op.h"
 #include "engine/rope.h"
+#include "model/dynamic_map.h"
 #include "model/nf4.h"
 
 enum { PIECE_VALUES = 1 << 18 }; /* read at once, or one row */
@@ -112,30 +113,115 @@ static int scales_begin(struct loader *loader, const char *name, uint64_t values
     return 0;
 }
 
-/* One copy of a tensor, streamed in pieces, those alone that are wanted. */
+/* Rows of `width` values of `bits` each: columns [begin, begin + count) moved together, in place. */
+static void columns_gather(void *values, uint64_t rows, uint64_t width, uint64_t begin, uint64_t count,
+                           uint32_t bits)
+{
+    uint8_t *bytes = values;
+    for (uint64_t row = 0; row < rows && count < width; row++)
+        memmove(bytes + row * count * bits / 8, bytes + (row * width + begin) * bits / 8, count * bits / 8);
+}
+
+/* How a copy of a tensor is read. */
+struct reading {
+    const struct layer_tensor *tensor;
+    uint64_t at; /* of the copy, bytes into its area */
+    char name[LAYER_NAME_MAX];
+};
+
+/* Rows [begin, end) of the file's tensor into the piece. */
+static int rows_read(const struct loader *loader, const struct reading *r, uint64_t begin, uint64_t end)
+{
+    if (loader->source->read(loader->source->context, r->name, begin, end, loader->piece, loader->err) != 0)
+        return -1;
+    return finite_check(r->name, loader->piece, (end - begin) * r->tensor->whole_columns, loader->err);
+}
+
+/* A part of a tensor in NF4: quantised with the blocks of the whole, of which it takes codes and scales. */
+static int part_quantise(struct loader *loader, const struct reading *r, uint64_t step)
+{
+    const struct layer_tensor *t = r->tensor;
+    uint64_t wide = t->whole_columns, first = t->row_begin, last = first + t->rows;
+    uint64_t values = t->whole_rows * wide, blocks = nf4_blocks(values);
+    uint64_t from = t->unnested ? 0 : first, to = t->unnested ? t->whole_rows : last;
+    for (uint64_t row = from, end; row < to; row = end) {
+        /* pieces end where the part begins, so that each is within it or outside */
+        uint64_t edge = row < first ? first : row < last ? last : to;
+        end = row + step < edge ? row + step : edge;
+        if (rows_read(loader, r, row, end) != 0)
+            return -1;
+        nf4_quantise(loader->piece, (end - row) * wide, loader->packed,
+                     loader->absmax + row * wide / NF4_BLOCK);
+        if (row < first || row >= last)
+            continue;
+        columns_gather(loader->packed, end - row, wide, t->column_begin, t->columns, 4);
+        if (put(loader, r->at + (row - first) * t->columns / 2, loader->packed,
+                nf4_code_bytes((end - row) * t->columns)) != 0)
+            return -1;
+    }
+    if (t->unnested) {
+        float map[DYNAMIC_MAP_SIZE], *scales = loader->absmax + blocks;
+        dynamic_map(true, map);
+        nf4_nest(loader->absmax, blocks, loader->nested, scales);
+        nf4_unnest(map, loader->nested, scales, 0, blocks, loader->absmax);
+    }
+    float *absmax = loader->absmax + first * wide / NF4_BLOCK;
+    if (t->columns < wide)
+        columns_gather(absmax, t->rows, wide / NF4_BLOCK, t->column_begin / NF4_BLOCK, t->columns / NF4_BLOCK,
+                       32);
+    return put(loader, r->at + t->absmax, absmax, 4 * nf4_blocks((uint64_t)t->rows * t->columns));
+}
+
+/* The rows of a tensor, in pieces, those alone that are wanted. */
+static int rows_load(struct loader *loader, const struct reading *r, uint64_t step, bool all)
+{
+    const struct layer_tensor *t = r->tensor;
+    for (uint64_t row = 0; row < t->rows; row += step) {
+        uint64_t end = row + step < t->rows ? row + step : t->rows;
+        if (!all && !wanted(loader, r->at + values_bytes(t, row * t->columns),
+                            r->at + values_bytes(t, end * t->columns)))
+            continue;
+        if (rows_read(loader, r, t->row_begin + row, t->row_begin + end) != 0)
+            return -1;
+        columns_gather(loader->piece, end - row, t->whole_columns, t->column_begin, t->columns, 32);
+        if (piece_put(loader, t, r->at, row * t->columns, (end - row) * t->columns) != 0)
+            return -1;
+    }
+    return 0;
+}
+
+static int piece_reserve(struct loader *loader, const char *name, uint64_t values)
+{
+    if (values <= loader->capacity)
+        return 0;
+    free(loader->piece);
+    free(loader->packed);
+    loader->piece = malloc(4 * values);
+    loader->packed = malloc(2 * values);
+    loader->capacity = values;
+    return loader->piece == NULL || loader->packed == NULL
+               ? err_set(loader->err, ERR_NOMEM, "out of memory for weights of %s in transit", name)
+               : 0;
+}
+
+/* One copy of a tensor, streamed in pieces. */
 static int tensor_load(struct loader *loader, const struct layer_tensor *tensor, uint32_t copy)
 {
-    uint64_t columns = tensor->columns, values = tensor->rows * columns;
-    uint64_t at = tensor->at + tensor->stride * copy;
-    bool nf4 = is_nf4(tensor), scales = scales_wanted(loader, tensor, at, values);
+    uint64_t columns = tensor->whole_columns, values = (uint64_t)tensor->rows * tensor->columns;
+    struct reading r = {.tensor = tensor, .at = tensor->at + tensor->stride * copy};
+    bool nf4 = is_nf4(tensor), scales = nf4 && scales_wanted(loader, tensor, r.at, values);
     /* whole blocks of NF4, whatever the columns: multiples of 64 rows, or all of them */
     uint64_t step = PIECE_VALUES / columns > 0 ? PIECE_VALUES / columns : 1;
     step = nf4 && columns % NF4_BLOCK != 0 ? (step > 64 ? step / 64 * 64 : 64) : step;
-    char name[LAYER_NAME_MAX];
-    layer_tensor_name(loader->config, loader->part->block - 1, tensor, copy, name);
-    if (nf4 && scales_begin(loader, name, values) != 0)
+    layer_tensor_name(loader->config, loader->part->block - 1, tensor, copy, r.name);
+    if (piece_reserve(loader, r.name, step * columns) != 0 ||
+        (nf4 && scales_begin(loader, r.name, tensor->whole_rows * columns) != 0))
         return -1;
-    for (uint64_t row = 0; row < tensor->rows; row += step) {
-        uint64_t end = row + step < tensor->rows ? row + step : tensor->rows, count = (end - row) * columns;
-        if (!scales && !wanted(loader, at + values_bytes(tensor, row * columns),
-                               at + values_bytes(tensor, end * columns)))
-            continue;
-        if (loader->source->read(loader->source->context, name, row, end, loader->piece, loader->err) != 0 ||
-            finite_check(name, loader->piece, count, loader->err) != 0 ||
-            piece_put(loader, tensor, at, row * columns, count) != 0)
-            return -1;
-    }
-    return scales ? scales_put(loader, tensor, at, values) : 0;
+    if (nf4 && !layer_tensor_whole(tensor))
+        return part_quantise(loader, &r, step);
+    if (rows_load(loader, &r, step, scales) != 0)
+        return -1;
+    return scales ? scales_put(loader, tensor, r.at, values) : 0;
 }
 
 /* FNV-1a: gives each name a stream of its own. */
@@ -151,7 +237,8 @@ static uint64_t name_hash(const char *name)
 static int adapter_init(const struct loader *loader, const struct layer_tensor *tensor, uint32_t copy)
 {
     uint64_t count = (uint64_t)tensor->rows * tensor->columns, at = tensor->at + tensor->stride * copy;
-    double bound = 1.0 / sqrt((double)tensor->columns);
+    uint64_t wide = tensor->whole_columns, all = tensor->whole_rows * wide, kept = 0;
+    double bound = 1.0 / sqrt((double)wide);
     struct rand_stream stream;
     char name[LAYER_NAME_MAX];
     if (!wanted(loader, at, at + 4 * count))
@@ -161,8 +248,12 @@ static int adapter_init(const struct loader *loader, const struct layer_tensor *
     if (values == NULL)
         return err_set(loader->err, ERR_NOMEM, "out of memory for the first values of %s", name);
     rand_stream_init(&stream, loader->seed, name_hash(name));
-    for (uint64_t i = 0; i < count; i++)
-        values[i] = (float)((2 * rand_stream_unit(&stream) - 1) * bound);
+    for (uint64_t i = 0; i < all && kept < count; i++) {
+        float value = (float)((2 * rand_stream_unit(&stream) - 1) * bound);
+        uint64_t row = i / wide - tensor->row_begin, column = i % wide - tensor->column_begin;
+        if (row < tensor->rows && column < tensor->columns)
+            values[kept++] = value;
+    }
     int status = put(loader, at, values, 4 * count);
     free(values);
     return status;
@@ -231,19 +322,9 @@ int rope_load(struct loader *loader, uint32_t positions, struct buffer *rope)
 int loader_init(struct loader *loader, struct device *device, const struct stage_options *options,
                 const struct weight_source *source, struct err *err)
 {
-    const struct model_config *c = options->config;
-    uint64_t widest = c->hidden > c->ffn ? c->hidden : c->ffn, q = (uint64_t)c->heads * c->head_dim;
-    widest = widest > c->expert_ffn ? widest : c->expert_ffn;
-    widest = widest > q ? widest : q;
-    uint64_t values = 64 * widest > PIECE_VALUES ? 64 * widest : PIECE_VALUES;
-    *loader =
-        (struct loader){.device = device, .config = c, .seed = options->seed, .source = source, .err = err};
-    loader->piece = malloc(4 * values);
-    loader->packed = malloc(2 * values);
-    if (loader->piece != NULL && loader->packed != NULL)
-        return 0;
-    loader_fini(loader);
-    return err_set(err, ERR_NOMEM, "out of memory for weights in transit");
+    *loader = (struct loader){
+        .device = device, .config = options->config, .seed = options->seed, .source = source, .err = err};
+    return piece_reserve(loader, "the model", PIECE_VALUES);
 }
 
 void loader_fini(struct loader *loader)

@@ -24,6 +24,7 @@ struct loader {
     uint64_t seed; /* of adapters */
     const struct weight_source *source;
     const struct area_part *part; /* being filled */
+    uint64_t capacity;            /* values of a piece */
     float *piece;                 /* read at once */
     uint8_t *packed;              /* the piece as it is kept */
     float *absmax;                /* of the NF4 tensor being read */

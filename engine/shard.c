@@ -552,10 +552,15 @@ uint32_t shard_piece_count(const struct shard *shard)
 struct shard_piece shard_piece_at(const struct shard *shard, uint32_t index)
 {
     const struct piece *piece = &shard->pieces[index];
+    const struct layer_tensor *tensor = piece->is.tensor;
     return (struct shard_piece){.of = {.name = piece->name,
-                                       .rows = piece->is.tensor->rows,
-                                       .columns = piece->is.tensor->columns,
-                                       .vector = piece->is.tensor->vector},
+                                       .rows = tensor->rows,
+                                       .columns = tensor->columns,
+                                       .vector = tensor->vector,
+                                       .row_begin = tensor->row_begin,
+                                       .column_begin = tensor->column_begin,
+                                       .whole_rows = tensor->whole_rows,
+                                       .whole_columns = tensor->whole_columns},
                                 .first = piece->is.first,
                                 .count = piece->is.count};
 }

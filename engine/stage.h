@@ -87,6 +87,11 @@ struct stage_options {
         uint32_t block_begin, block_end;
         bool frozen, trained; /* trained: with gradients and moments */
     } outside;
+    /* Of each layer only this is here, and layers run in halves (stage_half_forward). Blocks of layers alone;
+     * not with recompute, split, norms after attention and FFN, joined q, k, v, nor, where heads or columns
+     * are cut, dropout or norms over all heads; columns of dense layers only. A part of a packed tensor
+     * begins and ends on its blocks, and is quantised as the whole is. */
+    struct layer_part part;
     bool moments_on_host; /* AdamW's moments lie in host memory and pass through the device block by block */
     /* One workspace for several stages of a device, whose calls come one after the other: of at least
      * stage_workspace_bytes(), borrowed until stage_destroy. NULL: the stage has its own. */
@@ -199,6 +204,20 @@ int stage_backward_blocks(struct stage *stage, const struct micro_batch *batch, 
                           struct buffer *grad_out, double scale, struct err *err);
 int stage_backward_weights(struct stage *stage, const struct micro_batch *batch, struct saved *saved,
                            uint32_t block_begin, uint32_t block_end, struct err *err);
+/* Half of a layer, for a group of ranks that have each a part of it: attention with the norm before it, or
+ * the FFN with its own. in and grad_in are whole and alike on all members, out and grad_out this member's
+ * part of a sum that the caller makes, [tokens, hidden]; the member that does not follow adds the residual
+ * (backward: the gradient that passes by), so that the sum is the next half's input. Gradients of what all
+ * keep alike (norms, routers, the narrow side of adapters) are parts of sums, too. A half that is not cut is
+ * run by the first member alone. *saved as in stage_forward_blocks; the attention of the stage's first block
+ * ends it. A stage that holds whole layers can be run in halves as well, to the same bits. */
+enum stage_half { STAGE_HALF_ATTENTION, STAGE_HALF_FFN };
+int stage_half_forward(struct stage *stage, const struct micro_batch *batch, uint32_t block,
+                       enum stage_half half, struct buffer *in, struct buffer *out, struct saved **saved,
+                       struct err *err);
+int stage_half_backward(struct stage *stage, const struct micro_batch *batch, struct saved *saved,
+                        uint32_t block, enum stage_half half, struct buffer *grad_in, struct buffer *grad_out,
+                        struct err *err);
 void stage_saved_release(struct saved *saved); /* drop without backward; NULL is a no-op */
 
 /* Sum of cross-entropies and labelled tokens since stage_step_begin; 0 and 0 without the head. Waits.
@@ -229,6 +248,8 @@ struct parameter {
     const char *name; /* borrowed until stage_destroy */
     uint32_t rows, columns;
     bool vector; /* of one dimension: columns is 1 */
+    /* Where it lies in the tensor of that name: all of it, unless the stage holds parts of layers */
+    uint32_t row_begin, column_begin, whole_rows, whole_columns;
 };
 enum stage_state { STATE_VALUE, STATE_GRADIENT, STATE_MOMENT1, STATE_MOMENT2 };
 uint32_t stage_parameter_count(const struct stage *stage);

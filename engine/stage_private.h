@@ -127,13 +127,17 @@ struct block_state *stage_block(const struct stage *stage, uint32_t block);
 struct operand tensor_at(const struct block_state *block, const struct layer_tensor *tensor);
 struct operand tensor_gradient(const struct block_state *block, const struct layer_tensor *tensor);
 
-/* layer.c: x[tokens,hidden] → out (which may be x). */
-void layer_forward(struct pass *pass, uint32_t layer, struct operand x, struct operand out);
+/* layer.c: x[tokens,hidden] → out (which may be x). A half: attention leaves its part of the sum in
+ * layer_middle, the FFN starts from there and leaves its own in out. */
+enum layer_half { HALF_BOTH, HALF_FIRST, HALF_SECOND };
+void layer_forward(struct pass *pass, uint32_t layer, struct operand x, enum layer_half half,
+                   struct operand out);
+struct operand layer_middle(struct pass *pass, uint32_t layer);
 /* d in the workspace: gradient of the output → gradient of x (unless !need_input). Destroys what was saved,
  * unless `part` is the input's alone; the weights' part comes later. */
 enum backward_part { BACKWARD_ALL, BACKWARD_OF_INPUT, BACKWARD_OF_WEIGHT };
 void layer_backward(struct pass *pass, uint32_t layer, struct operand x, bool need_input,
-                    enum backward_part part);
+                    enum backward_part part, enum layer_half half);
 /* y[rows,width] = norm(x) by tensor `norm` of the block; ld 0: width. */
 void block_norm(struct pass *pass, const struct block_state *block, int32_t norm, uint32_t rows,
                 struct operand x, struct operand y);
@@ -156,6 +160,13 @@ void head_forward(struct pass *pass, struct operand x, bool gradient);
 void head_backward(struct pass *pass, float scale);
 /* Logits of the given rows of x into the workspace's logits, at most head_rows. */
 void head_logits(struct pass *pass, struct operand x, uint32_t rows);
+
+/* Does it hold parts of layers? */
+static inline bool stage_is_part(const struct stage *stage)
+{
+    const struct layer_part *part = &stage->options.part;
+    return part->follows || part->kv_head_end > 0 || part->column_end > 0 || part->expert_end > 0;
+}
 
 /* outside.c: may blocks [begin, end) run? Not where areas from outside are missing. */
 int blocks_bound(const struct stage *stage, uint32_t begin, uint32_t end, bool gradients, struct err *err);

@@ -62,8 +62,9 @@ struct layer_method footprint_lora(uint32_t rank, uint32_t targets, bool dropout
 void footprint_model_init(const struct model_config *config, const struct layer_method *method,
                           struct footprint_model *m)
 {
+    struct model_config narrow = layer_part_config(config, &method->part);
     memset(m, 0, sizeof *m);
-    m->shape = shape_of(config);
+    m->shape = shape_of(&narrow);
     m->method = *method;
     for (uint32_t i = 0; i < LAYER_TARGETS_MAX; i++)
         m->rank = larger(m->rank, method->rank[i]);
