@@ -518,17 +518,24 @@ struct operand layer_middle(struct pass *pass, uint32_t layer)
     return run_value(&run, VALUE_MID);
 }
 
-/* What forward did not keep, for backward: only what that needs. */
-static void forward_again(struct layer_run *run)
+/* What forward did not keep, for backward: only what that needs. Of the FFN alone from what entered it, of
+ * attention alone all but its sum with the others'. */
+static void forward_again(struct layer_run *run, uint32_t layer, enum layer_half half)
 {
-    bool counting = run->pass->counting;
-    run->pass->counting = false;
+    struct pass *pass = run->pass;
+    bool counting = pass->counting;
+    uint32_t hidden = shape(run)->hidden;
+    pass->counting = false;
+    if (half == HALF_SECOND)
+        queue_copy(&pass->queue, pass->tokens, hidden, pass_middle(pass, layer), hidden,
+                   run_value(run, VALUE_MID), hidden);
     for (uint32_t s = 0; s < run->plan->step_count; s++) {
         const struct layer_step *step = &run->plan->steps[s];
-        if (step->kept || step->kept_z)
-            step_forward(run, step, !step->kept);
+        bool kept = step->kept && !(half == HALF_FIRST && step->out == VALUE_MID);
+        if (in_half(run, s, half) && (kept || step->kept_z))
+            step_forward(run, step, !kept);
     }
-    run->pass->counting = counting;
+    pass->counting = counting;
 }
 
 void layer_backward(struct pass *pass, uint32_t layer, struct operand x, bool need_input,
@@ -537,7 +544,7 @@ void layer_backward(struct pass *pass, uint32_t layer, struct operand x, bool ne
     struct layer_run run = run_of(pass, layer, x, (struct operand){0});
     bool whole = pass->stage->model.method.full; /* the first norm is trained, too */
     if (!pass->stage->layout.saves)
-        forward_again(&run);
+        forward_again(&run, layer, half);
     run.tape = part == BACKWARD_ALL        ? &run.plan->backward
                : part == BACKWARD_OF_INPUT ? &run.plan->backward_input
                                            : &run.plan->backward_weight;

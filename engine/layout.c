@@ -73,7 +73,7 @@ static const char *part_lacks(const struct stage_options *o)
     const struct layer_part *part = &o->part;
     bool heads = part->kv_head_end > 0, rectangle = heads || part->column_end > 0;
     return o->block_begin == 0 || o->block_end > c->layers + 1    ? "with the embedding or the head"
-           : o->recompute || o->split                             ? "with recompute or split backward"
+           : o->split                                             ? "with split backward"
            : c->post_norms                                        ? "where outputs are normed"
            : c->packed && rectangle                               ? "of joined matrices"
            : heads && c->qk_norm == 2                             ? "under a norm of all heads together"

@@ -434,6 +434,8 @@ int stage_half_forward(struct stage *stage, const struct micro_batch *batch, uin
     bool first = half == STAGE_HALF_ATTENTION;
     if (tokens > 0) {
         queue_copy(&pass.queue, tokens, hidden, f32_at(in, 0), hidden, first ? x : middle, hidden);
+        if (!first && saved != NULL && stage->options.recompute)
+            queue_copy(&pass.queue, tokens, hidden, middle, hidden, pass_middle(&pass, layer), hidden);
         layer_forward(&pass, layer, x, first ? HALF_FIRST : HALF_SECOND, f32_at(out, 0));
         if (first)
             queue_copy(&pass.queue, tokens, hidden, middle, hidden, f32_at(out, 0), hidden);

@@ -57,6 +57,12 @@ struct operand pass_x(const struct pass *pass, uint32_t layer)
     return f32_at(pass->slot->buffer, slot->x + slot->x_stride * layer);
 }
 
+struct operand pass_middle(const struct pass *pass, uint32_t layer)
+{
+    const struct footprint_slot *slot = &pass->stage->layout.slot;
+    return f32_at(pass->slot->buffer, slot->middle + slot->middle_stride * layer);
+}
+
 struct operand pass_workspace(const struct pass *pass, uint64_t at)
 {
     return f32_at(pass->stage->workspace, at);

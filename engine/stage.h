@@ -210,7 +210,8 @@ int stage_backward_weights(struct stage *stage, const struct micro_batch *batch,
  * (backward: the gradient that passes by), so that the sum is the next half's input. Gradients of what all
  * keep alike (norms, routers, the narrow side of adapters) are parts of sums, too. A half that is not cut is
  * run by the first member alone. *saved as in stage_forward_blocks; the attention of the stage's first block
- * ends it. A stage that holds whole layers can be run in halves as well, to the same bits. */
+ * ends it. A stage that holds whole layers can be run in halves as well, to the same bits, but for recompute.
+ */
 enum stage_half { STAGE_HALF_ATTENTION, STAGE_HALF_FFN };
 int stage_half_forward(struct stage *stage, const struct micro_batch *batch, uint32_t block,
                        enum stage_half half, struct buffer *in, struct buffer *out, struct saved **saved,

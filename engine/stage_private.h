@@ -121,6 +121,7 @@ struct operand run_kept(const struct layer_run *run, uint64_t bytes);
 /* Operands of a pass. layer counts from 0 within the stage. */
 struct operand pass_meta(const struct pass *pass, uint64_t at, enum dtype dtype);
 struct operand pass_x(const struct pass *pass, uint32_t layer);
+struct operand pass_middle(const struct pass *pass, uint32_t layer); /* parts of layers with recompute */
 struct operand pass_workspace(const struct pass *pass, uint64_t at);
 struct block_state *stage_block(const struct stage *stage, uint32_t block);
 /* The first copy of a tensor; its gradient, which must be trained. */
@@ -164,8 +165,7 @@ void head_logits(struct pass *pass, struct operand x, uint32_t rows);
 /* Does it hold parts of layers? */
 static inline bool stage_is_part(const struct stage *stage)
 {
-    const struct layer_part *part = &stage->options.part;
-    return part->follows || part->kv_head_end > 0 || part->column_end > 0 || part->expert_end > 0;
+    return layer_part_set(&stage->options.part);
 }
 
 /* outside.c: may blocks [begin, end) run? Not where areas from outside are missing. */

@@ -147,6 +147,10 @@ static void slot_place(struct footprint *f, const struct footprint_options *o)
     slot->x_stride = o->train ? x_bytes : 0;
     slot->x = at;
     at += x_bytes * (o->train ? f->layers : f->layers > 0);
+    bool middles = o->train && o->recompute && layer_part_set(&f->model->method.part);
+    slot->middle_stride = middles ? x_bytes : 0;
+    slot->middle = at;
+    at += slot->middle_stride * f->layers;
     slot->saves = at;
     at += f->saves ? saves_bytes(f, f->layers) : 0;
     slot->head = take(&at, o->train && f->has_head ? o->labelled : 0, hidden);

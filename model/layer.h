@@ -47,6 +47,12 @@ struct layer_part {
                      choices */
 };
 
+/* Is it not the whole? */
+static inline bool layer_part_set(const struct layer_part *part)
+{
+    return part->follows || part->kv_head_end > 0 || part->column_end > 0 || part->expert_end > 0;
+}
+
 struct layer_method {
     struct layer_part part;
     bool full;                        /* every parameter is trained, else adapters and the two below */

@@ -371,9 +371,9 @@ static void what_cannot_be_cut_is_refused_by_name(void **state)
     o.lora.dropout = 0.1;
     refused(o, ERR_UNSUPPORTED, "with dropout");
     o.lora.dropout = 0;
-    o.recompute = true;
-    refused(o, ERR_UNSUPPORTED, "recompute");
-    o.recompute = false;
+    o.split = true;
+    refused(o, ERR_UNSUPPORTED, "split");
+    o.split = false;
     o.block_begin = 0;
     refused(o, ERR_UNSUPPORTED, "the embedding or the head");
     o.block_begin = 1;
