@@ -1,6 +1,7 @@
 /* First values of an area, or of a flat range of it: weights streamed in and packed, adapters as peft starts
- * them; and the rotary tables of a stage. A range takes the bytes that the whole area would have there: what
- * is quantised, is so by the statistics of the whole tensor.
+ * them; and the rotary tables of a stage. A tensor comes in pieces: helpers read, check and pack the next
+ * ones while the device's thread writes those that are ready, in order. A range, or a part of a tensor, takes
+ * the bytes that the whole would have there: what is quantised, is so by the statistics of the whole tensor.
  */
 #include "engine/load.h"
 
@@ -17,12 +18,32 @@
 
 enum { PIECE_VALUES = 1 << 18 }; /* read at once, or one row */
 
-static int finite_check(const char *name, const float *values, uint64_t count, struct err *err)
+/* One copy of a tensor that is being loaded. */
+struct stream {
+    struct loader *loader;
+    const struct layer_tensor *tensor;
+    char name[LAYER_NAME_MAX];
+    uint64_t at;             /* of the copy in its area */
+    uint64_t step, row, end; /* of the file's rows: those of a piece; the next one's first; the last */
+    bool all;                /* all pieces are read, for the scales */
+    bool as_it_is;           /* the file holds the very bytes that are kept */
+};
+
+/* An infinity or a NaN has an exponent of ones. Without a branch, so that it is as fast as memory. */
+static bool floats_finite(const float *values, uint64_t count)
 {
+    uint32_t found = 0;
     for (uint64_t i = 0; i < count; i++)
-        if (!isfinite(values[i]))
-            return err_set(err, ERR_NOT_FINITE, "tensor %s holds a value that is not finite", name);
-    return 0;
+        found |= (half_bits_of(values[i]) & 0x7f800000) == 0x7f800000;
+    return found == 0;
+}
+
+static bool halves_finite(const uint16_t *values, uint64_t count, uint16_t exponent)
+{
+    uint16_t found = 0;
+    for (uint64_t i = 0; i < count; i++)
+        found |= (values[i] & exponent) == exponent;
+    return found == 0;
 }
 
 /* `count` bytes that belong at byte `at` of the area, as far as they are wanted. */
@@ -43,41 +64,9 @@ static bool wanted(const struct loader *loader, uint64_t begin, uint64_t end)
     return begin < loader->part->end && end > loader->part->begin;
 }
 
-/* Values [begin, begin + count) of a tensor whose copy lies at `at`. */
-static int piece_put(const struct loader *loader, const struct layer_tensor *tensor, uint64_t at,
-                     uint64_t begin, uint64_t count)
+static enum pack_kind kept_as(const struct layer_tensor *tensor)
 {
-    uint16_t *half = (uint16_t *)(void *)loader->packed;
-    switch (tensor->trained ? PACK_F32 : tensor->pack) {
-    case PACK_BF16:
-        for (uint64_t i = 0; i < count; i++)
-            half[i] = bf16_from_f32(loader->piece[i]);
-        return put(loader, at + 2 * begin, half, 2 * count);
-    case PACK_F16:
-        for (uint64_t i = 0; i < count; i++)
-            half[i] = f16_from_f32(loader->piece[i]);
-        return put(loader, at + 2 * begin, half, 2 * count);
-    case PACK_NF4:
-    case PACK_NF4_DOUBLE:
-        nf4_quantise(loader->piece, count, loader->packed, loader->absmax + begin / NF4_BLOCK);
-        return put(loader, at + begin / 2, loader->packed, (count + 1) / 2);
-    default:
-        return put(loader, at + 4 * begin, loader->piece, 4 * count);
-    }
-}
-
-/* The scales of a tensor that has been quantised, once all of it has been read. */
-static int scales_put(const struct loader *loader, const struct layer_tensor *tensor, uint64_t at,
-                      uint64_t values)
-{
-    uint64_t blocks = nf4_blocks(values);
-    if (tensor->pack == PACK_NF4)
-        return put(loader, at + tensor->absmax, loader->absmax, 4 * blocks);
-    float *scales = loader->absmax + blocks; /* behind them there is room */
-    nf4_nest(loader->absmax, blocks, loader->nested, scales);
-    if (put(loader, at + tensor->absmax, loader->nested, blocks) != 0)
-        return -1;
-    return put(loader, at + tensor->scales, scales, 4 * nf4_scales(values));
+    return tensor->trained ? PACK_F32 : tensor->pack;
 }
 
 /* Bytes that the first `values` of a copy fill, without scales. */
@@ -90,8 +79,139 @@ static uint64_t values_bytes(const struct layer_tensor *tensor, uint64_t values)
 
 static bool is_nf4(const struct layer_tensor *tensor)
 {
-    return !tensor->trained && (tensor->pack == PACK_NF4 || tensor->pack == PACK_NF4_DOUBLE);
+    return kept_as(tensor) == PACK_NF4 || kept_as(tensor) == PACK_NF4_DOUBLE;
 }
+
+/* Rows of `width` values of `bits` each: columns [begin, begin + count) moved together, in place. */
+static void columns_gather(void *values, uint64_t rows, uint64_t width, uint64_t begin, uint64_t count,
+                           uint32_t bits)
+{
+    uint8_t *bytes = values;
+    for (uint64_t row = 0; row < rows && count < width; row++)
+        memmove(bytes + row * count * bits / 8, bytes + (row * width + begin) * bits / 8, count * bits / 8);
+}
+
+/* --- pieces --- */
+
+/* Bits of a value as it is kept (not GGUF's kinds). */
+static uint32_t value_bits(const struct layer_tensor *tensor)
+{
+    return is_nf4(tensor) ? 4 : kept_as(tensor) == PACK_F32 ? 32 : 16;
+}
+
+/* The piece in the slot as it is kept: packed, the tensor's columns of it together. */
+static void piece_pack(const struct stream *stream, const struct load_piece *piece)
+{
+    const struct layer_tensor *t = stream->tensor;
+    uint64_t wide = t->whole_columns, rows = piece->end - piece->row, count = rows * wide;
+    uint16_t *half = (uint16_t *)(void *)piece->packed;
+    switch (kept_as(t)) {
+    case PACK_BF16:
+        for (uint64_t i = 0; i < count && !stream->as_it_is; i++)
+            half[i] = bf16_from_f32(piece->values[i]);
+        break;
+    case PACK_F16:
+        for (uint64_t i = 0; i < count && !stream->as_it_is; i++)
+            half[i] = f16_from_f32(piece->values[i]);
+        break;
+    case PACK_NF4:
+    case PACK_NF4_DOUBLE:
+        nf4_quantise(piece->values, count, piece->packed,
+                     stream->loader->absmax + piece->row * wide / NF4_BLOCK);
+        break;
+    default:
+        break;
+    }
+    void *kept = kept_as(t) == PACK_F32 ? (void *)piece->values : (void *)piece->packed;
+    columns_gather(kept, rows, wide, t->column_begin, t->columns, value_bits(t));
+}
+
+/* Where a row of the file lies in the area. */
+static uint64_t row_at(const struct stream *stream, uint64_t row)
+{
+    const struct layer_tensor *t = stream->tensor;
+    return stream->at + values_bytes(t, (row - t->row_begin) * t->columns);
+}
+
+static bool row_kept(const struct stream *stream, uint64_t row)
+{
+    return row >= stream->tensor->row_begin && row < stream->tensor->row_begin + stream->tensor->rows;
+}
+
+/* Pieces end where a part begins or ends, so that each is within it or outside. */
+static bool piece_next(void *context, uint32_t slot)
+{
+    struct stream *stream = context;
+    struct load_piece *piece = &stream->loader->pieces[slot];
+    uint64_t first = stream->tensor->row_begin, last = first + stream->tensor->rows;
+    while (stream->row < stream->end) {
+        uint64_t edge = stream->row < first ? first : stream->row < last ? last : stream->end;
+        piece->row = stream->row;
+        piece->end = edge - piece->row < stream->step ? edge : piece->row + stream->step;
+        stream->row = piece->end;
+        if (stream->all || wanted(stream->loader, row_at(stream, piece->row), row_at(stream, piece->end)))
+            return true;
+    }
+    return false;
+}
+
+/* On any thread: read, check, pack. */
+static int piece_prepare(void *context, uint32_t slot, struct err *err)
+{
+    const struct stream *stream = context;
+    const struct weight_source *source = stream->loader->source;
+    const struct load_piece *piece = &stream->loader->pieces[slot];
+    uint64_t columns = stream->tensor->whole_columns, count = (piece->end - piece->row) * columns;
+    enum pack_kind pack = kept_as(stream->tensor);
+    bool finite;
+    if (stream->as_it_is) {
+        if (source->read_packed(source->context, stream->name, pack, piece->row, piece->end,
+                                (uint32_t)columns, piece->packed, err) != 0)
+            return -1;
+        finite = halves_finite((const uint16_t *)(const void *)piece->packed, count,
+                               pack == PACK_BF16 ? 0x7f80 : 0x7c00);
+    } else {
+        if (source->read(source->context, stream->name, piece->row, piece->end, piece->values, err) != 0)
+            return -1;
+        finite = floats_finite(piece->values, count);
+    }
+    if (!finite)
+        return err_set(err, ERR_NOT_FINITE, "tensor %s holds a value that is not finite", stream->name);
+    piece_pack(stream, piece);
+    return 0;
+}
+
+static int piece_put(void *context, uint32_t slot, struct err *err)
+{
+    const struct stream *stream = context;
+    const struct load_piece *piece = &stream->loader->pieces[slot];
+    (void)err; /* it is the loader's */
+    if (!row_kept(stream, piece->row))
+        return 0; /* read for its scales alone */
+    const void *kept = kept_as(stream->tensor) == PACK_F32 ? (const void *)piece->values : piece->packed;
+    return put(stream->loader, row_at(stream, piece->row), kept,
+               values_bytes(stream->tensor, (piece->end - piece->row) * stream->tensor->columns));
+}
+
+static int pieces_load(struct stream *stream)
+{
+    struct err *err = stream->loader->err;
+    uint32_t threads = device_threads(stream->loader->device);
+    struct ahead ahead = {.threads = threads < AHEAD_THREADS_MAX ? threads : AHEAD_THREADS_MAX,
+                          .context = stream,
+                          .next = piece_next,
+                          .prepare = piece_prepare,
+                          .use = piece_put};
+    ahead.slots = ahead.threads + 2;
+    if (stream->step < stream->end - stream->row)
+        return ahead_run(&ahead, err);
+    while (piece_next(stream, 0))
+        if (piece_prepare(stream, 0, err) != 0 || piece_put(stream, 0, err) != 0)
+            return -1;
+    return 0;
+}
+
+/* --- scales of NF4 --- */
 
 /* Bytes of a copy where the scales of NF4 lie; nothing of others. */
 static bool scales_wanted(const struct loader *loader, const struct layer_tensor *tensor, uint64_t at,
@@ -113,115 +233,88 @@ static int scales_begin(struct loader *loader, const char *name, uint64_t values
     return 0;
 }
 
-/* Rows of `width` values of `bits` each: columns [begin, begin + count) moved together, in place. */
-static void columns_gather(void *values, uint64_t rows, uint64_t width, uint64_t begin, uint64_t count,
-                           uint32_t bits)
+/* The scales of a tensor that has been quantised, once all of it has been read: of a part those of its
+ * blocks, as double quantisation leaves them where the whole has that. */
+static int scales_put(const struct loader *loader, const struct layer_tensor *t, uint64_t at)
 {
-    uint8_t *bytes = values;
-    for (uint64_t row = 0; row < rows && count < width; row++)
-        memmove(bytes + row * count * bits / 8, bytes + (row * width + begin) * bits / 8, count * bits / 8);
-}
-
-/* How a copy of a tensor is read. */
-struct reading {
-    const struct layer_tensor *tensor;
-    uint64_t at; /* of the copy, bytes into its area */
-    char name[LAYER_NAME_MAX];
-};
-
-/* Rows [begin, end) of the file's tensor into the piece. */
-static int rows_read(const struct loader *loader, const struct reading *r, uint64_t begin, uint64_t end)
-{
-    if (loader->source->read(loader->source->context, r->name, begin, end, loader->piece, loader->err) != 0)
-        return -1;
-    return finite_check(r->name, loader->piece, (end - begin) * r->tensor->whole_columns, loader->err);
-}
-
-/* A part of a tensor in NF4: quantised with the blocks of the whole, of which it takes codes and scales. */
-static int part_quantise(struct loader *loader, const struct reading *r, uint64_t step)
-{
-    const struct layer_tensor *t = r->tensor;
-    uint64_t wide = t->whole_columns, first = t->row_begin, last = first + t->rows;
-    uint64_t values = t->whole_rows * wide, blocks = nf4_blocks(values);
-    uint64_t from = t->unnested ? 0 : first, to = t->unnested ? t->whole_rows : last;
-    for (uint64_t row = from, end; row < to; row = end) {
-        /* pieces end where the part begins, so that each is within it or outside */
-        uint64_t edge = row < first ? first : row < last ? last : to;
-        end = row + step < edge ? row + step : edge;
-        if (rows_read(loader, r, row, end) != 0)
-            return -1;
-        nf4_quantise(loader->piece, (end - row) * wide, loader->packed,
-                     loader->absmax + row * wide / NF4_BLOCK);
-        if (row < first || row >= last)
-            continue;
-        columns_gather(loader->packed, end - row, wide, t->column_begin, t->columns, 4);
-        if (put(loader, r->at + (row - first) * t->columns / 2, loader->packed,
-                nf4_code_bytes((end - row) * t->columns)) != 0)
-            return -1;
-    }
-    if (t->unnested) {
-        float map[DYNAMIC_MAP_SIZE], *scales = loader->absmax + blocks;
-        dynamic_map(true, map);
+    uint64_t wide = t->whole_columns, blocks = nf4_blocks(t->whole_rows * wide);
+    uint64_t own = nf4_blocks((uint64_t)t->rows * t->columns);
+    float *absmax = loader->absmax + t->row_begin * wide / NF4_BLOCK;
+    float *scales = loader->absmax + blocks; /* behind them there is room */
+    if (t->unnested || t->pack == PACK_NF4_DOUBLE)
         nf4_nest(loader->absmax, blocks, loader->nested, scales);
+    if (t->pack == PACK_NF4_DOUBLE)
+        return put(loader, at + t->absmax, loader->nested, blocks) != 0
+                   ? -1
+                   : put(loader, at + t->scales, scales, 4 * nf4_scales(t->whole_rows * wide));
+    if (t->unnested) {
+        float map[DYNAMIC_MAP_SIZE];
+        dynamic_map(true, map);
         nf4_unnest(map, loader->nested, scales, 0, blocks, loader->absmax);
     }
-    float *absmax = loader->absmax + first * wide / NF4_BLOCK;
     if (t->columns < wide)
         columns_gather(absmax, t->rows, wide / NF4_BLOCK, t->column_begin / NF4_BLOCK, t->columns / NF4_BLOCK,
                        32);
-    return put(loader, r->at + t->absmax, absmax, 4 * nf4_blocks((uint64_t)t->rows * t->columns));
+    return put(loader, at + t->absmax, absmax, 4 * own);
 }
 
-/* The rows of a tensor, in pieces, those alone that are wanted. */
-static int rows_load(struct loader *loader, const struct reading *r, uint64_t step, bool all)
+/* --- tensors --- */
+
+static bool half_as_it_is(const struct weight_source *source, const char *name, enum pack_kind pack)
 {
-    const struct layer_tensor *t = r->tensor;
-    for (uint64_t row = 0; row < t->rows; row += step) {
-        uint64_t end = row + step < t->rows ? row + step : t->rows;
-        if (!all && !wanted(loader, r->at + values_bytes(t, row * t->columns),
-                            r->at + values_bytes(t, end * t->columns)))
-            continue;
-        if (rows_read(loader, r, t->row_begin + row, t->row_begin + end) != 0)
-            return -1;
-        columns_gather(loader->piece, end - row, t->whole_columns, t->column_begin, t->columns, 32);
-        if (piece_put(loader, t, r->at, row * t->columns, (end - row) * t->columns) != 0)
-            return -1;
-    }
-    return 0;
+    return (pack == PACK_BF16 || pack == PACK_F16) && source->packing != NULL &&
+           source->read_packed != NULL && source->packing(source->context, name) == pack;
 }
 
-static int piece_reserve(struct loader *loader, const char *name, uint64_t values)
+static void pieces_free(struct loader *loader)
+{
+    for (uint32_t i = 0; i < AHEAD_SLOTS_MAX; i++) {
+        free(loader->pieces[i].values);
+        free(loader->pieces[i].packed);
+    }
+}
+
+/* Room for so many values in each slot; resident only where they are used. */
+static int pieces_reserve(struct loader *loader, const char *name, uint64_t values)
 {
     if (values <= loader->capacity)
         return 0;
-    free(loader->piece);
-    free(loader->packed);
-    loader->piece = malloc(4 * values);
-    loader->packed = malloc(2 * values);
+    bool there = true;
+    pieces_free(loader);
     loader->capacity = values;
-    return loader->piece == NULL || loader->packed == NULL
-               ? err_set(loader->err, ERR_NOMEM, "out of memory for weights of %s in transit", name)
-               : 0;
+    for (uint32_t i = 0; i < AHEAD_SLOTS_MAX; i++) {
+        loader->pieces[i].values = malloc(4 * values);
+        loader->pieces[i].packed = malloc(2 * values);
+        there = there && loader->pieces[i].values != NULL && loader->pieces[i].packed != NULL;
+    }
+    return there ? 0 : err_set(loader->err, ERR_NOMEM, "out of memory for weights of %s in transit", name);
 }
 
 /* One copy of a tensor, streamed in pieces. */
 static int tensor_load(struct loader *loader, const struct layer_tensor *tensor, uint32_t copy)
 {
     uint64_t columns = tensor->whole_columns, values = (uint64_t)tensor->rows * tensor->columns;
-    struct reading r = {.tensor = tensor, .at = tensor->at + tensor->stride * copy};
-    bool nf4 = is_nf4(tensor), scales = nf4 && scales_wanted(loader, tensor, r.at, values);
+    struct stream stream = {.loader = loader,
+                            .tensor = tensor,
+                            .at = tensor->at + tensor->stride * copy,
+                            .row = tensor->row_begin,
+                            .end = (uint64_t)tensor->row_begin + tensor->rows};
+    bool nf4 = is_nf4(tensor);
     /* whole blocks of NF4, whatever the columns: multiples of 64 rows, or all of them */
     uint64_t step = PIECE_VALUES / columns > 0 ? PIECE_VALUES / columns : 1;
-    step = nf4 && columns % NF4_BLOCK != 0 ? (step > 64 ? step / 64 * 64 : 64) : step;
-    layer_tensor_name(loader->config, loader->part->block - 1, tensor, copy, r.name);
-    if (piece_reserve(loader, r.name, step * columns) != 0 ||
-        (nf4 && scales_begin(loader, r.name, tensor->whole_rows * columns) != 0))
+    stream.step = nf4 && columns % NF4_BLOCK != 0 ? (step > 64 ? step / 64 * 64 : 64) : step;
+    stream.all = nf4 && scales_wanted(loader, tensor, stream.at, values);
+    if (stream.all && tensor->unnested) {
+        stream.row = 0;
+        stream.end = tensor->whole_rows;
+    }
+    layer_tensor_name(loader->config, loader->part->block - 1, tensor, copy, stream.name);
+    stream.as_it_is = half_as_it_is(loader->source, stream.name, kept_as(tensor));
+    if (pieces_reserve(loader, stream.name, stream.step * columns) != 0 ||
+        (nf4 && scales_begin(loader, stream.name, tensor->whole_rows * columns) != 0) ||
+        pieces_load(&stream) != 0)
         return -1;
-    if (nf4 && !layer_tensor_whole(tensor))
-        return part_quantise(loader, &r, step);
-    if (rows_load(loader, &r, step, scales) != 0)
-        return -1;
-    return scales ? scales_put(loader, tensor, r.at, values) : 0;
+    return stream.all ? scales_put(loader, tensor, stream.at) : 0;
 }
 
 /* FNV-1a: gives each name a stream of its own. */
@@ -297,8 +390,8 @@ static int table_load(const struct loader *loader, const struct rope_config *rop
     int status = inverse == NULL ? err_set(loader->err, ERR_NOMEM, "out of memory for rotary frequencies")
                                  : rope_frequencies(rope, width, inverse, loader->err);
     for (uint32_t position = 0; position < positions && status == 0; position++) {
-        rope_row(inverse, width, position, loader->piece);
-        status = put(loader, at + 4ull * position * width, loader->piece, 4ull * width);
+        rope_row(inverse, width, position, loader->pieces[0].values);
+        status = put(loader, at + 4ull * position * width, loader->pieces[0].values, 4ull * width);
     }
     free(inverse);
     return status;
@@ -324,13 +417,15 @@ int loader_init(struct loader *loader, struct device *device, const struct stage
 {
     *loader = (struct loader){
         .device = device, .config = options->config, .seed = options->seed, .source = source, .err = err};
-    return piece_reserve(loader, "the model", PIECE_VALUES);
+    if (pieces_reserve(loader, "the model", PIECE_VALUES) == 0)
+        return 0;
+    loader_fini(loader);
+    return -1;
 }
 
 void loader_fini(struct loader *loader)
 {
-    free(loader->piece);
-    free(loader->packed);
+    pieces_free(loader);
     free(loader->absmax);
     free(loader->nested);
 }

@@ -1,11 +1,12 @@
 /* Areas of blocks filled with their first values: for stages and shards.
  *
- * A loader belongs to the thread of its device and holds one piece of a tensor at a time (1 MiB, and the
- * scales of one tensor).
+ * A loader belongs to the thread of its device, has a few helpers, and holds a few pieces of a tensor at a
+ * time (1 MiB each, and the scales of one tensor).
  */
 #ifndef MOTLEY_ENGINE_LOAD_H
 #define MOTLEY_ENGINE_LOAD_H
 
+#include "engine/ahead.h"
 #include "engine/stage.h"
 #include "model/flat.h"
 
@@ -18,6 +19,13 @@ struct area_part {
     uint64_t begin, end;
 };
 
+/* Rows of a file's tensor on their way. */
+struct load_piece {
+    uint64_t row, end;
+    float *values;   /* whole rows, in fp32 */
+    uint8_t *packed; /* the same as they are kept */
+};
+
 struct loader {
     struct device *device;
     const struct model_config *config;
@@ -25,10 +33,9 @@ struct loader {
     const struct weight_source *source;
     const struct area_part *part; /* being filled */
     uint64_t capacity;            /* values of a piece */
-    float *piece;                 /* read at once */
-    uint8_t *packed;              /* the piece as it is kept */
-    float *absmax;                /* of the NF4 tensor being read */
-    uint8_t *nested;              /* the same in 8 bits, then their scales */
+    struct load_piece pieces[AHEAD_SLOTS_MAX];
+    float *absmax;   /* of the NF4 tensor being read */
+    uint8_t *nested; /* the same in 8 bits, then their scales */
     struct err *err;
 };
 

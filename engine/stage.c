@@ -19,12 +19,15 @@ static bool outside(const struct stage_options *o, uint32_t block)
     return block >= o->outside.block_begin && block < o->outside.block_end;
 }
 
-static int frozen_allocate(struct stage *stage, struct block_state *state, struct err *err)
+/* An area of a block, zero at first; none where it has no bytes. */
+static int area_allocate(struct stage *stage, uint64_t bytes, enum mem_purpose purpose, const char *what,
+                         struct buffer **out, struct err *err)
 {
-    if (state->frozen_outside || state->tensors->frozen_bytes == 0)
+    if (bytes == 0)
         return 0;
-    return buffer_create(stage->device, state->tensors->frozen_bytes, MEM_WEIGHTS, "a block's weights",
-                         &state->frozen, err);
+    if (buffer_create(stage->device, bytes, purpose, what, out, err) != 0)
+        return -1;
+    return purpose == MEM_WEIGHTS ? 0 : buffer_zero(*out, 0, bytes, err);
 }
 
 /* What is trained of the blocks that the stage keeps: a shard of whole ones. */
@@ -54,6 +57,20 @@ static int state_allocate(struct stage *stage, struct err *err)
     return status;
 }
 
+/* The copy of a table that is kept elsewhere: it is no parameter here, and has no moments. */
+static int table_allocate(struct stage *stage, struct err *err)
+{
+    uint64_t bytes = stage->layout.table_bytes;
+    stage->table.tensors = &stage->model.embedding;
+    if (area_allocate(stage, bytes, MEM_BUFFERS, "the head's copy of the embedding", &stage->table.trained,
+                      err) != 0)
+        return -1;
+    return stage->options.mode != STAGE_TRAIN
+               ? 0
+               : area_allocate(stage, bytes, MEM_BUFFERS, "the gradient of the head's copy",
+                               &stage->table.gradients, err);
+}
+
 static int blocks_allocate(struct stage *stage, struct err *err)
 {
     const struct stage_options *o = &stage->options;
@@ -65,15 +82,13 @@ static int blocks_allocate(struct stage *stage, struct err *err)
         state->tensors = footprint_tensors(&stage->layout, b);
         state->frozen_outside = outside(o, b) && o->outside.frozen;
         state->trained_outside = outside(o, b) && o->outside.trained;
-        if (frozen_allocate(stage, state, err) != 0)
+        if (!state->frozen_outside && area_allocate(stage, state->tensors->frozen_bytes, MEM_WEIGHTS,
+                                                    "a block's weights", &state->frozen, err) != 0)
             return -1;
     }
     if (state_allocate(stage, err) != 0)
         return -1;
-    if (stage->layout.rope_bytes == 0)
-        return 0;
-    return buffer_create(stage->device, stage->layout.rope_bytes, MEM_WEIGHTS, "rotary tables", &stage->rope,
-                         err);
+    return area_allocate(stage, stage->layout.rope_bytes, MEM_WEIGHTS, "rotary tables", &stage->rope, err);
 }
 
 static int slots_allocate(struct stage *stage, struct err *err)
@@ -115,8 +130,8 @@ static int workspace_take(struct stage *stage, struct err *err)
 static int stage_allocate(struct stage *stage, struct err *err)
 {
     const struct footprint *l = &stage->layout;
-    if (blocks_allocate(stage, err) != 0 || slots_allocate(stage, err) != 0 ||
-        workspace_take(stage, err) != 0 ||
+    if (blocks_allocate(stage, err) != 0 || table_allocate(stage, err) != 0 ||
+        slots_allocate(stage, err) != 0 || workspace_take(stage, err) != 0 ||
         buffer_create(stage->device, l->scalar_bytes, MEM_BUFFERS, "scalars", &stage->scalars, err) != 0)
         return -1;
     shard_sums_set(stage->state, (struct area_view){.buffer = stage->scalars, .at = 16});
@@ -178,9 +193,32 @@ static int model_read(void *context, const char *name, uint64_t row_begin, uint6
     return model_tensor_read_f32(model, tensor, row_begin, row_end, dst, err);
 }
 
+static enum pack_kind model_packing(void *context, const char *name)
+{
+    const struct model_tensor *tensor = model_tensor_find(context, name);
+    if (tensor == NULL || tensor->offset_added != 0)
+        return PACK_F32;
+    return tensor->type == TENSOR_BF16 ? PACK_BF16 : tensor->type == TENSOR_F16 ? PACK_F16 : PACK_F32;
+}
+
+static int model_read_packed(void *context, const char *name, enum pack_kind pack, uint64_t row_begin,
+                             uint64_t row_end, uint32_t columns, uint8_t *dst, struct err *err)
+{
+    struct model *model = context;
+    const struct model_tensor *tensor = model_tensor_find(model, name);
+    if (tensor == NULL)
+        return err_set(err, ERR_NOT_FOUND, "the model has no tensor %s", name);
+    if (model_packing(model, name) != pack || pack == PACK_F32 || tensor->cols != columns)
+        return err_set(err, ERR_INVALID,
+                       "tensor %s is %s in rows of %llu values, and %u packed ones are wanted", name,
+                       tensor_type_name(tensor->type), (unsigned long long)tensor->cols, columns);
+    return model_tensor_read_packed(model, tensor, row_begin, row_end, dst, err);
+}
+
 struct weight_source stage_model_source(struct model *model)
 {
-    return (struct weight_source){.read = model_read, .context = model};
+    return (struct weight_source){
+        .read = model_read, .read_packed = model_read_packed, .packing = model_packing, .context = model};
 }
 
 int stage_create(struct device *device, struct model *model, const struct stage_options *options,
@@ -204,6 +242,8 @@ void stage_destroy(struct stage *stage)
         event_destroy(stage->slots[i].written);
         free(stage->slots[i].staging);
     }
+    buffer_destroy(stage->table.trained);
+    buffer_destroy(stage->table.gradients);
     buffer_destroy(stage->rope);
     if (stage->workspace != stage->options.workspace)
         buffer_destroy(stage->workspace);

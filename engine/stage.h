@@ -15,6 +15,10 @@
  * stage, random numbers are keyed by (seed, step, row id, layer, target, position, feature), initial adapters
  * by parameter name. Equal calls give bit-identical results.
  *
+ * A tied embedding that is trained is a parameter of the stage with block 0 alone. A stage with the head and
+ * without block 0 has a copy of it, zero until stage_table_write, and gathers the gradient of its own use of
+ * it: who drives the stages brings values before a step and adds that gradient to block 0's after it.
+ *
  * Threads: the device's. Errors: -1 with *err; ERR_NOFIT, ERR_NOMEM from creation; ERR_NOT_FINITE names a
  * tensor; ERR_UNSUPPORTED names an architecture or setting that the engine does not have; ERR_TOO_BIG a
  * micro-batch beyond the stage's limits.
@@ -109,19 +113,27 @@ int stage_memory_predict(const struct stage_options *options, struct stage_memor
 int stage_workspace_bytes(const struct stage_options *options, uint64_t *bytes, struct err *err);
 
 /* Where weights come from: rows [row_begin, row_end) of the named tensor (Hugging Face names) as f32 into
- * dst. A vector of n values has n rows of one value. */
+ * dst. A vector of n values has n rows of one value. Called by several threads at once. */
 struct weight_source {
     int (*read)(void *context, const char *name, uint64_t row_begin, uint64_t row_end, float *dst,
                 struct err *err);
+    /* The same rows as the file has them: bytes into dst, which has room for rows of `columns` values.
+     * ERR_INVALID: the tensor is not kept so. NULL: no tensor is. */
+    int (*read_packed)(void *context, const char *name, enum pack_kind pack, uint64_t row_begin,
+                       uint64_t row_end, uint32_t columns, uint8_t *dst, struct err *err);
+    /* PACK_BF16 or PACK_F16: read_packed gives the tensor so. Anything else, or NULL: it does not. */
+    enum pack_kind (*packing)(void *context, const char *name);
     void *context;
 };
 
 /* That of a model that is open; borrows it. */
 struct weight_source stage_model_source(struct model *model);
 
-/* Make a stage and load its weights, in pieces of at most 1 MiB, straight into their buffers. `model` is
- * borrowed for the call. Adapters start as peft starts them: A uniform in ±1/sqrt(fan_in), B zero. A value
- * that is not finite in the file is refused by name. */
+/* Make a stage and load its weights straight into their buffers, in pieces of 1 MiB of f32 (or 64 rows, the
+ * larger), of which at most threads + 2 are on their way at once (10 where there are more threads): read
+ * ahead, checked and packed by helper threads. `model` is borrowed for the call. Adapters start as peft
+ * starts them: A uniform in ±1/sqrt(fan_in), B zero. A value that is not finite in the file is refused by
+ * name. */
 int stage_create(struct device *device, struct model *model, const struct stage_options *options,
                  struct stage **out, struct err *err);
 int stage_create_from(struct device *device, const struct weight_source *source,
@@ -170,7 +182,8 @@ struct micro_batch {
     uint32_t index; /* number of the micro-batch in its step */
     /* The load-balancing loss of routers, summed over rows r of this micro-batch as len_r * aux_r, is added
      * to the loss with this factor: coefficient * labelled tokens / tokens, both of the whole step. 0: none.
-     * All layers must be here. */
+     * It is over all layers: in training, boundary tensors have, behind their [tokens, hidden], what travels
+     * for it, f32 [rows, experts] each: activations counts and sums, gradients counts. */
     double router_scale;
 };
 /* Arrays are copied by the call. */
@@ -242,9 +255,7 @@ int stage_update(struct stage *stage, const struct step_update *update, struct e
 
 /* Trained parameters that the stage keeps, by name, as in a PyTorch state dict without peft's prefix, such as
  * "model.layers.3.self_attn.q_proj.lora_A.weight", f32; those of experts one by one, as the hub's files name
- * them. Order: that of blocks, in a block that of the layer's steps. A tied head in another stage than the
- * embedding has the embedding's name.
- */
+ * them. Order: that of blocks, in a block that of the layer's steps. */
 struct parameter {
     const char *name; /* borrowed until stage_destroy */
     uint32_t rows, columns;
@@ -262,6 +273,11 @@ int stage_state_read(struct stage *stage, uint32_t index, enum stage_state state
                      struct err *err);
 int stage_state_write(struct stage *stage, uint32_t index, enum stage_state state, const float *src,
                       struct err *err);
+/* Values of the copy of a tied embedding: rows * columns, 0 where there is no copy. Its values (STATE_VALUE)
+ * and gradient (STATE_GRADIENT, the unscaled sum since stage_step_begin) from and to the host; both wait. */
+uint64_t stage_table_values(const struct stage *stage);
+int stage_table_read(struct stage *stage, enum stage_state state, float *dst, struct err *err);
+int stage_table_write(struct stage *stage, enum stage_state state, const float *src, struct err *err);
 uint64_t stage_update_count(const struct stage *stage); /* updates done: PyTorch's `step` */
 void stage_update_count_set(struct stage *stage, uint64_t count);
 

@@ -41,6 +41,7 @@ struct stage {
     bool exact;                   /* so narrow a model that all is done in double inside each op */
     struct device *device;
     struct block_state *blocks; /* [block_end - block_begin] */
+    struct block_state table;   /* of the head, where layout.copies_table: values and gradient */
     struct buffer *rope;        /* [positions_max, rotary] for all layers, then that of windowed ones */
     struct buffer *workspace, *scalars; /* scalars: loss, router's loss, then a sum of squares a parameter */
     struct saved *slots;

@@ -11,6 +11,9 @@ int stage_step_begin(struct stage *stage, struct err *err)
     stage->labelled = 0;
     if (buffer_zero(stage->scalars, 0, 16, err) != 0)
         return -1;
+    if (stage->table.gradients != NULL &&
+        buffer_zero(stage->table.gradients, 0, stage->layout.table_bytes, err) != 0)
+        return -1;
     return shard_step_begin(stage->state, err);
 }
 
@@ -83,6 +86,42 @@ int stage_state_write(struct stage *stage, uint32_t index, enum stage_state stat
                       struct err *err)
 {
     return shard_state_write(stage->state, index, state, src, err);
+}
+
+uint64_t stage_table_values(const struct stage *stage)
+{
+    const struct layer_tensor *table = &stage->model.embedding.list[0];
+    return stage->layout.copies_table ? (uint64_t)table->rows * table->columns : 0;
+}
+
+/* NULL: the stage keeps no copy, or no gradient of it. */
+static struct buffer *table_buffer(const struct stage *stage, enum stage_state state, struct err *err)
+{
+    struct buffer *buffer = state == STATE_VALUE      ? stage->table.trained
+                            : state == STATE_GRADIENT ? stage->table.gradients
+                                                      : NULL;
+    if (buffer == NULL)
+        err_set(err, ERR_INVALID, "stage of blocks %u..%u: no copy of a tied embedding, or not this of it",
+                stage->options.block_begin, stage->options.block_end);
+    return buffer;
+}
+
+int stage_table_read(struct stage *stage, enum stage_state state, float *dst, struct err *err)
+{
+    const struct layer_tensor *table = &stage->model.embedding.list[0];
+    struct buffer *buffer = table_buffer(stage, state, err);
+    if (buffer == NULL || buffer_read(buffer, table->at, dst, 4 * stage_table_values(stage), err) != 0)
+        return -1;
+    return device_sync(stage->device, err);
+}
+
+int stage_table_write(struct stage *stage, enum stage_state state, const float *src, struct err *err)
+{
+    const struct layer_tensor *table = &stage->model.embedding.list[0];
+    struct buffer *buffer = table_buffer(stage, state, err);
+    if (buffer == NULL || buffer_write(buffer, table->at, src, 4 * stage_table_values(stage), err) != 0)
+        return -1;
+    return device_sync(stage->device, err);
 }
 
 uint64_t stage_update_count(const struct stage *stage)

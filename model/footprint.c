@@ -98,7 +98,7 @@ const struct layer_tensors *footprint_tensors(const struct footprint *f, uint32_
         return &m->embedding;
     if (block <= m->shape.layers)
         return &footprint_layer(m, block - 1)->tensors;
-    return m->shape.tied && !f->shares_table ? &m->head_alone : &m->head;
+    return m->shape.tied && !f->shares_table && !f->copies_table ? &m->head_alone : &m->head;
 }
 
 /* Bytes that a layer of this kind keeps for so many tokens. */
@@ -190,7 +190,8 @@ static void workspace_place(struct footprint *f, const struct footprint_options 
     need_of(f, &m->sparse, sparse > 0, o, &need);
     if (f->has_head)
         need.panel =
-            larger64(need.panel, f->shares_table ? m->embedding.panel_bytes : m->head_alone.panel_bytes);
+            larger64(need.panel, f->shares_table || f->copies_table ? m->embedding.panel_bytes
+                                                                    : m->head_alone.panel_bytes);
     w->d = take(&at, o->tokens, m->shape.hidden);
     w->inner = at;
     at += need.inner;
@@ -267,7 +268,9 @@ static void buffers_count(struct footprint *f, const struct footprint_options *o
     f->weights += footprint_counted(f->rope_bytes);
     f->scalar_bytes = 8 * (2 + (uint64_t)f->parameters);
     f->activations = o->slots * footprint_counted(f->slot.bytes);
-    f->buffers = footprint_counted(f->workspace.bytes) + footprint_counted(f->scalar_bytes);
+    f->table_bytes = f->copies_table ? m->embedding.trained_bytes : 0;
+    f->buffers = footprint_counted(f->workspace.bytes) + footprint_counted(f->scalar_bytes) +
+                 (o->train ? 2 : 1) * footprint_counted(f->table_bytes);
 }
 
 void footprint_of(const struct footprint_model *m, const struct footprint_options *o, struct footprint *f)
@@ -279,6 +282,7 @@ void footprint_of(const struct footprint_model *m, const struct footprint_option
     f->has_embedding = o->block_begin == 0;
     f->has_head = o->block_end == layers + 2;
     f->shares_table = f->has_embedding && f->has_head && m->shape.tied;
+    f->copies_table = f->has_head && !f->has_embedding && m->shape.tied && m->embedding.parameters > 0;
     f->layer_begin = begin < end ? begin : end;
     f->layers = end - f->layer_begin;
     f->tokens = (o->tokens + LAYER_TOKENS_UNIT - 1) / LAYER_TOKENS_UNIT * LAYER_TOKENS_UNIT;

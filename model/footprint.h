@@ -74,6 +74,8 @@ struct footprint {
     uint32_t layer_begin, layers;        /* transformer layers from 0; how many of them */
     uint32_t tokens;                     /* rounded up to LAYER_TOKENS_UNIT */
     bool has_embedding, has_head, shares_table;
+    bool copies_table; /* a tied embedding that is trained is kept with block 0, elsewhere: a copy of it, and
+                          its gradient, are here for the head */
     struct footprint_slot slot;
     bool saves; /* slots hold what layers save */
     bool split;
@@ -81,6 +83,7 @@ struct footprint {
     struct footprint_workspace workspace;
     uint32_t head_rows; /* labelled positions whose logits are held at once */
     uint64_t rope_bytes, scalar_bytes;
+    uint64_t table_bytes; /* of the copied table's values; training, as many again of its gradient */
     uint32_t parameters;
     /* Sums of buffers as they are counted, by purpose */
     uint64_t weights, adapters, optimizer, activations, buffers;

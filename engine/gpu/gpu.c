@@ -163,12 +163,12 @@ static int gpu_pass_begin(struct device *device, uint64_t key, bool *replayed, s
     pass->used = ++gpu->pass_count;
     if (pass->graph != NULL) {
         *replayed = true;
-        return gpu->driver->graph_launch(pass->graph, gpu->queues[QUEUE_COMPUTE], err);
+        return gpu->driver->graph_launch(pass->graph, gpu->queues[DEVICE_COMPUTE], err);
     }
     if (first)
         return 0;
     gpu->recording = pass;
-    return gpu->driver->capture_begin(gpu->queues[QUEUE_COMPUTE], err);
+    return gpu->driver->capture_begin(gpu->queues[DEVICE_COMPUTE], err);
 }
 
 static int gpu_pass_end(struct device *device, struct err *err)
@@ -178,9 +178,9 @@ static int gpu_pass_end(struct device *device, struct err *err)
     if (pass == NULL)
         return 0;
     gpu->recording = NULL;
-    if (gpu->driver->capture_end(gpu->queues[QUEUE_COMPUTE], &pass->graph, err) != 0)
+    if (gpu->driver->capture_end(gpu->queues[DEVICE_COMPUTE], &pass->graph, err) != 0)
         return -1;
-    return gpu->driver->graph_launch(pass->graph, gpu->queues[QUEUE_COMPUTE], err);
+    return gpu->driver->graph_launch(pass->graph, gpu->queues[DEVICE_COMPUTE], err);
 }
 
 /* --- memory */
@@ -326,6 +326,8 @@ static int gpu_queue_wait(enum device_queue queue, struct event *event, struct e
     struct gpu *gpu = gpu_of(event->device);
     return gpu->driver->event_wait(event->extra, gpu->queues[queue], err);
 }
+
+const struct gpu_driver *const gpu_drivers[] = {&gpu_driver_emulated, NULL};
 
 static const struct buffer_ops buffer_ops = {.create = gpu_buffer_create,
                                              .destroy = gpu_buffer_destroy,

@@ -60,7 +60,9 @@ struct gpu_op {
 extern const struct gpu_op gpu_flat_ops[], gpu_rows_ops[], gpu_product_ops[], gpu_experts_ops[],
     gpu_attention_ops[]; /* each ends with run NULL */
 
+/* op_supports of a GPU. Pure. */
 bool gpu_runs(const struct gpu *gpu, const struct op *op);
+/* Queue an op that it supports. */
 int gpu_run(struct gpu_call *call, const struct op *op);
 
 /* Queue a kernel over x * y * z blocks, which may be 0: then nothing is done. args: its struct …_args. */
