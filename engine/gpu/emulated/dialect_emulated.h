@@ -54,6 +54,7 @@ void emulated_assert(const char *text);
             emulated_value;                                                                                  \
     } while (0)
 #define assert_device(x) ((x) ? (void)0 : emulated_assert(#x))
+#define UNROLL
 
 FUNCTION uint32_t thread(void)
 {

@@ -20,6 +20,7 @@ typedef unsigned long long uint64_t;
 #define GET(name, i) ((name)[i])
 #define PUT(name, i, v) ((void)((name)[i] = (v)))
 #define assert_device(x) ((x) ? (void)0 : __builtin_trap())
+#define UNROLL _Pragma("clang loop unroll(full)") /* plain unroll stops at nested loops */
 
 #if defined(__HIP__) || defined(__AMDGCN__)
 FUNCTION uint32_t thread(void)
@@ -91,7 +92,7 @@ FUNCTION constexpr uint32_t warp_size(void)
 }
 FUNCTION void barrier(void)
 {
-    __nvvm_barrier0();
+    __syncthreads();
 }
 #if __CUDA_ARCH__ >= 700
 FUNCTION void warp_barrier(void)
