@@ -16,15 +16,54 @@ struct tile {
     uint32_t rows, columns;
 };
 
-static struct tile gemm_tile(uint32_t m, uint32_t n)
+/* Kernels by how b is stored, each for large tiles, usual ones, few rows, few columns. */
+struct tiles {
+    enum gpu_kernel large, usual, low, narrow;
+};
+static const struct tiles tiles_f32 = {KERNEL_gemm_128x128, KERNEL_gemm_64x64, KERNEL_gemm_16x64,
+                                       KERNEL_gemm_64x16},
+                          tiles_half = {KERNEL_gemm_half_128x128, KERNEL_gemm_half_64x64,
+                                        KERNEL_gemm_half_16x64, KERNEL_gemm_half_64x64},
+                          tiles_nf4 = {KERNEL_gemm_nf4_128x128, KERNEL_gemm_nf4_64x64, KERNEL_gemm_nf4_16x64,
+                                       KERNEL_gemm_nf4_64x64},
+                          tiles_blocks = {KERNEL_gemm_blocks_128x128, KERNEL_gemm_blocks_64x64,
+                                          KERNEL_gemm_blocks_16x64, KERNEL_gemm_blocks_64x64};
+
+static bool is_nf4(enum pack_kind pack)
 {
-    if (n <= NARROW_MAX && n <= m)
-        return (struct tile){KERNEL_gemm_64x16, 64, 16};
-    if (m <= NARROW_MAX)
-        return (struct tile){KERNEL_gemm_16x64, 16, 64};
-    if (m >= 128 && n >= 128 && gpu_blocks(m, 128) * gpu_blocks(n, 128) >= LARGE_TILES_MIN)
-        return (struct tile){KERNEL_gemm_128x128, 128, 128};
-    return (struct tile){KERNEL_gemm_64x64, 64, 64};
+    return pack == PACK_NF4 || pack == PACK_NF4_DOUBLE;
+}
+
+static const struct tiles *tiles_of(enum pack_kind pack)
+{
+    return pack == PACK_F32   ? &tiles_f32
+           : pack <= PACK_F16 ? &tiles_half
+           : is_nf4(pack)     ? &tiles_nf4
+                              : &tiles_blocks;
+}
+
+static struct tile gemm_tile(const struct op_gemm *o)
+{
+    const struct tiles *tiles = tiles_of(o->pack);
+    if (o->n <= NARROW_MAX && o->n <= o->m && tiles->narrow != tiles->usual)
+        return (struct tile){tiles->narrow, 64, 16};
+    if (o->m <= NARROW_MAX)
+        return (struct tile){tiles->low, 16, 64};
+    if (o->m >= 128 && o->n >= 128 && gpu_blocks(o->m, 128) * gpu_blocks(o->n, 128) >= LARGE_TILES_MIN)
+        return (struct tile){tiles->large, 128, 128};
+    return (struct tile){tiles->usual, 64, 64};
+}
+
+/* Blocks are unpacked four values at a time, so rows are whole fours, and of a whole matrix. */
+static bool gemm_fits(const struct gpu *gpu, const struct op *op)
+{
+    const struct op_gemm *o = &op->gemm;
+    uint32_t rows = o->transpose_b ? o->n : o->k, width = o->transpose_b ? o->k : o->n;
+    (void)gpu;
+    if (o->pack <= PACK_F16)
+        return true;
+    return o->pack < PACK_KINDS && o->ldb == width && width % 4 == 0 &&
+           (is_nf4(o->pack) || (uint64_t)rows * width % pack_block(o->pack) == 0);
 }
 
 static uint64_t least(uint64_t a, uint64_t b)
@@ -40,12 +79,20 @@ static uint32_t gemm_pieces(uint64_t tiles, uint64_t values, uint32_t k)
     return pieces < 1 ? 1 : (uint32_t)pieces;
 }
 
+/* What the kernels for b's storage tell apart. */
+static uint32_t kind_of(const struct op_gemm *o)
+{
+    if (o->pack <= PACK_F16)
+        return gpu_element(o->b.dtype);
+    return is_nf4(o->pack) ? o->pack == PACK_NF4_DOUBLE : gpu_unpack_kind(o->pack);
+}
+
 static int gemm_run(struct gpu_call *call, const struct op *op)
 {
     const struct op_gemm *o = &op->gemm;
     if (o->m == 0 || o->n == 0)
         return 0;
-    struct tile tile = gemm_tile(o->m, o->n);
+    struct tile tile = gemm_tile(o);
     uint64_t x = gpu_blocks(o->n, tile.columns), y = gpu_blocks(o->m, tile.rows);
     uint32_t pieces = gemm_pieces(x * y, (uint64_t)o->m * o->n, o->k);
     uint32_t k_piece = pieces == 1 ? o->k : (uint32_t)gpu_blocks(gpu_blocks(o->k, pieces), 16) * 16;
@@ -63,8 +110,13 @@ static int gemm_run(struct gpu_call *call, const struct op *op)
                               .ldc = o->ldc,
                               .transpose_a = o->transpose_a,
                               .transpose_b = o->transpose_b,
+                              .wide_a = gpu_fours(gpu_at(&o->a), 4, o->lda),
+                              .wide_b = gpu_fours(gpu_at(&o->b), o->pack == PACK_F32 ? 4 : 2, o->ldb),
                               .alpha = o->alpha,
-                              .beta = o->beta};
+                              .beta = o->beta,
+                              .absmax = gpu_at(&o->absmax),
+                              .scales = gpu_at(&o->scales),
+                              .kind = kind_of(o)};
     if (gpu_launch(call, tile.kernel, x, y, pieces, &product, sizeof product) != 0)
         return -1;
     if (pieces == 1)
@@ -92,27 +144,30 @@ static bool grouped_fits(const struct gpu *gpu, const struct op *op)
 
 static struct grouped_product grouped_of(const struct gpu_call *call, const struct op_gemm_grouped *o)
 {
-    return (struct grouped_product){.product = {.a = gpu_at(&o->a),
-                                                .b = gpu_at(&o->b),
-                                                .c = gpu_at(&o->c),
-                                                .m = o->m,
-                                                .n = o->n,
-                                                .k = o->k,
-                                                .k_piece = o->k,
-                                                .lda = o->lda,
-                                                .ldb = o->ldb,
-                                                .ldc = o->ldc,
-                                                .transpose_a = o->transpose_a,
-                                                .transpose_b = o->transpose_b,
-                                                .alpha = o->alpha,
-                                                .beta = o->beta},
-                                    .offsets = gpu_at(&o->offsets),
-                                    .tiles = gpu_scratch(call),
-                                    .stride = o->stride,
-                                    .first = o->first,
-                                    .groups = o->groups,
-                                    .rows = o->rows,
-                                    .tile_count = o->rows / 64 + o->groups};
+    return (struct grouped_product){
+        .product = {.a = gpu_at(&o->a),
+                    .b = gpu_at(&o->b),
+                    .c = gpu_at(&o->c),
+                    .m = o->m,
+                    .n = o->n,
+                    .k = o->k,
+                    .k_piece = o->k,
+                    .lda = o->lda,
+                    .ldb = o->ldb,
+                    .ldc = o->ldc,
+                    .transpose_a = o->transpose_a,
+                    .transpose_b = o->transpose_b,
+                    .wide_a = gpu_fours(gpu_at(&o->a), 4, o->lda),
+                    .wide_b = gpu_fours(gpu_at(&o->b), 4, o->ldb) && (o->transpose_a || o->stride % 4 == 0),
+                    .alpha = o->alpha,
+                    .beta = o->beta},
+        .offsets = gpu_at(&o->offsets),
+        .tiles = gpu_scratch(call),
+        .stride = o->stride,
+        .first = o->first,
+        .groups = o->groups,
+        .rows = o->rows,
+        .tile_count = o->rows / 64 + o->groups};
 }
 
 static struct tile outer_tile(uint32_t m, uint32_t n)
@@ -142,6 +197,6 @@ static int grouped_run(struct gpu_call *call, const struct op *op)
                       gpu_blocks(o->n, narrow ? 16 : 64), args.tile_count, 1, &args, sizeof args);
 }
 
-const struct gpu_op gpu_product_ops[] = {{.kind = OP_GEMM, .run = gemm_run},
+const struct gpu_op gpu_product_ops[] = {{.kind = OP_GEMM, .fits = gemm_fits, .run = gemm_run},
                                          {.kind = OP_GEMM_GROUPED, .fits = grouped_fits, .run = grouped_run},
                                          {.run = NULL}};

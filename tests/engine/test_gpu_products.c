@@ -1,6 +1,11 @@
-/* What the cases of the harness do not reach of products and experts on the emulated GPU: the large tile, and
- * that what the device reads (offsets, choices, places) is checked before it is followed. */
-#include "engine/ops.h"
+/* Products and experts on the emulated GPU beyond what every device does: weights as they are kept, the large
+ * tile, and that what the device reads (offsets, choices, places) is checked before it is followed. */
+#define HARNESS_CANDIDATES                                                                                   \
+    {.kind = "emulated", .group = 1, .plain = true, .isa = "warp32,checks"},                                 \
+    {                                                                                                        \
+        .kind = "emulated", .group = 2, .plain = true, .isa = "warp64,checks"                                \
+    }
+#include "engine/cases_packed.h"
 
 static void bench_open_gpu(struct bench *b, const char *isa)
 {
@@ -9,6 +14,47 @@ static void bench_open_gpu(struct bench *b, const char *isa)
     check(device_open(&(struct device_options){.kind = "emulated", .name = "ops", .isa = isa}, &b->device,
                       &err));
     rand_stream_init(&b->stream, 5, 0);
+}
+
+static void products_with_packed_weights_are_those_of_the_unpacked_ones(void **state)
+{
+    (void)state;
+    cases_run(packed_cases, sizeof packed_cases / sizeof *packed_cases, 40);
+}
+
+static void packed_weights_that_do_not_fall_on_blocks_are_not_taken(void **state)
+{
+    struct bench b;
+    double x[4];
+    (void)state;
+    bench_open_gpu(&b, "warp32");
+    struct operand some = normal(&b, 4, x), codes = bytes_in(&b, NULL, 1 << 16, DTYPE_U8);
+    struct op op = {.kind = OP_GEMM,
+                    .gemm = {.m = 4,
+                             .n = 8,
+                             .k = 256,
+                             .transpose_b = true,
+                             .alpha = 1,
+                             .a = some,
+                             .b = codes,
+                             .c = some,
+                             .lda = 256,
+                             .ldb = 256,
+                             .ldc = 8,
+                             .pack = PACK_Q4_K}};
+    assert_true(op_supports(b.device, &op));
+    op.gemm.ldb = 512; /* not the whole matrix */
+    assert_false(op_supports(b.device, &op));
+    op.gemm.ldb = op.gemm.k = 100; /* half a block at the end */
+    assert_false(op_supports(b.device, &op));
+    op.gemm.ldb = op.gemm.k = 256;
+    op.gemm.b = some; /* of another dtype */
+    assert_false(op_supports(b.device, &op));
+    bench_close(&b);
+    bench_open(&b, "cpu");
+    op.gemm.b = codes;
+    assert_false(op_supports(b.device, &op));
+    bench_close(&b);
 }
 
 /* From 64 tiles of 128 x 128 on; edges on both sides, c rows apart. */
@@ -183,6 +229,8 @@ static void indices_of_routing_out_of_range_end_the_launch(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(products_with_packed_weights_are_those_of_the_unpacked_ones),
+        cmocka_unit_test(packed_weights_that_do_not_fall_on_blocks_are_not_taken),
         cmocka_unit_test(large_products_are_their_definition),
         cmocka_unit_test(group_offsets_that_fall_or_leave_the_rows_end_the_launch),
         cmocka_unit_test(indices_of_routing_out_of_range_end_the_launch),

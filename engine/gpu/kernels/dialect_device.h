@@ -10,9 +10,13 @@ typedef long long int64_t;
 typedef unsigned long long uint64_t;
 
 #define FUNCTION static __attribute__((device)) __attribute__((always_inline)) inline
+#if defined(__HIP__)
+#define LAUNCH_BOUNDS(threads) __attribute__((amdgpu_flat_work_group_size(threads, threads)))
+#else
+#define LAUNCH_BOUNDS(threads) __attribute__((launch_bounds(threads)))
+#endif
 #define KERNEL(name, threads)                                                                                \
-    extern "C" __attribute__((global)) __attribute__((launch_bounds(threads))) void name(                    \
-        const struct name##_args args)
+    extern "C" __attribute__((global)) LAUNCH_BOUNDS(threads) void name(const struct name##_args args)
 #define POINTER(type, address) ((type *)(address))
 #define LOAD(p, i) ((p)[i])
 #define STORE(p, i, v) ((void)((p)[i] = (v)))

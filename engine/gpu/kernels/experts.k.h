@@ -1,5 +1,6 @@
 /* Routers of mixtures of experts, sorting by expert, and combining: small beside the experts' products, so
- * sums run in double, rounded once. A warp does a token (or one choice of it); where tokens are summed,
+ * sums run in double, rounded once. A warp does a token (or one choice of it), then the
+ * next: how many warps a block of 128 threads has the host need not know; where tokens are summed,
  * slices of them are, put together in order. */
 #ifndef MOTLEY_ENGINE_GPU_KERNELS_EXPERTS_K_H
 #define MOTLEY_ENGINE_GPU_KERNELS_EXPERTS_K_H
@@ -71,18 +72,7 @@ struct combine_backward_args {
 #ifdef GPU_KERNELS
 
 #include "engine/gpu/kernels/scan.h"
-
-/* The first token (or choice) that this warp of blocks of 128 threads does, and how far it is to its next: a
- * block has 4 or 2 warps, which the host need not know. */
-FUNCTION uint64_t warp_of_all(void)
-{
-    return (uint64_t)block_x() * (128 / warp_size()) + warp();
-}
-
-FUNCTION uint64_t warps_of_all(void)
-{
-    return (uint64_t)blocks_x() * (128 / warp_size());
-}
+#include "engine/gpu/kernels/team.h"
 
 /* p[experts], of which each lane has every warp_size()-th, become their softmax. */
 FUNCTION void token_softmax(float *p, uint32_t experts)
@@ -97,7 +87,7 @@ FUNCTION void token_softmax(float *p, uint32_t experts)
         STORE(p, e, v);
         sum += (double)v;
     }
-    double inverse = 1.0 / warp_sum_double(sum);
+    double inverse = 1.0 / warp_sum_wide(sum);
     for (uint32_t e = lane(); e < experts; e += warp_size())
         STORE(p, e, (float)((double)LOAD(p, e) * inverse));
 }
@@ -150,7 +140,7 @@ FUNCTION void token_route(const struct route_args *args, uint64_t t)
 
 KERNEL(route, 128)
 {
-    for (uint64_t t = warp_of_all(); t < args.tokens; t += warps_of_all())
+    for (uint64_t t = team_warp_index(128); t < args.tokens; t += team_warp_count(128))
         token_route(&args, t);
 }
 
@@ -220,7 +210,7 @@ FUNCTION double choice_slope(const struct choice_slopes *s, uint32_t active, uin
 }
 
 /* The row that token t is of; that row_start rises all warps together look at. */
-FUNCTION uint32_t row_of_token(const struct route_backward_args *args, uint64_t t)
+FUNCTION uint32_t route_row(const struct route_backward_args *args, uint64_t t)
 {
     const uint32_t *start = POINTER(const uint32_t, args->row_start);
     uint32_t low = 0, high = args->rows;
@@ -246,7 +236,7 @@ FUNCTION void token_route_backward(const struct route_backward_args *args, uint6
     double factor = 0.0, mean = 0.0;
     if (args->counts != 0) {
         const uint32_t *start = POINTER(const uint32_t, args->row_start);
-        uint32_t row = row_of_token(args, t);
+        uint32_t row = route_row(args, t);
         factor = (double)args->aux / (double)(LOAD(start, row + 1) - LOAD(start, row));
         counts += (uint64_t)row * args->experts;
     }
@@ -256,7 +246,7 @@ FUNCTION void token_route_backward(const struct route_backward_args *args, uint6
             d += factor * (double)LOAD(counts, e);
         mean += (double)LOAD(p, e) * d;
     }
-    mean = warp_sum_double(mean);
+    mean = warp_sum_wide(mean);
     for (uint32_t e = lane(); e < args->experts; e += warp_size()) {
         double d = choice_slope(&choices, args->active, e);
         if (args->counts != 0)
@@ -267,7 +257,7 @@ FUNCTION void token_route_backward(const struct route_backward_args *args, uint6
 
 KERNEL(route_backward, 128)
 {
-    for (uint64_t t = warp_of_all(); t < args.tokens; t += warps_of_all())
+    for (uint64_t t = team_warp_index(128); t < args.tokens; t += team_warp_count(128))
         token_route_backward(&args, t);
 }
 
@@ -346,6 +336,7 @@ KERNEL(sort_place, 256)
 
 KERNEL(router_loss, 256)
 {
+    SHARED(double, shared, TEAM_SHARED(256));
     const uint32_t *start = POINTER(const uint32_t, args.row_start);
     const float *counts = POINTER(const float, args.counts), *sums = POINTER(const float, args.sums);
     double *loss = POINTER(double, args.loss);
@@ -357,7 +348,7 @@ KERNEL(router_loss, 256)
         for (uint64_t e = thread(); e < args.experts; e += 256)
             sum += (double)LOAD(counts, (uint64_t)r * args.experts + e) *
                    (double)LOAD(sums, (uint64_t)r * args.experts + e);
-        sum = block_sum_double(sum);
+        sum = team_sum_wide(team_block(256, shared), sum);
         if (n > 0.0)
             total += length * (double)args.experts * sum / (n * n);
     }
@@ -397,14 +388,15 @@ FUNCTION void choice_combine_backward(const struct combine_backward_args *args, 
         sum += (double)d * (double)LOAD(x, i);
         STORE(x, i, weight * d);
     }
-    sum = warp_sum_double(sum);
+    sum = warp_sum_wide(sum);
     if (lane() == 0)
         STORE(POINTER(float, args->dweight), j, (float)sum);
 }
 
 KERNEL(combine_backward, 128)
 {
-    for (uint64_t j = warp_of_all(); j < (uint64_t)args.tokens * args.active; j += warps_of_all())
+    for (uint64_t j = team_warp_index(128); j < (uint64_t)args.tokens * args.active;
+         j += team_warp_count(128))
         choice_combine_backward(&args, j);
 }
 

@@ -21,42 +21,4 @@ FUNCTION uint32_t block_sum_before(uint32_t value, uint32_t *all)
     return sum - value;
 }
 
-/* A double from another lane, as its two words. */
-FUNCTION double shuffle_xor_double(double value, uint32_t mask)
-{
-    union {
-        double d;
-        uint64_t u;
-    } bits;
-    bits.d = value;
-    uint32_t low = math_bits(shuffle_xor(math_float((uint32_t)bits.u), mask));
-    uint32_t high = math_bits(shuffle_xor(math_float((uint32_t)(bits.u >> 32)), mask));
-    bits.u = (uint64_t)high << 32 | low;
-    return bits.d;
-}
-
-/* The sum of doubles over a warp, by halves: every lane gets the same. */
-FUNCTION double warp_sum_double(double value)
-{
-    for (uint32_t mask = warp_size() / 2; mask > 0; mask /= 2)
-        value += shuffle_xor_double(value, mask);
-    return value;
-}
-
-/* The sum of doubles over a block of 256, by halves; thread 0 alone gets it. */
-FUNCTION double block_sum_double(double value)
-{
-    SHARED(double, halves, 256);
-    PUT(halves, thread(), value);
-    barrier();
-    for (uint32_t half = 128; half > 0; half /= 2) {
-        if (thread() < half)
-            PUT(halves, thread(), GET(halves, thread()) + GET(halves, thread() + half));
-        barrier();
-    }
-    double sum = thread() == 0 ? GET(halves, 0) : 0.0;
-    barrier();
-    return sum;
-}
-
 #endif
