@@ -38,6 +38,18 @@ FUNCTION uint32_t fragment_pair(float low, float high)
     return (uint32_t)math_to_bf16(high) << 16 | math_to_bf16(low);
 }
 
+#if defined(__CUDA_ARCH__) || defined(__HIP__)
+
+FUNCTION void fragment_multiply(const uint32_t *a, const uint32_t *b, float *d)
+{
+    (void)a;
+    (void)b;
+    (void)d;
+    assert_device(0);
+}
+
+#else
+
 FUNCTION float fragment_dot(float sum, uint32_t x, uint32_t y)
 {
     sum = math_fma(math_of_bf16((uint16_t)x), math_of_bf16((uint16_t)y), sum);
@@ -64,5 +76,6 @@ FUNCTION void fragment_multiply(const uint32_t *a, const uint32_t *b, float *d)
     }
 }
 
+#endif
 #endif
 #endif
