@@ -115,7 +115,8 @@ int stage_layout_init(struct stage_options *o, struct footprint_model *model, st
     if (config_check(o->config, err) != 0 || options_check(o, err) != 0)
         return -1;
     struct layer_method method = stage_method(o);
-    footprint_model_init(o->config, &method, model);
+    if (footprint_model_init(o->config, &method, model, err) != 0)
+        return -1;
     footprint_of(model,
                  &(struct footprint_options){.train = o->mode == STAGE_TRAIN,
                                              .recompute = o->recompute,

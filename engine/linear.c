@@ -16,15 +16,12 @@ static struct operand unpack(struct pass *pass, const struct block_state *block,
     struct buffer *area = matrix->trained ? block->trained : block->frozen;
     uint64_t at = matrix->at + matrix->stride * copy;
     bool nested = matrix->pack == PACK_NF4_DOUBLE, scaled = nested || matrix->pack == PACK_NF4;
-    enum dtype dtype = matrix->pack == PACK_BF16  ? DTYPE_BF16
-                       : matrix->pack == PACK_F16 ? DTYPE_F16
-                                                  : DTYPE_U8;
     struct op op = {.kind = OP_UNPACK,
                     .unpack = {.pack = matrix->pack,
                                .begin = begin,
                                .count = count,
                                .total = (uint64_t)matrix->rows * matrix->columns,
-                               .x = {.buffer = area, .at = at, .dtype = dtype},
+                               .x = {.buffer = area, .at = at, .dtype = tensor_at(block, matrix).dtype},
                                .y = pass_workspace(pass, pass->stage->layout.workspace.panel)}};
     if (scaled)
         op.unpack.absmax = (struct operand){

@@ -75,6 +75,29 @@ static int scales_put(const struct loader *loader, const struct layer_tensor *te
     return put(loader, buffer, at + tensor->scales, scales, 4 * nf4_scales(values));
 }
 
+/* One copy of a tensor that is kept as the file has it: blocks of whole rows, streamed in pieces. */
+static int blocks_load(struct loader *loader, const char *name, const struct layer_tensor *tensor,
+                       struct buffer *buffer, uint64_t at)
+{
+    const struct weight_source *source = loader->source;
+    uint64_t row_bytes = pack_bytes(tensor->pack, tensor->columns);
+    uint64_t step = PIECE_VALUES / tensor->columns > 0 ? PIECE_VALUES / tensor->columns : 1;
+    if (source->read_packed == NULL)
+        return err_set(loader->err, ERR_UNSUPPORTED, "tensor %s: its source has no packed weights", name);
+    for (uint64_t row = 0; row < tensor->rows; row += step) {
+        uint64_t end = row + step < tensor->rows ? row + step : tensor->rows;
+        uint64_t values = (end - row) * tensor->columns;
+        if (source->read_packed(source->context, name, tensor->pack, row, end, tensor->columns,
+                                loader->packed, loader->err) != 0)
+            return -1;
+        if (!pack_finite(tensor->pack, loader->packed, values / pack_block(tensor->pack)))
+            return err_set(loader->err, ERR_NOT_FINITE, "tensor %s holds a value that is not finite", name);
+        if (put(loader, buffer, at + row * row_bytes, loader->packed, (end - row) * row_bytes) != 0)
+            return -1;
+    }
+    return 0;
+}
+
 /* One copy of a tensor, streamed in pieces. */
 static int tensor_load(struct loader *loader, uint32_t block, const struct layer_tensor *tensor,
                        uint32_t copy)
@@ -90,6 +113,8 @@ static int tensor_load(struct loader *loader, uint32_t block, const struct layer
     step = nf4 && columns % NF4_BLOCK != 0 ? (step > 64 ? step / 64 * 64 : 64) : step;
     char name[LAYER_NAME_MAX];
     layer_tensor_name(&stage->config, block - 1, tensor, copy, name);
+    if (!tensor->trained && pack_from_file(tensor->pack))
+        return blocks_load(loader, name, tensor, buffer, at);
     if (nf4) {
         free(loader->absmax);
         free(loader->nested);

@@ -156,11 +156,26 @@ static int model_read(void *context, const char *name, uint64_t row_begin, uint6
     return model_tensor_read_f32(model, tensor, row_begin, row_end, dst, err);
 }
 
+static int model_read_packed(void *context, const char *name, enum pack_kind pack, uint64_t row_begin,
+                             uint64_t row_end, uint32_t columns, uint8_t *dst, struct err *err)
+{
+    struct model *model = context;
+    const struct model_tensor *tensor = model_tensor_find(model, name);
+    if (tensor == NULL)
+        return err_set(err, ERR_NOT_FOUND, "the model has no tensor %s", name);
+    if (tensor->type != pack_type(pack) || tensor->cols != columns)
+        return err_set(err, ERR_INVALID,
+                       "tensor %s is %s in rows of %llu values, but the plan is for %s of %u", name,
+                       tensor_type_name(tensor->type), (unsigned long long)tensor->cols,
+                       tensor_type_name(pack_type(pack)), columns);
+    return model_tensor_read_packed(model, tensor, row_begin, row_end, dst, err);
+}
+
 int stage_create(struct device *device, struct model *model, const struct stage_options *options,
                  struct stage **out, struct err *err)
 {
-    return stage_create_from(device, &(struct weight_source){.read = model_read, .context = model}, options,
-                             out, err);
+    struct weight_source source = {.read = model_read, .read_packed = model_read_packed, .context = model};
+    return stage_create_from(device, &source, options, out, err);
 }
 
 void stage_destroy(struct stage *stage)

@@ -92,6 +92,10 @@ int stage_workspace_bytes(const struct stage_options *options, uint64_t *bytes, 
 struct weight_source {
     int (*read)(void *context, const char *name, uint64_t row_begin, uint64_t row_end, float *dst,
                 struct err *err);
+    /* The same rows as the blocks of `pack` in the file (model/pack.h, pack_from_file): bytes into dst, which
+     * has room for rows of `columns` values. ERR_INVALID: the tensor is not kept so. NULL: no tensor is. */
+    int (*read_packed)(void *context, const char *name, enum pack_kind pack, uint64_t row_begin,
+                       uint64_t row_end, uint32_t columns, uint8_t *dst, struct err *err);
     void *context;
 };
 

@@ -7,6 +7,7 @@
 
 #include "model/arch.h"
 #include "model/hub_json.h"
+#include "model/packing.h"
 
 enum { HIDDEN_MAX = 1 << 17, FFN_MAX = 1 << 20, VOCAB_MAX = 1 << 22, HEADS_MAX = 4096, HEAD_DIM_MAX = 1024 };
 
@@ -493,7 +494,7 @@ static int parse_flat(const json_t *document, const char *path, struct model_con
     parse_dtype(document, &c);
     if (parse_rope(&r, &c) < 0 || parse_partial_rotary(&r, &c) < 0 || parse_no_rope(&r, &c) < 0 ||
         parse_window(&r, &c) < 0 || parse_experts(&r, &c) < 0 || parse_tokens(&r, &c) < 0 ||
-        jr_finish_loose(&r) < 0)
+        packing_parse(json_object_get(document, "motley_packing"), &c, err) < 0 || jr_finish_loose(&r) < 0)
         return -1;
     *config = c;
     return 0;

@@ -421,11 +421,19 @@ static void tape_make(struct layer_plan *plan, enum tape_kind kind, bool dropout
     tape->work_bytes = maker.spans.bytes;
 }
 
-void layer_plan_init(const struct model_config *config, const struct layer_method *method, bool sparse,
+bool layer_alike(const struct model_config *config, const struct layer_method *method, uint32_t a, uint32_t b)
+{
+    bool packed = method->base == LAYER_BASE_PACKED && !method->full;
+    return model_layer_is_sparse(config, a) == model_layer_is_sparse(config, b) &&
+           (!packed || config->packing.layer[a] == config->packing.layer[b]);
+}
+
+void layer_plan_init(const struct model_config *config, const struct layer_method *method, uint32_t layer,
                      struct layer_plan *plan)
 {
-    struct maker maker = {.tensors = {.config = config, .method = method, .out = &plan->tensors},
-                          .plan = plan};
+    bool sparse = model_layer_is_sparse(config, layer);
+    struct maker maker = {
+        .tensors = {.config = config, .method = method, .layer = layer, .out = &plan->tensors}, .plan = plan};
     uint32_t active = sparse ? config->experts_active : 0;
     memset(plan, 0, sizeof *plan);
     plan->width[VALUE_X] = config->hidden;

@@ -34,7 +34,8 @@ enum {
 
 /* --- the method --- */
 
-enum layer_base { LAYER_BASE_F32, LAYER_BASE_BF16, LAYER_BASE_F16, LAYER_BASE_NF4 };
+/* PACKED: each matrix, embedding and head as config->packing says. */
+enum layer_base { LAYER_BASE_F32, LAYER_BASE_BF16, LAYER_BASE_F16, LAYER_BASE_NF4, LAYER_BASE_PACKED };
 
 struct layer_method {
     bool full;                        /* every parameter is trained, else adapters and the two below */
@@ -156,7 +157,7 @@ struct layer_step {
     uint32_t inputs, outputs, ranks; /* ranks: sum over the members */
     uint32_t member_count;
     struct layer_member members[LAYER_MEMBERS_MAX];
-    bool stacked;             /* the members' matrices lie as one, in fp32 */
+    bool stacked;             /* the members' matrices lie as one, all in fp32 */
     bool kept;                /* forward for backward alone runs this step */
     bool kept_z;              /* … or, of this linear step, only the adapters' inner part */
     bool trains;              /* a matrix, bias or adapter of it is trained */
@@ -211,9 +212,12 @@ bool layer_gradient_is_stream(enum layer_value value);
 /* The second of the three. */
 bool layer_gradient_in_place(enum layer_value value);
 
-/* A layer with experts (sparse) or without, under a method. config is within its bounds (config.h). */
-void layer_plan_init(const struct model_config *config, const struct layer_method *method, bool sparse,
+/* A layer (from 0) under a method. config is within its bounds (config.h). */
+void layer_plan_init(const struct model_config *config, const struct layer_method *method, uint32_t layer,
                      struct layer_plan *plan);
+/* True when two layers have the same plan. */
+bool layer_alike(const struct model_config *config, const struct layer_method *method, uint32_t a,
+                 uint32_t b);
 
 /* The tensors of block 0, and of the last block: norm and head, the matrix only where the head has one of its
  * own (own_matrix: untied, or tied and the embedding is elsewhere). */

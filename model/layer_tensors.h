@@ -7,6 +7,7 @@
 struct tensor_maker {
     const struct model_config *config;
     const struct layer_method *method;
+    uint32_t layer; /* from 0, of a layer's tensors */
     struct layer_tensors *out;
 };
 

@@ -1,5 +1,8 @@
 /* Every order of a pipeline, as the planner emits it, on real workers: the losses of one device, the same
- * bits again, and the memory that was planned. */
+ * bits again, and the memory that was planned; of a packed base, the losses of the fp32 base that it unpacks
+ * to.
+ */
+#include "model/packed_model.h"
 #include "planner/plan_fixture.h"
 #include "worker/worker_fixture.h"
 
@@ -14,7 +17,7 @@ struct world {
 };
 
 /* The golden rows, and devices that are alike: what is tested is what the order computes. */
-static void world_init(struct world *world, const struct fixture *fix, bool full)
+static void world_init(struct world *world, const struct fixture *fix, enum workload_base base, bool full)
 {
     struct err err;
     const json_t *batches = json_object_get(fix->expected, "batches");
@@ -24,6 +27,7 @@ static void world_init(struct world *world, const struct fixture *fix, bool full
                                  .method = full ? METHOD_FULL : METHOD_LORA,
                                  .lora_rank = (uint32_t)json_integer_value(json_object_get(fix->lora, "r")),
                                  .lora_dropout = 0.1,
+                                 .base = base,
                                  .sequence_tokens = 128,
                                  .batch_rows = fix->batch_rows,
                                  .steps = 20,
@@ -138,6 +142,8 @@ static void run_order(struct fixture *fix, const struct world *world, uint32_t r
         json_object_set_new(spec, "method", json_pack("{s:s}", "kind", "full"));
     else
         json_object_set_new(json_object_get(spec, "method"), "dropout", json_real(0.1));
+    if (world->w.base == BASE_PACKED)
+        json_object_set_new(json_object_get(spec, "method"), "base", json_string("packed"));
     struct plan *plan = order_plan(world, ranks, order);
     fix_run(fix, plan, spec, add_prompt, check_memory, &ranks, out);
     if (json_array_size(out->failures))
@@ -173,7 +179,7 @@ static void check_orders(const char *model, bool full)
     struct outcome one, out, again;
     fix_open(&fix, model);
     json_object_clear(fix.adapter); /* as peft begins: with dropout what is golden no longer counts */
-    world_init(&world, &fix, full);
+    world_init(&world, &fix, BASE_FP32, full);
     run_order(&fix, &world, 1, SCHEDULE_1F1B, &one);
     for (uint32_t ranks = 2; ranks <= 3; ranks++)
         for (size_t i = 0; i < 2; i++) {
@@ -217,12 +223,59 @@ static void every_order_gives_one_devices_numbers_when_all_is_trained(void **sta
     check_orders("mixtral", true);
 }
 
+/* Beside an fp32 base of the same file, on one device and on two, whose blocks are of unlike types. */
+static void a_packed_base_gives_the_numbers_of_what_it_unpacks_to(void **state)
+{
+    (void)state;
+    static const struct packed_model shape = {.hidden = 512, .ffn = 512, .heads = 8, .kv_heads = 2};
+    char dir[300], path[300], expected[400], adapter[400];
+    struct scratch scratch;
+    struct fixture fix;
+    struct world world;
+    struct err err;
+    struct outcome fp32, one, two;
+    uint64_t bytes[2];
+    assert_int_equal(scratch_make(&scratch), 0);
+    snprintf(path, sizeof path, "%.200s/packed.gguf", scratch.dir);
+    snprintf(dir, sizeof dir, "%s/golden/llama", MOTLEY_TEST_DATA);
+    snprintf(expected, sizeof expected, "%s/expected.json", dir);
+    snprintf(adapter, sizeof adapter, "%s/adapter_init", dir);
+    must(packed_model_write(&shape, 31, path, &err));
+    fix_open_files(&fix, path, expected, adapter);
+    json_object_clear(fix.adapter); /* that one is for another shape */
+    world_init(&world, &fix, BASE_FP32, false);
+    struct plan *plan = order_plan(&world, 1, SCHEDULE_1F1B);
+    bytes[0] = plan->ranks[0].memory_bytes;
+    plan_destroy(plan);
+    run_order(&fix, &world, 1, SCHEDULE_1F1B, &fp32);
+    world_fini(&world);
+    world_init(&world, &fix, BASE_PACKED, false);
+    plan = order_plan(&world, 1, SCHEDULE_1F1B);
+    bytes[1] = plan->ranks[0].memory_bytes;
+    plan_destroy(plan);
+    run_order(&fix, &world, 1, SCHEDULE_1F1B, &one);
+    run_order(&fix, &world, 2, SCHEDULE_SPLIT, &two);
+    print_message("losses %.6f … %.6f; %llu bytes planned with fp32, %llu packed\n", one.loss[0],
+                  one.loss[19], (unsigned long long)bytes[0], (unsigned long long)bytes[1]);
+    for (uint32_t t = 0; t < fp32.steps; t++)
+        assert_true(fabs(one.loss[t] - fp32.loss[t]) <= 1e-6 * fp32.loss[t]);
+    check_near(&one, &two, "packed, on 2 ranks");
+    assert_true(bytes[1] < bytes[0]);
+    outcome_fini(&fp32);
+    outcome_fini(&one);
+    outcome_fini(&two);
+    world_fini(&world);
+    fix_close(&fix);
+    scratch_remove(&scratch);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_order_gives_one_devices_numbers),
         cmocka_unit_test(every_order_gives_one_devices_numbers_of_a_mixture),
         cmocka_unit_test(every_order_gives_one_devices_numbers_when_all_is_trained),
+        cmocka_unit_test(a_packed_base_gives_the_numbers_of_what_it_unpacks_to),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
