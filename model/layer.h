@@ -71,6 +71,7 @@ struct layer_tensor {
     uint32_t target;        /* bit of enum lora_target, or 0 */
     uint32_t rows, columns; /* a vector has one column */
     uint32_t copies;        /* experts, or 1 */
+    bool expert;            /* of each expert, be it the only one */
     bool vector;            /* one dimension in files: norms and biases */
     bool trained;           /* in the trained area (f32), else in the frozen one */
     enum pack_kind pack;

@@ -144,7 +144,7 @@ static void panel_for(struct layer_tensors *out, const struct layer_tensor *tens
     /* whole blocks of any kind of packing: rows in multiples of 64 are, whatever the columns */
     rows = rows > 64 ? rows / 64 * 64 : 64;
     uint64_t bytes = row * (rows < tensor->rows ? rows : tensor->rows);
-    bool in_place = tensor->pack == PACK_F32 && tensor->copies == 1;
+    bool in_place = tensor->pack == PACK_F32 && !tensor->expert;
     if (!in_place && bytes > out->panel_bytes)
         out->panel_bytes = bytes;
 }
@@ -162,6 +162,7 @@ static void matrices_make(struct tensor_maker *maker, uint32_t copies, struct la
                                          .rows = member->outputs,
                                          .columns = step->inputs,
                                          .copies = copies,
+                                         .expert = step->experts,
                                          .trained = maker->method->full,
                                          .pack = pack});
         step->stacked = step->stacked && pack == PACK_F32;
@@ -197,6 +198,7 @@ static void adapters_make(struct tensor_maker *maker, uint32_t copies, struct la
                                                                      .rows = member->rank,
                                                                      .columns = step->inputs,
                                                                      .copies = copies,
+                                                                     .expert = step->experts,
                                                                      .trained = true});
     }
     if (count == 0)
@@ -211,6 +213,7 @@ static void adapters_make(struct tensor_maker *maker, uint32_t copies, struct la
                                                              .rows = member->outputs,
                                                              .columns = member->rank,
                                                              .copies = copies,
+                                                             .expert = step->experts,
                                                              .trained = true});
         member->b = (int32_t)b;
         stack_place(maker, b, 1);
@@ -290,7 +293,7 @@ static enum arch_tensor arch_tensor_of(const struct model_config *config, const 
     if (tensor->target == 0)
         return alone[tensor->role];
     uint32_t bit = (uint32_t)__builtin_ctz(tensor->target);
-    if (tensor->copies > 1)
+    if (tensor->expert)
         return (enum arch_tensor)(ARCH_EXPERT_GATE + bit - (uint32_t)__builtin_ctz(LORA_GATE));
     return (enum arch_tensor)(ARCH_Q + bit);
 }

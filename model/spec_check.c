@@ -52,10 +52,25 @@ static int check_packed(const struct model_packing *packing, struct err *err)
     return 0;
 }
 
+int spec_check_run(const struct job_spec *spec, struct err *err)
+{
+    if (spec->train.compute != SPEC_COMPUTE_FP32)
+        return err_set(
+            err, ERR_INVALID,
+            "train.compute: workers of this release compute in fp32, not %s; method.base: %s keeps the "
+            "frozen weights in 16 bits",
+            spec_compute_name(spec->train.compute), spec_compute_name(spec->train.compute));
+    return 0;
+}
+
 int spec_check_model(const struct job_spec *spec, const struct model_config *config, struct err *err)
 {
     const struct spec_method_part *method = &spec->method;
     uint32_t has = model_lora_targets(config), asked = 0;
+    if (spec->train.router_aux != 0 && config->experts == 0)
+        return err_set(
+            err, ERR_INVALID,
+            "train.router_aux: this model has no experts, and so no router whose loss could count");
     if (method->kind != SPEC_METHOD_LORA)
         return 0;
     for (uint32_t t = 0; t < method->targets.count; t++) {

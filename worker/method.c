@@ -4,10 +4,10 @@
 
 int method_check(const struct job_spec *spec, struct err *err)
 {
-    if (spec->train.compute != SPEC_COMPUTE_FP32)
-        return err_set(err, ERR_UNSUPPORTED, "train.compute: a CPU computes in fp32 here, not %s",
-                       spec_compute_name(spec->train.compute));
-    return 0;
+    int status = spec_check_run(spec, err);
+    if (status < 0)
+        err->code = ERR_UNSUPPORTED; /* of this worker; the specification is sound */
+    return status;
 }
 
 int method_check_blocks(const struct job_spec *spec, const struct model_config *config, int32_t block_begin,
