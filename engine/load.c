@@ -61,15 +61,22 @@ static int piece_put(const struct loader *loader, const struct layer_tensor *ten
     }
 }
 
-/* The scales of a tensor that has been quantised, once all of it has been read. */
-static int scales_put(const struct loader *loader, const struct layer_tensor *tensor, struct buffer *buffer,
-                      uint64_t at, uint64_t values)
+/* The scales of a tensor in NF4, once all of it has been read: the file's own where it has nested ones. */
+static int scales_put(const struct loader *loader, const char *name, const struct layer_tensor *tensor,
+                      struct buffer *buffer, uint64_t at, uint64_t values)
 {
     uint64_t blocks = nf4_blocks(values);
     if (tensor->pack == PACK_NF4)
         return put(loader, buffer, at + tensor->absmax, loader->absmax, 4 * blocks);
     float *scales = loader->absmax + blocks; /* behind them there is room */
-    nf4_nest(loader->absmax, blocks, loader->nested, scales);
+    int stored = loader->source->read_nf4_nested == NULL
+                     ? 1
+                     : loader->source->read_nf4_nested(loader->source->context, name, loader->nested, scales,
+                                                       loader->err);
+    if (stored < 0 || (stored == 0 && finite_check(name, scales, nf4_scales(values), loader->err) != 0))
+        return -1;
+    if (stored != 0)
+        nf4_nest(loader->absmax, blocks, loader->nested, scales);
     if (put(loader, buffer, at + tensor->absmax, loader->nested, blocks) != 0)
         return -1;
     return put(loader, buffer, at + tensor->scales, scales, 4 * nf4_scales(values));
@@ -93,6 +100,26 @@ static int blocks_load(struct loader *loader, const char *name, const struct lay
         if (!pack_finite(tensor->pack, loader->packed, values / pack_block(tensor->pack)))
             return err_set(loader->err, ERR_NOT_FINITE, "tensor %s holds a value that is not finite", name);
         if (put(loader, buffer, at + row * row_bytes, loader->packed, (end - row) * row_bytes) != 0)
+            return -1;
+    }
+    return 0;
+}
+
+/* The codes of a copy that is saved as NF4, streamed in pieces, and its absmax. 1: it is not saved so. */
+static int nf4_load(struct loader *loader, const char *name, struct buffer *buffer, uint64_t at,
+                    uint64_t values)
+{
+    const struct weight_source *source = loader->source;
+    for (uint64_t begin = 0; begin < values; begin += PIECE_VALUES) {
+        uint64_t count = values - begin < PIECE_VALUES ? values - begin : PIECE_VALUES;
+        float *absmax = loader->absmax + begin / NF4_BLOCK;
+        int stored = source->read_nf4 == NULL ? 1
+                                              : source->read_nf4(source->context, name, begin, count,
+                                                                 loader->packed, absmax, loader->err);
+        if (stored != 0)
+            return stored;
+        if (finite_check(name, absmax, nf4_blocks(count), loader->err) != 0 ||
+            put(loader, buffer, at + begin / 2, loader->packed, nf4_code_bytes(count)) != 0)
             return -1;
     }
     return 0;
@@ -123,6 +150,9 @@ static int tensor_load(struct loader *loader, uint32_t block, const struct layer
         if (loader->absmax == NULL || loader->nested == NULL)
             return err_set(loader->err, ERR_NOMEM, "out of memory for the scales of %s", name);
     }
+    int stored = nf4 ? nf4_load(loader, name, buffer, at, values) : 1;
+    if (stored <= 0)
+        return stored < 0 ? -1 : scales_put(loader, name, tensor, buffer, at, values);
     for (uint64_t row = 0; row < tensor->rows; row += step) {
         uint64_t end = row + step < tensor->rows ? row + step : tensor->rows, count = (end - row) * columns;
         if (loader->source->read(loader->source->context, name, row, end, loader->piece, loader->err) != 0 ||
@@ -130,7 +160,7 @@ static int tensor_load(struct loader *loader, uint32_t block, const struct layer
             piece_put(loader, tensor, buffer, at, row * columns, count) != 0)
             return -1;
     }
-    return nf4 ? scales_put(loader, tensor, buffer, at, values) : 0;
+    return nf4 ? scales_put(loader, name, tensor, buffer, at, values) : 0;
 }
 
 static bool is_adapter(const struct layer_tensor *tensor)

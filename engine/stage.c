@@ -171,10 +171,34 @@ static int model_read_packed(void *context, const char *name, enum pack_kind pac
     return model_tensor_read_packed(model, tensor, row_begin, row_end, dst, err);
 }
 
+static int model_read_nf4(void *context, const char *name, uint64_t begin, uint64_t count, uint8_t *codes,
+                          float *absmax, struct err *err)
+{
+    struct model *model = context;
+    const struct model_tensor *tensor = model_tensor_find(model, name);
+    if (tensor == NULL || tensor->nf4 == NULL)
+        return 1;
+    return nf4_stored_codes(model_get_source(model), tensor->nf4, begin, count, codes, absmax, err);
+}
+
+static int model_read_nf4_nested(void *context, const char *name, uint8_t *codes, float *scales,
+                                 struct err *err)
+{
+    struct model *model = context;
+    const struct model_tensor *tensor = model_tensor_find(model, name);
+    if (tensor == NULL || tensor->nf4 == NULL || !nf4_stored_nested(tensor->nf4))
+        return 1;
+    return nf4_stored_scales(model_get_source(model), tensor->nf4, codes, scales, err);
+}
+
 int stage_create(struct device *device, struct model *model, const struct stage_options *options,
                  struct stage **out, struct err *err)
 {
-    struct weight_source source = {.read = model_read, .read_packed = model_read_packed, .context = model};
+    struct weight_source source = {.read = model_read,
+                                   .read_packed = model_read_packed,
+                                   .read_nf4 = model_read_nf4,
+                                   .read_nf4_nested = model_read_nf4_nested,
+                                   .context = model};
     return stage_create_from(device, &source, options, out, err);
 }
 

@@ -96,6 +96,13 @@ struct weight_source {
      * has room for rows of `columns` values. ERR_INVALID: the tensor is not kept so. NULL: no tensor is. */
     int (*read_packed)(void *context, const char *name, enum pack_kind pack, uint64_t row_begin,
                        uint64_t row_end, uint32_t columns, uint8_t *dst, struct err *err);
+    /* Values [begin, begin + count) of a tensor that is saved as NF4 (model/nf4_stored.h): its codes, and
+     * absmax in fp32; and the nested scales of all of it, where it has such, with the offset first. begin is
+     * a multiple of
+     * 64. 1: it is not saved so. NULL: none is. */
+    int (*read_nf4)(void *context, const char *name, uint64_t begin, uint64_t count, uint8_t *codes,
+                    float *absmax, struct err *err);
+    int (*read_nf4_nested)(void *context, const char *name, uint8_t *codes, float *scales, struct err *err);
     void *context;
 };
 
