@@ -33,6 +33,8 @@ static const struct code_entry code_table[] = {
     {ERR_NOT_FINITE, "not-finite", 500},
     {ERR_BUSY, "busy", 429},
     {ERR_INTERNAL, "internal", 500},
+    {ERR_DEVICE_LOST, "device-lost", 500},
+    {ERR_DEVICE_FAULT, "device-fault", 500},
 };
 
 enum { CODE_ENTRIES = sizeof(code_table) / sizeof(code_table[0]) };

@@ -11,25 +11,27 @@
 
 enum err_code {
     ERR_NONE,
-    ERR_INVALID,     /* the request or file is wrong: the caller's fault */
-    ERR_NOT_FOUND,   /* the named thing does not exist */
-    ERR_AUTH,        /* nobody known is asking */
-    ERR_DENIED,      /* known, but not allowed */
-    ERR_CONFLICT,    /* the thing is in another state, or exists already */
-    ERR_TOO_BIG,     /* over a stated limit */
-    ERR_NOFIT,       /* no placement fits the devices */
-    ERR_NOMEM,       /* memory, of a host or of a device's limit */
-    ERR_IO,          /* files and disks */
-    ERR_NET,         /* the connection failed; whether the request was done may be unknown */
-    ERR_TIMEOUT,     /* a deadline passed */
-    ERR_PEER,        /* the peer broke the protocol or is not who it must be */
-    ERR_CORRUPT,     /* stored or received bytes are not what they must be */
-    ERR_UNSUPPORTED, /* understood, and not done here */
-    ERR_STALE,       /* an older epoch or attempt */
-    ERR_CANCELLED,   /* somebody asked to stop */
-    ERR_NOT_FINITE,  /* a number overflowed or became NaN */
-    ERR_BUSY,        /* a bounded queue is full: try again later */
-    ERR_INTERNAL,    /* our own mistake */
+    ERR_INVALID,      /* the request or file is wrong: the caller's fault */
+    ERR_NOT_FOUND,    /* the named thing does not exist */
+    ERR_AUTH,         /* nobody known is asking */
+    ERR_DENIED,       /* known, but not allowed */
+    ERR_CONFLICT,     /* the thing is in another state, or exists already */
+    ERR_TOO_BIG,      /* over a stated limit */
+    ERR_NOFIT,        /* no placement fits the devices */
+    ERR_NOMEM,        /* memory, of a host or of a device's limit */
+    ERR_IO,           /* files and disks */
+    ERR_NET,          /* the connection failed; whether the request was done may be unknown */
+    ERR_TIMEOUT,      /* a deadline passed */
+    ERR_PEER,         /* the peer broke the protocol or is not who it must be */
+    ERR_CORRUPT,      /* stored or received bytes are not what they must be */
+    ERR_UNSUPPORTED,  /* understood, and not done here */
+    ERR_STALE,        /* an older epoch or attempt */
+    ERR_CANCELLED,    /* somebody asked to stop */
+    ERR_NOT_FINITE,   /* a number overflowed or became NaN */
+    ERR_BUSY,         /* a bounded queue is full: try again later */
+    ERR_INTERNAL,     /* our own mistake */
+    ERR_DEVICE_LOST,  /* a device or its context is gone */
+    ERR_DEVICE_FAULT, /* a device computes wrongly: a failing launch, an uncorrectable memory error */
     ERR_CODE_COUNT
 };
 

@@ -2,6 +2,8 @@
 #ifndef MOTLEY_ENGINE_BACKEND_PRIVATE_H
 #define MOTLEY_ENGINE_BACKEND_PRIVATE_H
 
+#include <pthread.h>
+
 #include "engine/backend.h"
 #include "engine/op.h"
 
@@ -14,6 +16,7 @@ struct device {
     const char *isa;
     uint32_t threads;
     uint64_t cache_bytes; /* of its largest cache, set by the implementation; 0: not known */
+    pthread_mutex_t lock; /* of the account */
     struct mem_account account;
 };
 
@@ -21,42 +24,59 @@ struct buffer {
     struct device *device;
     enum mem_purpose purpose;
     uint64_t bytes, accounted;
-    void *memory; /* of the implementation; host-addressable here and now in cpu, guarded in checked */
+    bool shared, imported;
+    void *memory; /* of the implementation: where cpu finds it, an address of a GPU */
     void *extra;  /* of the implementation */
 };
 
 struct event {
     struct device *device;
-    uint64_t ticket; /* of the implementation */
+    enum device_queue queue; /* it was last recorded on */
+    uint64_t ticket;         /* of the implementation */
+    void *extra;             /* of the implementation */
 };
 
 struct device_ops {
-    /* Returns new in *out with `backend`, `isa` set; name, threads, limit are filled in by device_open. */
+    /* Returns new in *out with `isa` set; `backend`, name, threads, limit are filled in by device_open. */
     int (*open)(const struct device_options *options, struct device **out, struct err *err);
     void (*close)(struct device *device);
     int (*sync)(struct device *device, struct err *err);
+    /* NULL: nothing is recorded, passes are queued as they come */
+    int (*pass_begin)(struct device *device, uint64_t key, bool *replayed, struct err *err);
+    int (*pass_end)(struct device *device, struct err *err);
+    /* NULL: any memory of the host will do */
+    int (*host_create)(struct device *device, uint64_t bytes, void **out, struct err *err);
+    void (*host_destroy)(struct device *device, void *memory);
 };
 
 /* Sizes and ranges were checked before; accounting is done by the caller. */
 struct buffer_ops {
-    int (*create)(struct buffer *buffer, struct err *err);
+    int (*create)(struct buffer *buffer, struct err *err); /* as `shared` says */
     void (*destroy)(struct buffer *buffer);
-    int (*write)(struct buffer *buffer, uint64_t at, const void *src, uint64_t bytes, struct err *err);
-    int (*read)(struct buffer *buffer, uint64_t at, void *dst, uint64_t bytes, struct err *err);
-    int (*copy)(struct buffer *dst, uint64_t dst_at, struct buffer *src, uint64_t src_at, uint64_t bytes,
+    int (*write)(enum device_queue queue, struct buffer *buffer, uint64_t at, const void *src, uint64_t bytes,
+                 struct err *err);
+    int (*read)(enum device_queue queue, struct buffer *buffer, uint64_t at, void *dst, uint64_t bytes,
                 struct err *err);
-    int (*zero)(struct buffer *buffer, uint64_t at, uint64_t bytes, struct err *err);
+    int (*copy)(enum device_queue queue, struct buffer *dst, uint64_t dst_at, struct buffer *src,
+                uint64_t src_at, uint64_t bytes, struct err *err);
+    int (*zero)(enum device_queue queue, struct buffer *buffer, uint64_t at, uint64_t bytes, struct err *err);
+    /* NULL in both: the device shares nothing. import fills in `memory` of a buffer of handle->bytes. */
+    int (*export_handle)(struct buffer *buffer, uint8_t handle[64], struct err *err);
+    int (*import_handle)(struct buffer *buffer, const uint8_t handle[64], struct err *err);
 };
 
 struct op_ops {
     bool (*supports)(const struct device *device, const struct op *op);
-    int (*submit)(struct device *device, const struct op *op, struct err *err);
+    int (*submit)(enum device_queue queue, struct device *device, const struct op *op, struct err *err);
 };
 
 struct event_ops {
-    int (*record)(struct event *event, struct err *err);
+    int (*create)(struct event *event, struct err *err); /* NULL: nothing to do */
+    void (*destroy)(struct event *event);                /* likewise */
+    int (*record)(enum device_queue queue, struct event *event, struct err *err);
     int (*wait)(struct event *event, uint64_t timeout_ns, struct err *err);
     bool (*done)(const struct event *event);
+    int (*queue_wait)(enum device_queue queue, struct event *event, struct err *err);
 };
 
 struct backend {
@@ -69,9 +89,17 @@ struct backend {
 
 extern const struct backend backend_cpu;
 extern const struct backend backend_checked;
+extern const struct backend backend_emulated;
+extern const struct backend backend_cuda;
+extern const struct backend backend_hip;
 
 /* Page-aligned memory, touched, in multiples of FOOTPRINT_GRANULE. NULL when the system has none. */
 void *pages_alloc(uint64_t bytes);
 void pages_free(void *memory, uint64_t bytes);
+
+/* The same of a file in memory, which a process of the same user may map by its handle. */
+void *pages_alloc_shared(uint64_t bytes, uint8_t handle[64]);
+void *pages_import(const uint8_t handle[64], uint64_t bytes);
+void pages_forget(const uint8_t handle[64]); /* the exporter's: nobody can import them any more */
 
 #endif

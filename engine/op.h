@@ -418,6 +418,7 @@ bool op_supports(const struct device *device, const struct op *op);
 /* Queue an op. ERR_UNSUPPORTED when the device does not support it; ERR_INVALID when an operand is absent, of
  * another device, or leaves its buffer. */
 int op_submit(struct device *device, const struct op *op, struct err *err);
+int op_submit_on(enum device_queue queue, struct device *device, const struct op *op, struct err *err);
 
 /* What an op touches. */
 enum operand_access { OPERAND_READ = 1, OPERAND_WRITE = 2, OPERAND_UPDATE = 3 };

@@ -35,6 +35,11 @@ bool op_supports(const struct device *device, const struct op *op)
 
 int op_submit(struct device *device, const struct op *op, struct err *err)
 {
+    return op_submit_on(DEVICE_COMPUTE, device, op, err);
+}
+
+int op_submit_on(enum device_queue queue, struct device *device, const struct op *op, struct err *err)
+{
     struct operand_use uses[OP_OPERANDS_MAX];
     struct op full = *op;
     op_complete(&full);
@@ -45,5 +50,8 @@ int op_submit(struct device *device, const struct op *op, struct err *err)
     if (!op_supports(device, &full))
         return err_set(err, ERR_UNSUPPORTED, "device %s does not support op %s with these types or sizes",
                        device->name, op_name(op->kind));
-    return device->backend->op->submit(device, &full, err);
+    if (queue != DEVICE_COMPUTE && op->kind != OP_ADD && op->kind != OP_CAST && op->kind != OP_COPY)
+        return err_set(err, ERR_UNSUPPORTED, "device %s runs op %s on its compute queue alone", device->name,
+                       op_name(op->kind));
+    return device->backend->op->submit(queue, device, &full, err);
 }

@@ -65,8 +65,8 @@ const struct model_tensor *model_tensor_find(const struct model *model, const ch
 int model_tensor_read_f32(struct model *model, const struct model_tensor *tensor, uint64_t row_begin,
                           uint64_t row_end, float *dst, struct err *err);
 
-/* Read the bytes of rows [row_begin, row_end) as the file's blocks have them (pack.h, pack_from_file), in
- * Hugging Face's row order, into dst [(row_end - row_begin) * pack_bytes(pack_of_type(type), cols)]. */
+/* Read the bytes of rows [row_begin, row_end) as the file has them, values or whole blocks (pack.h), in
+ * Hugging Face's row order. offset_added is not looked at. */
 int model_tensor_read_packed(struct model *model, const struct model_tensor *tensor, uint64_t row_begin,
                              uint64_t row_end, uint8_t *dst, struct err *err);
 

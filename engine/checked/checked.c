@@ -1,4 +1,6 @@
-/* A device that trusts nobody: the CPU's ops, run only when somebody waits.
+/* A device that trusts nobody: the CPU's ops, run only when somebody waits. A queue runs as far as the event
+ * that is waited for and no further, and what it waits for on other queues likewise: so work of another queue
+ * comes as late as its events allow, and a missing one is seen as reading what nobody wrote.
  *
  * Buffers are inaccessible (PROT_NONE) except while the device itself works on them, so that a host pointer
  * kept from somewhere faults; fresh memory is poisoned with NaNs and has a shadow bit for every 4 bytes, so
@@ -14,7 +16,7 @@
 
 enum { QUEUE_MAX = 1 << 14 }; /* entries; a full queue is run */
 
-enum entry_kind { ENTRY_OP, ENTRY_WRITE, ENTRY_READ, ENTRY_COPY, ENTRY_ZERO };
+enum entry_kind { ENTRY_OP, ENTRY_WRITE, ENTRY_READ, ENTRY_COPY, ENTRY_ZERO, ENTRY_WAIT };
 
 struct entry {
     enum entry_kind kind;
@@ -22,31 +24,49 @@ struct entry {
     struct buffer *buffer, *source;
     uint64_t at, source_at, bytes;
     void *host;
+    enum device_queue other; /* ENTRY_WAIT: until that queue has run `until` entries */
+    uint64_t until;
+};
+
+/* A ring: entries [ran, queued) of all that were ever queued wait. */
+struct entries {
+    struct entry *ring;
+    uint64_t ran, queued;
 };
 
 struct checked {
     struct device base;
     struct cpu_runner runner;
-    struct entry *queue;
-    uint32_t queued;
-    uint64_t ticket; /* counts entries ever run */
+    pthread_mutex_t run; /* of all below: one thread runs things at a time */
+    struct entries queues[DEVICE_QUEUES];
     bool failed;
     struct err error;
 };
+
+static void checked_free(struct checked *checked)
+{
+    for (int i = 0; i < DEVICE_QUEUES; i++)
+        free(checked->queues[i].ring);
+    free(checked);
+}
 
 static int checked_open(const struct device_options *options, struct device **out, struct err *err)
 {
     struct checked *checked = calloc(1, sizeof *checked);
     if (checked == NULL)
         return err_set(err, ERR_NOMEM, "out of memory for a device");
-    checked->queue = calloc(QUEUE_MAX, sizeof *checked->queue);
-    if (checked->queue == NULL || cpu_runner_init(&checked->runner, options, err) != 0) {
-        if (checked->queue == NULL)
-            err_set(err, ERR_NOMEM, "out of memory for a queue");
-        free(checked->queue);
-        free(checked);
+    int status = cpu_runner_init(&checked->runner, options, err);
+    for (int i = 0; i < DEVICE_QUEUES && status == 0; i++) {
+        checked->queues[i].ring = calloc(QUEUE_MAX, sizeof *checked->queues[i].ring);
+        if (checked->queues[i].ring == NULL)
+            status = err_set(err, ERR_NOMEM, "out of memory for a queue");
+    }
+    if (status != 0) {
+        cpu_runner_fini(&checked->runner);
+        checked_free(checked);
         return -1;
     }
+    pthread_mutex_init(&checked->run, NULL);
     checked->base.isa = checked->runner.kernels->isa;
     *out = &checked->base;
     return 0;
@@ -253,6 +273,8 @@ static int run_copy(const struct entry *entry, struct err *err)
     return 0;
 }
 
+static void queue_run(struct checked *checked, enum device_queue queue, uint64_t until);
+
 static int run_entry(struct checked *checked, const struct entry *entry, struct err *err)
 {
     struct buffer *buffer = entry->buffer;
@@ -279,51 +301,64 @@ static int run_entry(struct checked *checked, const struct entry *entry, struct 
         memcpy(entry->host, (uint8_t *)buffer->memory + entry->at, entry->bytes);
         guard(buffer, PROT_NONE);
         return 0;
+    case ENTRY_WAIT:
+        queue_run(checked, entry->other, entry->until);
+        return 0;
     }
     return 0;
 }
 
-/* Run what is queued; entries behind an error are dropped, and the error stays. */
-static void queue_run(struct checked *checked)
+/* Run a queue until it has run `until` entries; those behind an error are dropped, and the error stays. Under
+ * the lock. A wait is for entries that were queued before it, so this ends. */
+static void queue_run(struct checked *checked, enum device_queue queue, uint64_t until)
 {
-    for (uint32_t i = 0; i < checked->queued; i++) {
-        if (!checked->failed && run_entry(checked, &checked->queue[i], &checked->error) != 0)
+    struct entries *entries = &checked->queues[queue];
+    while (entries->ran < until) {
+        const struct entry *entry = &entries->ring[entries->ran % QUEUE_MAX];
+        if (!checked->failed && run_entry(checked, entry, &checked->error) != 0)
             checked->failed = true;
-        checked->ticket++;
+        entries->ran++;
     }
-    checked->queued = 0;
 }
 
-static int queue_push(struct device *device, const struct entry *entry, struct err *err)
+static int queue_push(enum device_queue queue, struct device *device, const struct entry *entry,
+                      struct err *err)
 {
     struct checked *checked = (struct checked *)device;
-    if (checked->queued == QUEUE_MAX)
-        queue_run(checked);
-    if (checked->failed) {
+    struct entries *entries = &checked->queues[queue];
+    pthread_mutex_lock(&checked->run);
+    if (entries->queued - entries->ran == QUEUE_MAX)
+        queue_run(checked, queue, entries->queued);
+    bool failed = checked->failed;
+    if (failed)
         *err = checked->error;
-        return -1;
-    }
-    checked->queue[checked->queued++] = *entry;
-    return 0;
+    else
+        entries->ring[entries->queued++ % QUEUE_MAX] = *entry;
+    pthread_mutex_unlock(&checked->run);
+    return failed ? -1 : 0;
 }
 
 static int checked_sync(struct device *device, struct err *err)
 {
     struct checked *checked = (struct checked *)device;
-    queue_run(checked);
-    if (!checked->failed)
-        return 0;
-    *err = checked->error;
-    return -1;
+    pthread_mutex_lock(&checked->run);
+    for (int i = 0; i < DEVICE_QUEUES; i++)
+        queue_run(checked, (enum device_queue)i, checked->queues[i].queued);
+    bool failed = checked->failed;
+    if (failed)
+        *err = checked->error;
+    pthread_mutex_unlock(&checked->run);
+    return failed ? -1 : 0;
 }
 
 static void checked_close(struct device *device)
 {
     struct checked *checked = (struct checked *)device;
-    queue_run(checked);
+    struct err ignored;
+    checked_sync(device, &ignored);
     cpu_runner_fini(&checked->runner);
-    free(checked->queue);
-    free(checked);
+    pthread_mutex_destroy(&checked->run);
+    checked_free(checked);
 }
 
 static int checked_create(struct buffer *buffer, struct err *err)
@@ -344,36 +379,40 @@ static int checked_create(struct buffer *buffer, struct err *err)
 
 static void checked_destroy(struct buffer *buffer)
 {
-    queue_run((struct checked *)buffer->device);
+    struct err ignored; /* it stays with the device */
+    checked_sync(buffer->device, &ignored);
     pages_free(buffer->memory, buffer->accounted);
     free(buffer->extra);
 }
 
-static int checked_write(struct buffer *buffer, uint64_t at, const void *src, uint64_t bytes, struct err *err)
+static int checked_write(enum device_queue queue, struct buffer *buffer, uint64_t at, const void *src,
+                         uint64_t bytes, struct err *err)
 {
     struct entry entry = {.kind = ENTRY_WRITE, .buffer = buffer, .at = at, .bytes = bytes};
     memcpy(&entry.host, &src, sizeof src); /* only read from */
-    return queue_push(buffer->device, &entry, err);
+    return queue_push(queue, buffer->device, &entry, err);
 }
 
-static int checked_read(struct buffer *buffer, uint64_t at, void *dst, uint64_t bytes, struct err *err)
+static int checked_read(enum device_queue queue, struct buffer *buffer, uint64_t at, void *dst,
+                        uint64_t bytes, struct err *err)
 {
     struct entry entry = {.kind = ENTRY_READ, .buffer = buffer, .at = at, .bytes = bytes, .host = dst};
-    return queue_push(buffer->device, &entry, err);
+    return queue_push(queue, buffer->device, &entry, err);
 }
 
-static int checked_copy(struct buffer *dst, uint64_t dst_at, struct buffer *src, uint64_t src_at,
-                        uint64_t bytes, struct err *err)
+static int checked_copy(enum device_queue queue, struct buffer *dst, uint64_t dst_at, struct buffer *src,
+                        uint64_t src_at, uint64_t bytes, struct err *err)
 {
     struct entry entry = {
         .kind = ENTRY_COPY, .buffer = dst, .at = dst_at, .source = src, .source_at = src_at, .bytes = bytes};
-    return queue_push(dst->device, &entry, err);
+    return queue_push(queue, dst->device, &entry, err);
 }
 
-static int checked_zero(struct buffer *buffer, uint64_t at, uint64_t bytes, struct err *err)
+static int checked_zero(enum device_queue queue, struct buffer *buffer, uint64_t at, uint64_t bytes,
+                        struct err *err)
 {
     struct entry entry = {.kind = ENTRY_ZERO, .buffer = buffer, .at = at, .bytes = bytes};
-    return queue_push(buffer->device, &entry, err);
+    return queue_push(queue, buffer->device, &entry, err);
 }
 
 static bool checked_supports(const struct device *device, const struct op *op)
@@ -382,29 +421,51 @@ static bool checked_supports(const struct device *device, const struct op *op)
     return cpu_runs(op);
 }
 
-static int checked_submit(struct device *device, const struct op *op, struct err *err)
+static int checked_submit(enum device_queue queue, struct device *device, const struct op *op,
+                          struct err *err)
 {
     struct entry entry = {.kind = ENTRY_OP, .op = *op};
-    return queue_push(device, &entry, err);
+    return queue_push(queue, device, &entry, err);
 }
 
-static int checked_record(struct event *event, struct err *err)
+static int checked_record(enum device_queue queue, struct event *event, struct err *err)
 {
-    const struct checked *checked = (const struct checked *)event->device;
+    struct checked *checked = (struct checked *)event->device;
     (void)err;
-    event->ticket = checked->ticket + checked->queued;
+    pthread_mutex_lock(&checked->run);
+    event->ticket = checked->queues[queue].queued;
+    pthread_mutex_unlock(&checked->run);
     return 0;
 }
 
 static int checked_wait(struct event *event, uint64_t timeout_ns, struct err *err)
 {
+    struct checked *checked = (struct checked *)event->device;
     (void)timeout_ns;
-    return checked_sync(event->device, err);
+    pthread_mutex_lock(&checked->run);
+    queue_run(checked, event->queue, event->ticket);
+    bool failed = checked->failed;
+    if (failed)
+        *err = checked->error;
+    pthread_mutex_unlock(&checked->run);
+    return failed ? -1 : 0;
 }
 
 static bool checked_done(const struct event *event)
 {
-    return ((const struct checked *)event->device)->ticket >= event->ticket;
+    struct checked *checked = (struct checked *)event->device;
+    pthread_mutex_lock(&checked->run);
+    bool done = checked->queues[event->queue].ran >= event->ticket;
+    pthread_mutex_unlock(&checked->run);
+    return done;
+}
+
+static int checked_queue_wait(enum device_queue queue, struct event *event, struct err *err)
+{
+    if (queue == event->queue)
+        return 0;
+    struct entry entry = {.kind = ENTRY_WAIT, .other = event->queue, .until = event->ticket};
+    return queue_push(queue, event->device, &entry, err);
 }
 
 const struct backend backend_checked = {
@@ -417,5 +478,8 @@ const struct backend backend_checked = {
                                          .copy = checked_copy,
                                          .zero = checked_zero},
     .op = &(const struct op_ops){.supports = checked_supports, .submit = checked_submit},
-    .event = &(const struct event_ops){.record = checked_record, .wait = checked_wait, .done = checked_done},
+    .event = &(const struct event_ops){.record = checked_record,
+                                       .wait = checked_wait,
+                                       .done = checked_done,
+                                       .queue_wait = checked_queue_wait},
 };

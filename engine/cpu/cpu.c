@@ -1,4 +1,5 @@
-/* The CPU device: an op runs when it is submitted, so every event is done when recorded. */
+/* The CPU device: an op runs when it is submitted, on the thread that submits it, so every event is done when
+ * recorded. The queues beside the first have no helpers: what moves tensors computes little. */
 #include "engine/cpu/cpu.h"
 
 #include <stdlib.h>
@@ -10,6 +11,7 @@
 struct cpu {
     struct device base;
     struct cpu_runner runner;
+    struct pool *alone; /* of one thread, for the other queues */
 };
 
 int cpu_runner_init(struct cpu_runner *runner, const struct device_options *options, struct err *err)
@@ -49,7 +51,8 @@ static int cpu_open(const struct device_options *options, struct device **out, s
     struct cpu *cpu = calloc(1, sizeof *cpu);
     if (cpu == NULL)
         return err_set(err, ERR_NOMEM, "out of memory for a device");
-    if (cpu_runner_init(&cpu->runner, options, err) != 0) {
+    if (pool_create(1, &cpu->alone, err) != 0 || cpu_runner_init(&cpu->runner, options, err) != 0) {
+        pool_destroy(cpu->alone);
         free(cpu);
         return -1;
     }
@@ -63,6 +66,7 @@ static void cpu_close(struct device *device)
 {
     struct cpu *cpu = (struct cpu *)device;
     cpu_runner_fini(&cpu->runner);
+    pool_destroy(cpu->alone);
     free(cpu);
 }
 
@@ -77,41 +81,73 @@ static int cpu_buffer_create(struct buffer *buffer, struct err *err)
 {
     if (buffer->accounted == 0)
         return 0;
-    buffer->memory = pages_alloc(buffer->accounted);
-    if (buffer->memory == NULL)
-        return err_set(err, ERR_NOMEM, "no memory");
-    return 0;
+    if (buffer->shared) {
+        buffer->extra = calloc(1, 64);
+        if (buffer->extra != NULL)
+            buffer->memory = pages_alloc_shared(buffer->accounted, buffer->extra);
+    } else {
+        buffer->memory = pages_alloc(buffer->accounted);
+    }
+    if (buffer->memory != NULL)
+        return 0;
+    free(buffer->extra);
+    return err_set(err, ERR_NOMEM, "no memory");
 }
 
 static void cpu_buffer_destroy(struct buffer *buffer)
 {
-    pages_free(buffer->memory, buffer->accounted);
+    pages_free(buffer->memory, buffer->imported ? footprint_counted(buffer->bytes) : buffer->accounted);
+    if (buffer->extra != NULL)
+        pages_forget(buffer->extra);
+    free(buffer->extra);
 }
 
-static int cpu_write(struct buffer *buffer, uint64_t at, const void *src, uint64_t bytes, struct err *err)
+static int cpu_export(struct buffer *buffer, uint8_t handle[64], struct err *err)
 {
+    (void)err;
+    memcpy(handle, buffer->extra, 64);
+    return 0;
+}
+
+static int cpu_import(struct buffer *buffer, const uint8_t handle[64], struct err *err)
+{
+    buffer->memory = pages_import(handle, footprint_counted(buffer->bytes));
+    return buffer->memory != NULL ? 0
+                                  : err_set(err, ERR_NOT_FOUND, "who shared these %llu bytes is gone",
+                                            (unsigned long long)buffer->bytes);
+}
+
+static int cpu_write(enum device_queue queue, struct buffer *buffer, uint64_t at, const void *src,
+                     uint64_t bytes, struct err *err)
+{
+    (void)queue;
     (void)err;
     memcpy((uint8_t *)buffer->memory + at, src, bytes);
     return 0;
 }
 
-static int cpu_read(struct buffer *buffer, uint64_t at, void *dst, uint64_t bytes, struct err *err)
+static int cpu_read(enum device_queue queue, struct buffer *buffer, uint64_t at, void *dst, uint64_t bytes,
+                    struct err *err)
 {
+    (void)queue;
     (void)err;
     memcpy(dst, (const uint8_t *)buffer->memory + at, bytes);
     return 0;
 }
 
-static int cpu_copy(struct buffer *dst, uint64_t dst_at, struct buffer *src, uint64_t src_at, uint64_t bytes,
-                    struct err *err)
+static int cpu_copy(enum device_queue queue, struct buffer *dst, uint64_t dst_at, struct buffer *src,
+                    uint64_t src_at, uint64_t bytes, struct err *err)
 {
+    (void)queue;
     (void)err;
     memmove((uint8_t *)dst->memory + dst_at, (const uint8_t *)src->memory + src_at, bytes);
     return 0;
 }
 
-static int cpu_zero(struct buffer *buffer, uint64_t at, uint64_t bytes, struct err *err)
+static int cpu_zero(enum device_queue queue, struct buffer *buffer, uint64_t at, uint64_t bytes,
+                    struct err *err)
 {
+    (void)queue;
     (void)err;
     memset((uint8_t *)buffer->memory + at, 0, bytes);
     return 0;
@@ -123,13 +159,19 @@ static bool cpu_supports(const struct device *device, const struct op *op)
     return cpu_runs(op);
 }
 
-static int cpu_submit(struct device *device, const struct op *op, struct err *err)
+static int cpu_submit(enum device_queue queue, struct device *device, const struct op *op, struct err *err)
 {
-    return cpu_run(&((struct cpu *)device)->runner, op, err);
+    struct cpu *cpu = (struct cpu *)device;
+    if (queue == DEVICE_COMPUTE)
+        return cpu_run(&cpu->runner, op, err);
+    struct cpu_runner alone = cpu->runner;
+    alone.pool = cpu->alone;
+    return cpu_run(&alone, op, err);
 }
 
-static int cpu_event_record(struct event *event, struct err *err)
+static int cpu_event_record(enum device_queue queue, struct event *event, struct err *err)
 {
+    (void)queue;
     (void)err;
     event->ticket++;
     return 0;
@@ -149,6 +191,14 @@ static bool cpu_event_done(const struct event *event)
     return true;
 }
 
+static int cpu_queue_wait(enum device_queue queue, struct event *event, struct err *err)
+{
+    (void)queue;
+    (void)event;
+    (void)err;
+    return 0;
+}
+
 const struct backend backend_cpu = {
     .kind = "cpu",
     .device = &(const struct device_ops){.open = cpu_open, .close = cpu_close, .sync = cpu_sync},
@@ -157,8 +207,12 @@ const struct backend backend_cpu = {
                                          .write = cpu_write,
                                          .read = cpu_read,
                                          .copy = cpu_copy,
-                                         .zero = cpu_zero},
+                                         .zero = cpu_zero,
+                                         .export_handle = cpu_export,
+                                         .import_handle = cpu_import},
     .op = &(const struct op_ops){.supports = cpu_supports, .submit = cpu_submit},
-    .event =
-        &(const struct event_ops){.record = cpu_event_record, .wait = cpu_event_wait, .done = cpu_event_done},
+    .event = &(const struct event_ops){.record = cpu_event_record,
+                                       .wait = cpu_event_wait,
+                                       .done = cpu_event_done,
+                                       .queue_wait = cpu_queue_wait},
 };

@@ -1,0 +1,657 @@
+/* The emulated driver: queues are host threads, so that they really overlap; faults are injected on demand.
+ *
+ * Options, separated by commas: warp32 or warp64 (32), checks (who accesses what), and faults, each at the
+ * n-th call of its sort on a context: nomem=N (allocations), launch=N (a launch fails), lost=N (launches: the
+ * context is lost), ecc=N (launches: an uncorrectable memory error). They come from device_options.isa and
+ * from the environment's MOTLEY_EMULATED, the latter for whole services under test.
+ */
+#include "engine/gpu/emulated/emulated.h"
+
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+
+enum {
+    QUEUE_ROOM = 1024, /* commands that wait; a full queue holds up the caller */
+    ARGS_MAX = 512,
+    DEVICES = 8
+};
+static const uint64_t MEMORY_DEFAULT = 1ull << 30;
+
+enum fault_kind { FAULT_NOMEM, FAULT_LAUNCH, FAULT_LOST, FAULT_ECC, FAULTS };
+
+struct gpu_library {
+    int unused;
+};
+
+struct gpu_context {
+    struct emulated_memory memory;
+    uint32_t warp_size;
+    uint64_t faults[FAULTS]; /* at which call; 0: never */
+    _Atomic uint64_t calls[FAULTS];
+    pthread_mutex_t lock;
+    atomic_bool failed;
+    struct err error; /* the first, under the lock */
+    _Atomic uint64_t objects;
+};
+
+enum command_kind {
+    COMMAND_LAUNCH,
+    COMMAND_IN,
+    COMMAND_OUT,
+    COMMAND_COPY,
+    COMMAND_FILL,
+    COMMAND_RECORD,
+    COMMAND_WAIT
+};
+
+struct command {
+    enum command_kind kind;
+    const struct gpu_function *function;
+    struct gpu_dims blocks;
+    uint32_t threads;
+    uint8_t args[ARGS_MAX];
+    gpu_address to, from;
+    const void *host_from;
+    void *host_to;
+    uint64_t bytes, serial;
+    uint8_t value;
+    struct gpu_event *event;
+};
+
+struct gpu_event {
+    struct gpu_context *context;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    uint64_t recorded, done; /* how often; done follows */
+    struct timespec time;
+};
+
+struct gpu_graph {
+    struct command *commands;
+    uint32_t count, room;
+};
+
+struct gpu_queue {
+    struct gpu_context *context;
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    struct command *commands; /* a ring of QUEUE_ROOM */
+    uint64_t head, tail;      /* begun from head; tail is the next to be queued */
+    uint64_t finished;
+    bool ending;
+    struct gpu_graph *capture; /* being recorded */
+};
+
+struct gpu_module {
+    struct gpu_context *context;
+};
+
+static void context_fail(struct gpu_context *context, const struct err *err)
+{
+    pthread_mutex_lock(&context->lock);
+    if (!context->failed)
+        context->error = *err;
+    context->failed = true;
+    pthread_mutex_unlock(&context->lock);
+}
+
+static int context_check(struct gpu_context *context, struct err *err)
+{
+    if (!context->failed)
+        return 0;
+    pthread_mutex_lock(&context->lock);
+    *err = context->error;
+    pthread_mutex_unlock(&context->lock);
+    return -1;
+}
+
+/* Is this the call at which the fault comes? */
+static bool fault_now(struct gpu_context *context, enum fault_kind kind)
+{
+    return context->faults[kind] != 0 && ++context->calls[kind] == context->faults[kind];
+}
+
+static int emulated_open(struct gpu_library **out, uint32_t *version, struct err *err)
+{
+    *out = malloc(sizeof **out);
+    *version = 0;
+    return *out != NULL ? 0 : err_set(err, ERR_NOMEM, "out of memory for a driver");
+}
+
+static void emulated_close(struct gpu_library *library)
+{
+    free(library);
+}
+
+static int emulated_count(struct gpu_library *library, uint32_t *out, struct err *err)
+{
+    const char *said = getenv("MOTLEY_EMULATED_CARDS");
+    (void)library;
+    (void)err;
+    *out = said == NULL ? DEVICES : (uint32_t)strtoul(said, NULL, 10) % (DEVICES + 1);
+    return 0;
+}
+
+static int emulated_info(struct gpu_library *library, uint32_t index, struct gpu_info *out, struct err *err)
+{
+    (void)library;
+    if (index >= DEVICES)
+        return err_set(err, ERR_NOT_FOUND, "no emulated device %u of %u", index, DEVICES);
+    *out = (struct gpu_info){.name = "emulated GPU",
+                             .arch = "warp32",
+                             .warp = 32,
+                             .units = 1,
+                             .shared = EMULATED_SHARED_BYTES,
+                             .memory = MEMORY_DEFAULT};
+    return 0;
+}
+
+/* Read one word of the options, [text, text + length). */
+static int option_read(struct gpu_context *context, const char *text, size_t length, bool *checks,
+                       struct err *err)
+{
+    static const char *const names[FAULTS] = {"nomem=", "launch=", "lost=", "ecc="};
+    for (int kind = 0; kind < FAULTS; kind++) {
+        size_t name = strlen(names[kind]);
+        char *end;
+        if (length <= name || strncmp(text, names[kind], name) != 0)
+            continue;
+        context->faults[kind] = strtoull(text + name, &end, 10);
+        if (end == text + length && context->faults[kind] > 0)
+            return 0;
+    }
+    if (length == 6 && strncmp(text, "warp32", 6) == 0)
+        context->warp_size = 32;
+    else if (length == 6 && strncmp(text, "warp64", 6) == 0)
+        context->warp_size = 64;
+    else if (length == 6 && strncmp(text, "checks", 6) == 0)
+        *checks = true;
+    else if (length != 0 && !(length == 6 && strncmp(text, "native", 6) == 0))
+        return err_set(err, ERR_INVALID,
+                       "emulated device: option '%.*s' is none of warp32, warp64, checks, nomem=N, launch=N, "
+                       "lost=N, ecc=N",
+                       (int)length, text);
+    return 0;
+}
+
+static int options_read(struct gpu_context *context, const char *text, bool *checks, struct err *err)
+{
+    while (text != NULL && *text != '\0') {
+        size_t length = strcspn(text, ",");
+        if (option_read(context, text, length, checks, err) != 0)
+            return -1;
+        text += length + (text[length] == ',');
+    }
+    return 0;
+}
+
+static int context_create(struct gpu_library *library, uint32_t index, const char *options, uint64_t limit,
+                          struct gpu_context **out, struct err *err)
+{
+    (void)library;
+    *out = NULL;
+    if (index >= DEVICES)
+        return err_set(err, ERR_NOT_FOUND, "no emulated device %u of %u", index, DEVICES);
+    struct gpu_context *context = calloc(1, sizeof *context);
+    bool checks = false;
+    if (context == NULL)
+        return err_set(err, ERR_NOMEM, "out of memory for a context");
+    context->warp_size = 32;
+    if (options_read(context, options, &checks, err) != 0 ||
+        options_read(context, getenv("MOTLEY_EMULATED"), &checks, err) != 0 ||
+        emulated_memory_init(&context->memory, limit == 0 ? MEMORY_DEFAULT : limit, checks, err) != 0) {
+        free(context);
+        return -1;
+    }
+    pthread_mutex_init(&context->lock, NULL);
+    *out = context;
+    return 0;
+}
+
+static void context_destroy(struct gpu_context *context)
+{
+    if (context == NULL)
+        return;
+    emulated_memory_fini(&context->memory);
+    pthread_mutex_destroy(&context->lock);
+    free(context);
+}
+
+static int memory_info(struct gpu_context *context, uint64_t *available, uint64_t *total, struct err *err)
+{
+    (void)err;
+    pthread_mutex_lock(&context->memory.lock);
+    *total = context->memory.limit;
+    *available = context->memory.limit - context->memory.held;
+    pthread_mutex_unlock(&context->memory.lock);
+    return 0;
+}
+
+static int memory_create(struct gpu_context *context, uint64_t bytes, gpu_address *out, struct err *err)
+{
+    *out = 0;
+    if (context_check(context, err) != 0)
+        return -1;
+    if (fault_now(context, FAULT_NOMEM))
+        return err_set(err, ERR_NOMEM, "the emulated device has no %llu bytes (as it was told)",
+                       (unsigned long long)bytes);
+    return emulated_memory_take(&context->memory, bytes, out, err);
+}
+
+static int memory_destroy(struct gpu_context *context, gpu_address address, struct err *err)
+{
+    return emulated_memory_give(&context->memory, address, err);
+}
+
+static int host_create(struct gpu_context *context, uint64_t bytes, void **out, struct err *err)
+{
+    if (context_check(context, err) != 0)
+        return -1;
+    *out = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+    return *out != NULL ? 0
+                        : err_set(err, ERR_NOMEM, "the host has no %llu bytes", (unsigned long long)bytes);
+}
+
+static int host_destroy(struct gpu_context *context, void *memory, struct err *err)
+{
+    (void)context;
+    (void)err;
+    free(memory);
+    return 0;
+}
+
+static int memory_export(struct gpu_context *context, gpu_address address, uint8_t handle[GPU_IPC_BYTES],
+                         struct err *err)
+{
+    return emulated_memory_export(&context->memory, address, handle, err);
+}
+
+static int memory_import(struct gpu_context *context, const uint8_t handle[GPU_IPC_BYTES], gpu_address *out,
+                         struct err *err)
+{
+    return emulated_memory_import(&context->memory, handle, out, err);
+}
+
+static int peer_enable(struct gpu_context *context, struct gpu_context *peer, bool *can, struct err *err)
+{
+    (void)err;
+    *can = context == peer;
+    return 0;
+}
+
+/* --- commands */
+
+static int copy_run(struct gpu_context *context, const struct command *command, struct err *err)
+{
+    struct emulated_memory *memory = &context->memory;
+    bool writes = command->kind != COMMAND_OUT,
+         reads = command->kind == COMMAND_OUT || command->kind == COMMAND_COPY;
+    void *to = writes ? emulated_memory_at(memory, command->to, command->bytes, true) : command->host_to;
+    const void *from =
+        reads ? emulated_memory_at(memory, command->from, command->bytes, false) : command->host_from;
+    if (to == NULL || (from == NULL && command->kind != COMMAND_FILL))
+        return err_set(err, ERR_DEVICE_FAULT, "a copy of %llu bytes leaves its allocation",
+                       (unsigned long long)command->bytes);
+    if (command->kind == COMMAND_FILL)
+        memset(to, command->value, command->bytes);
+    else
+        memmove(to, from, command->bytes);
+    return 0;
+}
+
+static int launch_run(struct gpu_context *context, const struct command *command, struct err *err)
+{
+    if (fault_now(context, FAULT_LOST))
+        return err_set(err, ERR_DEVICE_LOST, "the emulated device fell off its bus (as it was told)");
+    if (fault_now(context, FAULT_ECC))
+        return err_set(err, ERR_DEVICE_FAULT, "an uncorrectable memory error (as it was told)");
+    return emulated_launch(&context->memory, command->function, context->warp_size, command->blocks,
+                           command->threads, command->args, err);
+}
+
+static void event_finish(struct gpu_event *event, uint64_t serial)
+{
+    pthread_mutex_lock(&event->lock);
+    clock_gettime(CLOCK_MONOTONIC, &event->time);
+    if (event->done < serial)
+        event->done = serial;
+    pthread_cond_broadcast(&event->changed);
+    pthread_mutex_unlock(&event->lock);
+}
+
+static void event_await(struct gpu_event *event, uint64_t serial)
+{
+    pthread_mutex_lock(&event->lock);
+    while (event->done < serial)
+        pthread_cond_wait(&event->changed, &event->lock);
+    pthread_mutex_unlock(&event->lock);
+}
+
+static void command_run(struct gpu_queue *queue, const struct command *command)
+{
+    struct err err;
+    int rc = 0;
+    if (command->kind == COMMAND_RECORD)
+        event_finish(command->event, command->serial);
+    else if (command->kind == COMMAND_WAIT)
+        event_await(command->event, command->serial);
+    else if (!queue->context->failed)
+        rc = command->kind == COMMAND_LAUNCH ? launch_run(queue->context, command, &err)
+                                             : copy_run(queue->context, command, &err);
+    if (rc != 0)
+        context_fail(queue->context, &err);
+}
+
+static void *queue_main(void *argument)
+{
+    struct gpu_queue *queue = argument;
+    pthread_mutex_lock(&queue->lock);
+    for (;;) {
+        while (queue->head == queue->tail && !queue->ending)
+            pthread_cond_wait(&queue->changed, &queue->lock);
+        if (queue->head == queue->tail)
+            break;
+        struct command *command = &queue->commands[queue->head % QUEUE_ROOM];
+        pthread_mutex_unlock(&queue->lock);
+        command_run(queue, command);
+        pthread_mutex_lock(&queue->lock);
+        queue->finished = ++queue->head;
+        pthread_cond_broadcast(&queue->changed);
+    }
+    pthread_mutex_unlock(&queue->lock);
+    return NULL;
+}
+
+static int capture_add(struct gpu_graph *graph, const struct command *command, struct err *err)
+{
+    if (graph->count == graph->room) {
+        uint32_t room = graph->room == 0 ? 64 : 2 * graph->room;
+        struct command *commands = realloc(graph->commands, room * sizeof *commands);
+        if (commands == NULL)
+            return err_set(err, ERR_NOMEM, "out of memory for a graph of %u commands", room);
+        graph->commands = commands;
+        graph->room = room;
+    }
+    graph->commands[graph->count++] = *command;
+    return 0;
+}
+
+static void command_add(struct gpu_queue *queue, const struct command *command)
+{
+    pthread_mutex_lock(&queue->lock);
+    while (queue->tail - queue->head == QUEUE_ROOM)
+        pthread_cond_wait(&queue->changed, &queue->lock);
+    queue->commands[queue->tail++ % QUEUE_ROOM] = *command;
+    pthread_cond_broadcast(&queue->changed);
+    pthread_mutex_unlock(&queue->lock);
+}
+
+static int command_queue(struct gpu_queue *queue, const struct command *command, struct err *err)
+{
+    if (context_check(queue->context, err) != 0)
+        return -1;
+    if (queue->capture != NULL)
+        return capture_add(queue->capture, command, err);
+    command_add(queue, command);
+    return 0;
+}
+
+static int queue_create(struct gpu_context *context, struct gpu_queue **out, struct err *err)
+{
+    *out = NULL;
+    struct gpu_queue *queue = calloc(1, sizeof *queue);
+    struct command *commands = calloc(QUEUE_ROOM, sizeof *commands);
+    if (queue == NULL || commands == NULL) {
+        free(queue);
+        free(commands);
+        return err_set(err, ERR_NOMEM, "out of memory for a queue");
+    }
+    queue->context = context;
+    queue->commands = commands;
+    pthread_mutex_init(&queue->lock, NULL);
+    pthread_cond_init(&queue->changed, NULL);
+    if (pthread_create(&queue->thread, NULL, queue_main, queue) != 0) {
+        free(commands);
+        free(queue);
+        return err_set(err, ERR_NOMEM, "no thread for a queue of an emulated device");
+    }
+    *out = queue;
+    return 0;
+}
+
+static void graph_destroy(struct gpu_graph *graph)
+{
+    if (graph == NULL)
+        return;
+    free(graph->commands);
+    free(graph);
+}
+
+static void queue_destroy(struct gpu_queue *queue)
+{
+    if (queue == NULL)
+        return;
+    pthread_mutex_lock(&queue->lock);
+    queue->ending = true;
+    pthread_cond_broadcast(&queue->changed);
+    pthread_mutex_unlock(&queue->lock);
+    pthread_join(queue->thread, NULL);
+    pthread_mutex_destroy(&queue->lock);
+    pthread_cond_destroy(&queue->changed);
+    graph_destroy(queue->capture);
+    free(queue->commands);
+    free(queue);
+}
+
+static int queue_sync(struct gpu_queue *queue, struct err *err)
+{
+    pthread_mutex_lock(&queue->lock);
+    uint64_t until = queue->tail;
+    while (queue->finished < until)
+        pthread_cond_wait(&queue->changed, &queue->lock);
+    pthread_mutex_unlock(&queue->lock);
+    return context_check(queue->context, err);
+}
+
+static int event_create(struct gpu_context *context, bool timed, struct gpu_event **out, struct err *err)
+{
+    (void)timed;
+    *out = calloc(1, sizeof **out);
+    if (*out == NULL)
+        return err_set(err, ERR_NOMEM, "out of memory for an event");
+    (*out)->context = context;
+    pthread_mutex_init(&(*out)->lock, NULL);
+    pthread_cond_init(&(*out)->changed, NULL);
+    return 0;
+}
+
+static void event_destroy(struct gpu_event *event)
+{
+    if (event == NULL)
+        return;
+    event_await(event, event->recorded); /* a queue may still be about to touch it */
+    pthread_mutex_destroy(&event->lock);
+    pthread_cond_destroy(&event->changed);
+    free(event);
+}
+
+static int event_record(struct gpu_event *event, struct gpu_queue *queue, struct err *err)
+{
+    if (context_check(queue->context, err) != 0)
+        return -1;
+    pthread_mutex_lock(&event->lock);
+    uint64_t serial = ++event->recorded;
+    pthread_mutex_unlock(&event->lock);
+    return command_queue(queue, &(struct command){.kind = COMMAND_RECORD, .event = event, .serial = serial},
+                         err);
+}
+
+static int event_wait(struct gpu_event *event, struct gpu_queue *queue, struct err *err)
+{
+    pthread_mutex_lock(&event->lock);
+    uint64_t serial = event->recorded;
+    pthread_mutex_unlock(&event->lock);
+    return command_queue(queue, &(struct command){.kind = COMMAND_WAIT, .event = event, .serial = serial},
+                         err);
+}
+
+static int event_done(struct gpu_event *event, bool *done, struct err *err)
+{
+    pthread_mutex_lock(&event->lock);
+    *done = event->done == event->recorded;
+    pthread_mutex_unlock(&event->lock);
+    return *done ? context_check(event->context, err) : 0;
+}
+
+static int event_sync(struct gpu_event *event, struct err *err)
+{
+    pthread_mutex_lock(&event->lock);
+    uint64_t serial = event->recorded;
+    pthread_mutex_unlock(&event->lock);
+    event_await(event, serial);
+    return context_check(event->context, err);
+}
+
+static int event_elapsed(struct gpu_event *from, struct gpu_event *to, float *milliseconds, struct err *err)
+{
+    (void)err;
+    *milliseconds = (float)((double)(to->time.tv_sec - from->time.tv_sec) * 1e3 +
+                            (double)(to->time.tv_nsec - from->time.tv_nsec) * 1e-6);
+    return 0;
+}
+
+static int copy_in(struct gpu_queue *queue, gpu_address to, const void *from, uint64_t bytes, struct err *err)
+{
+    return command_queue(
+        queue, &(struct command){.kind = COMMAND_IN, .to = to, .host_from = from, .bytes = bytes}, err);
+}
+
+static int copy_out(struct gpu_queue *queue, void *to, gpu_address from, uint64_t bytes, struct err *err)
+{
+    return command_queue(
+        queue, &(struct command){.kind = COMMAND_OUT, .host_to = to, .from = from, .bytes = bytes}, err);
+}
+
+static int copy(struct gpu_queue *queue, gpu_address to, gpu_address from, uint64_t bytes, struct err *err)
+{
+    return command_queue(
+        queue, &(struct command){.kind = COMMAND_COPY, .to = to, .from = from, .bytes = bytes}, err);
+}
+
+static int fill(struct gpu_queue *queue, gpu_address to, uint8_t value, uint64_t bytes, struct err *err)
+{
+    return command_queue(
+        queue, &(struct command){.kind = COMMAND_FILL, .to = to, .value = value, .bytes = bytes}, err);
+}
+
+static int module_load(struct gpu_context *context, const void *image, uint64_t bytes,
+                       struct gpu_module **out, struct err *err)
+{
+    (void)image;
+    (void)bytes;
+    *out = malloc(sizeof **out);
+    if (*out == NULL)
+        return err_set(err, ERR_NOMEM, "out of memory for a module");
+    (*out)->context = context;
+    return 0;
+}
+
+static void module_unload(struct gpu_module *module)
+{
+    free(module);
+}
+
+static int function(struct gpu_module *module, const char *name, struct gpu_function **out, struct err *err)
+{
+    (void)module;
+    for (uint32_t i = 0; i < emulated_function_count; i++)
+        if (strcmp(emulated_functions[i].name, name) == 0) {
+            *out = (struct gpu_function *)&emulated_functions[i]; /* only ever handed back */
+            return 0;
+        }
+    return err_set(err, ERR_NOT_FOUND, "no kernel is called %s", name);
+}
+
+static int launch(struct gpu_queue *queue, struct gpu_function *called, struct gpu_dims blocks,
+                  uint32_t threads, uint32_t shared, const void *args, uint32_t args_bytes, struct err *err)
+{
+    struct command command = {
+        .kind = COMMAND_LAUNCH, .function = called, .blocks = blocks, .threads = threads};
+    if (args_bytes > ARGS_MAX || shared != 0 || blocks.x == 0 || blocks.y == 0 || blocks.z == 0 ||
+        blocks.y > 65535 || blocks.z > 65535)
+        return err_set(err, ERR_INVALID, "kernel %s: blocks (%u, %u, %u), %u bytes of arguments",
+                       called->name, blocks.x, blocks.y, blocks.z, args_bytes);
+    if (fault_now(queue->context, FAULT_LAUNCH))
+        return err_set(err, ERR_DEVICE_FAULT, "the launch of %s failed (as it was told)", called->name);
+    memcpy(command.args, args, args_bytes);
+    return command_queue(queue, &command, err);
+}
+
+static int capture_begin(struct gpu_queue *queue, struct err *err)
+{
+    if (queue->capture != NULL)
+        return err_set(err, ERR_INVALID, "a graph is being recorded already");
+    queue->capture = calloc(1, sizeof *queue->capture);
+    return queue->capture != NULL ? 0 : err_set(err, ERR_NOMEM, "out of memory for a graph");
+}
+
+static int capture_end(struct gpu_queue *queue, struct gpu_graph **out, struct err *err)
+{
+    *out = queue->capture;
+    queue->capture = NULL;
+    return *out != NULL ? 0 : err_set(err, ERR_INVALID, "no graph is being recorded");
+}
+
+static int graph_launch(struct gpu_graph *graph, struct gpu_queue *queue, struct err *err)
+{
+    for (uint32_t i = 0; i < graph->count; i++)
+        if (command_queue(queue, &graph->commands[i], err) != 0)
+            return -1;
+    return 0;
+}
+
+const struct gpu_driver gpu_driver_emulated = {
+    .kind = "emulated",
+    .open = emulated_open,
+    .close = emulated_close,
+    .count = emulated_count,
+    .info = emulated_info,
+    .context_create = context_create,
+    .context_destroy = context_destroy,
+    .memory_info = memory_info,
+    .memory_create = memory_create,
+    .memory_destroy = memory_destroy,
+    .host_create = host_create,
+    .host_destroy = host_destroy,
+    .memory_export = memory_export,
+    .memory_import = memory_import,
+    .memory_unimport = memory_destroy,
+    .peer_enable = peer_enable,
+    .queue_create = queue_create,
+    .queue_destroy = queue_destroy,
+    .queue_sync = queue_sync,
+    .event_create = event_create,
+    .event_destroy = event_destroy,
+    .event_record = event_record,
+    .event_wait = event_wait,
+    .event_done = event_done,
+    .event_sync = event_sync,
+    .event_elapsed = event_elapsed,
+    .copy_in = copy_in,
+    .copy_out = copy_out,
+    .copy = copy,
+    .fill = fill,
+    .module_load = module_load,
+    .module_unload = module_unload,
+    .function = function,
+    .launch = launch,
+    .capture_begin = capture_begin,
+    .capture_end = capture_end,
+    .graph_launch = graph_launch,
+    .graph_destroy = graph_destroy,
+};

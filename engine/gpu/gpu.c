@@ -1,0 +1,395 @@
+/* A GPU as a device, whatever its driver. */
+#include "engine/gpu/gpu.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+static const uint64_t SYNC_TIMEOUT_NS = 600ull * 1000 * 1000 * 1000;
+enum { PAUSE_LEAST_NS = 20000, PAUSE_MOST_NS = 500000, PAUSE_PART = 32 };
+
+static struct gpu *gpu_of(const struct device *device)
+{
+    return (struct gpu *)device;
+}
+
+static void gpu_close(struct device *device)
+{
+    struct gpu *gpu = gpu_of(device);
+    const struct gpu_driver *driver = gpu->driver;
+    struct err ignored; /* there is nobody left to tell */
+    for (int i = 0; i < DEVICE_QUEUES; i++) {
+        if (gpu->queues[i] != NULL)
+            driver->queue_sync(gpu->queues[i], &ignored);
+        if (gpu->scratch[i] != 0)
+            driver->memory_destroy(gpu->context, gpu->scratch[i], &ignored);
+        driver->queue_destroy(gpu->queues[i]);
+    }
+    for (int i = 0; i < GPU_GRAPHS_MAX; i++)
+        if (gpu->passes[i].graph != NULL)
+            driver->graph_destroy(gpu->passes[i].graph);
+    if (gpu->module != NULL)
+        driver->module_unload(gpu->module);
+    if (gpu->context != NULL)
+        driver->context_destroy(gpu->context);
+    driver->close(gpu->library);
+    free(gpu);
+}
+
+static int kernels_load(struct gpu *gpu, struct err *err)
+{
+#define NAME(kernel, threads) #kernel,
+    static const char *const names[GPU_KERNEL_COUNT] = {GPU_KERNEL_LIST(NAME)};
+    const void *image = NULL;
+    uint64_t bytes = 0;
+    if (gpu->driver != &gpu_driver_emulated &&
+        gpu_code_find(gpu->driver->kind, gpu->info.arch, &image, &bytes, err) != 0)
+        return -1;
+    if (gpu->driver->module_load(gpu->context, image, bytes, &gpu->module, err) != 0)
+        return -1;
+    for (int i = 0; i < GPU_KERNEL_COUNT; i++)
+        if (gpu->driver->function(gpu->module, names[i], &gpu->functions[i], err) != 0)
+            return -1;
+    return 0;
+}
+
+static int gpu_start(struct gpu *gpu, const struct device_options *options, struct err *err)
+{
+    const struct gpu_driver *driver = gpu->driver;
+    if (driver->info(gpu->library, options->index, &gpu->info, err) != 0 ||
+        driver->context_create(gpu->library, options->index, options->isa, options->memory_limit_bytes,
+                               &gpu->context, err) != 0 ||
+        kernels_load(gpu, err) != 0)
+        return -1;
+    for (int i = 0; i < DEVICE_QUEUES; i++)
+        if (driver->queue_create(gpu->context, &gpu->queues[i], err) != 0 ||
+            driver->memory_create(gpu->context, GPU_SCRATCH_BYTES, &gpu->scratch[i], err) != 0)
+            return -1;
+    return 0;
+}
+
+static int gpu_open(const struct gpu_driver *driver, const struct device_options *options,
+                    struct device **out, struct err *err)
+{
+    struct gpu *gpu = calloc(1, sizeof *gpu);
+    uint32_t version;
+    if (gpu == NULL)
+        return err_set(err, ERR_NOMEM, "out of memory for a device");
+    gpu->driver = driver;
+    if (driver->open(&gpu->library, &version, err) != 0) {
+        free(gpu);
+        return -1;
+    }
+    if (gpu_start(gpu, options, err) != 0) {
+        gpu_close(&gpu->base);
+        return -1;
+    }
+    gpu->base.isa = gpu->info.arch;
+    *out = &gpu->base;
+    return 0;
+}
+
+static int emulated_open(const struct device_options *options, struct device **out, struct err *err)
+{
+    return gpu_open(&gpu_driver_emulated, options, out, err);
+}
+
+static int cuda_open(const struct device_options *options, struct device **out, struct err *err)
+{
+    return gpu_open(&gpu_driver_cuda, options, out, err);
+}
+
+static int hip_open(const struct device_options *options, struct device **out, struct err *err)
+{
+    return gpu_open(&gpu_driver_hip, options, out, err);
+}
+
+/* Wait with a deadline: busily for a moment, since most waits are short, then asleep between looks, for a
+ * part of what was waited so far. */
+static int gpu_event_await(const struct gpu *gpu, struct gpu_event *event, uint64_t timeout_ns,
+                           struct err *err)
+{
+    struct timespec begin, now, pause = {0};
+    bool done = false;
+    clock_gettime(CLOCK_MONOTONIC, &begin);
+    for (uint32_t turn = 0;; turn++) {
+        if (gpu->driver->event_done(event, &done, err) != 0)
+            return -1;
+        if (done)
+            return 0;
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        uint64_t waited = (uint64_t)(now.tv_sec - begin.tv_sec) * 1000000000u + (uint64_t)now.tv_nsec -
+                          (uint64_t)begin.tv_nsec;
+        if (waited >= timeout_ns)
+            return err_set(err, ERR_TIMEOUT, "device %s has not done in %llu ms what was queued",
+                           gpu->base.name, (unsigned long long)(timeout_ns / 1000000));
+        if (turn > 200) {
+            uint64_t part = waited / PAUSE_PART;
+            pause.tv_nsec = (long)(part < PAUSE_LEAST_NS  ? PAUSE_LEAST_NS
+                                   : part > PAUSE_MOST_NS ? PAUSE_MOST_NS
+                                                          : part);
+            nanosleep(&pause, NULL);
+        }
+    }
+}
+
+/* A queue, about to be given something. */
+static struct gpu_queue *queue_use(struct gpu *gpu, enum device_queue queue)
+{
+    gpu->queued[queue]++;
+    return gpu->queues[queue];
+}
+
+static int queue_finish(struct gpu *gpu, enum device_queue queue, struct err *err)
+{
+    struct gpu_event *event;
+    uint64_t queued = gpu->queued[queue];
+    if (gpu->finished[queue] == queued)
+        return 0;
+    if (gpu->driver->event_create(gpu->context, false, &event, err) != 0)
+        return -1;
+    int status = gpu->driver->event_record(event, gpu->queues[queue], err);
+    if (status == 0)
+        status = gpu_event_await(gpu, event, SYNC_TIMEOUT_NS, err);
+    gpu->driver->event_destroy(event);
+    if (status == 0)
+        gpu->finished[queue] = queued;
+    return status;
+}
+
+static int gpu_sync(struct device *device, struct err *err)
+{
+    for (int i = 0; i < DEVICE_QUEUES; i++)
+        if (queue_finish(gpu_of(device), (enum device_queue)i, err) != 0)
+            return err_wrap(err, "device %s", device->name);
+    return 0;
+}
+
+/* --- passes */
+
+static struct gpu_pass *pass_place(struct gpu *gpu, uint64_t key)
+{
+    struct gpu_pass *oldest = &gpu->passes[0];
+    for (int i = 0; i < GPU_GRAPHS_MAX; i++) {
+        if (gpu->passes[i].key == key)
+            return &gpu->passes[i];
+        if (gpu->passes[i].used < oldest->used)
+            oldest = &gpu->passes[i];
+    }
+    if (oldest->graph != NULL)
+        gpu->driver->graph_destroy(oldest->graph);
+    *oldest = (struct gpu_pass){.key = key};
+    return oldest;
+}
+
+static int gpu_pass_begin(struct device *device, uint64_t key, bool *replayed, struct err *err)
+{
+    struct gpu *gpu = gpu_of(device);
+    if (gpu->driver->capture_begin == NULL)
+        return 0;
+    struct gpu_pass *pass = pass_place(gpu, key);
+    bool first = pass->used == 0;
+    pass->used = ++gpu->pass_count;
+    if (pass->graph != NULL) {
+        *replayed = true;
+        return gpu->driver->graph_launch(pass->graph, queue_use(gpu, DEVICE_COMPUTE), err);
+    }
+    if (first)
+        return 0;
+    gpu->recording = pass;
+    return gpu->driver->capture_begin(gpu->queues[DEVICE_COMPUTE], err);
+}
+
+static int gpu_pass_end(struct device *device, struct err *err)
+{
+    struct gpu *gpu = gpu_of(device);
+    struct gpu_pass *pass = gpu->recording;
+    if (pass == NULL)
+        return 0;
+    gpu->recording = NULL;
+    if (gpu->driver->capture_end(gpu->queues[DEVICE_COMPUTE], &pass->graph, err) != 0)
+        return -1;
+    return gpu->driver->graph_launch(pass->graph, queue_use(gpu, DEVICE_COMPUTE), err);
+}
+
+/* --- memory */
+
+static int gpu_host_create(struct device *device, uint64_t bytes, void **out, struct err *err)
+{
+    return gpu_of(device)->driver->host_create(gpu_of(device)->context, bytes, out, err);
+}
+
+static void gpu_host_destroy(struct device *device, void *memory)
+{
+    struct err ignored;
+    gpu_sync(device, &ignored); /* a copy may be under way */
+    gpu_of(device)->driver->host_destroy(gpu_of(device)->context, memory, &ignored);
+}
+
+static int gpu_buffer_create(struct buffer *buffer, struct err *err)
+{
+    struct gpu *gpu = gpu_of(buffer->device);
+    gpu_address address = 0;
+    if (buffer->accounted == 0)
+        return 0;
+    if (gpu->driver->memory_create(gpu->context, buffer->accounted, &address, err) != 0)
+        return -1;
+    buffer->memory =
+        (void *)(uintptr_t)address; // NOLINT(performance-no-int-to-ptr): a handle, never followed
+    return 0;
+}
+
+static void gpu_buffer_destroy(struct buffer *buffer)
+{
+    struct gpu *gpu = gpu_of(buffer->device);
+    gpu_address address = (gpu_address)(uintptr_t)buffer->memory;
+    struct err ignored; /* a lost device has lost its memory, too */
+    if (address == 0)
+        return;
+    gpu_sync(buffer->device, &ignored);
+    if (buffer->imported)
+        gpu->driver->memory_unimport(gpu->context, address, &ignored);
+    else
+        gpu->driver->memory_destroy(gpu->context, address, &ignored);
+}
+
+static int gpu_export(struct buffer *buffer, uint8_t handle[64], struct err *err)
+{
+    struct gpu *gpu = gpu_of(buffer->device);
+    return gpu->driver->memory_export(gpu->context, (gpu_address)(uintptr_t)buffer->memory, handle, err);
+}
+
+static int gpu_import(struct buffer *buffer, const uint8_t handle[64], struct err *err)
+{
+    struct gpu *gpu = gpu_of(buffer->device);
+    gpu_address address = 0;
+    if (gpu->driver->memory_import(gpu->context, handle, &address, err) != 0)
+        return -1;
+    buffer->memory =
+        (void *)(uintptr_t)address; // NOLINT(performance-no-int-to-ptr): a handle, never followed
+    return 0;
+}
+
+static gpu_address buffer_at(const struct buffer *buffer, uint64_t at)
+{
+    return (gpu_address)(uintptr_t)buffer->memory + at;
+}
+
+static int gpu_write(enum device_queue queue, struct buffer *buffer, uint64_t at, const void *src,
+                     uint64_t bytes, struct err *err)
+{
+    struct gpu *gpu = gpu_of(buffer->device);
+    return gpu->driver->copy_in(queue_use(gpu, queue), buffer_at(buffer, at), src, bytes, err);
+}
+
+static int gpu_read(enum device_queue queue, struct buffer *buffer, uint64_t at, void *dst, uint64_t bytes,
+                    struct err *err)
+{
+    struct gpu *gpu = gpu_of(buffer->device);
+    return gpu->driver->copy_out(queue_use(gpu, queue), dst, buffer_at(buffer, at), bytes, err);
+}
+
+static int gpu_copy(enum device_queue queue, struct buffer *dst, uint64_t dst_at, struct buffer *src,
+                    uint64_t src_at, uint64_t bytes, struct err *err)
+{
+    struct gpu *gpu = gpu_of(dst->device);
+    return gpu->driver->copy(queue_use(gpu, queue), buffer_at(dst, dst_at), buffer_at(src, src_at), bytes,
+                             err);
+}
+
+static int gpu_fill_zero(enum device_queue queue, struct buffer *buffer, uint64_t at, uint64_t bytes,
+                         struct err *err)
+{
+    struct gpu *gpu = gpu_of(buffer->device);
+    return gpu->driver->fill(queue_use(gpu, queue), buffer_at(buffer, at), 0, bytes, err);
+}
+
+/* --- ops and events */
+
+static bool gpu_supports(const struct device *device, const struct op *op)
+{
+    return gpu_runs(gpu_of(device), op);
+}
+
+static int gpu_submit(enum device_queue queue, struct device *device, const struct op *op, struct err *err)
+{
+    struct gpu_call call = {.gpu = gpu_of(device), .queue = queue, .err = err};
+    queue_use(call.gpu, queue);
+    return gpu_run(&call, op) == 0 ? 0 : err_wrap(err, "device %s, op %s", device->name, op_name(op->kind));
+}
+
+static int gpu_event_create(struct event *event, struct err *err)
+{
+    struct gpu *gpu = gpu_of(event->device);
+    struct gpu_event *made;
+    if (gpu->driver->event_create(gpu->context, false, &made, err) != 0)
+        return -1;
+    event->extra = made;
+    return 0;
+}
+
+static void gpu_event_destroy(struct event *event)
+{
+    gpu_of(event->device)->driver->event_destroy(event->extra);
+}
+
+static int gpu_event_record(enum device_queue queue, struct event *event, struct err *err)
+{
+    struct gpu *gpu = gpu_of(event->device);
+    return gpu->driver->event_record(event->extra, queue_use(gpu, queue), err);
+}
+
+static int gpu_event_wait(struct event *event, uint64_t timeout_ns, struct err *err)
+{
+    return gpu_event_await(gpu_of(event->device), event->extra, timeout_ns, err);
+}
+
+static bool gpu_event_done(const struct event *event)
+{
+    bool done = false;
+    struct err err;
+    /* a device that failed does nothing more: whoever waits learns why */
+    return gpu_of(event->device)->driver->event_done(event->extra, &done, &err) != 0 || done;
+}
+
+static int gpu_queue_wait(enum device_queue queue, struct event *event, struct err *err)
+{
+    struct gpu *gpu = gpu_of(event->device);
+    return gpu->driver->event_wait(event->extra, queue_use(gpu, queue), err);
+}
+
+const struct gpu_driver *const gpu_drivers[] = {&gpu_driver_cuda, &gpu_driver_hip, &gpu_driver_emulated,
+                                                NULL};
+
+static const struct buffer_ops buffer_ops = {.create = gpu_buffer_create,
+                                             .destroy = gpu_buffer_destroy,
+                                             .write = gpu_write,
+                                             .read = gpu_read,
+                                             .copy = gpu_copy,
+                                             .zero = gpu_fill_zero,
+                                             .export_handle = gpu_export,
+                                             .import_handle = gpu_import};
+static const struct op_ops op_ops = {.supports = gpu_supports, .submit = gpu_submit};
+static const struct event_ops event_ops = {.create = gpu_event_create,
+                                           .destroy = gpu_event_destroy,
+                                           .record = gpu_event_record,
+                                           .wait = gpu_event_wait,
+                                           .done = gpu_event_done,
+                                           .queue_wait = gpu_queue_wait};
+
+#define BACKEND(kind_name, open_function)                                                                    \
+    {                                                                                                        \
+        .kind = (kind_name),                                                                                 \
+        .device = &(const struct device_ops){.open = (open_function),                                        \
+                                             .close = gpu_close,                                             \
+                                             .sync = gpu_sync,                                               \
+                                             .pass_begin = gpu_pass_begin,                                   \
+                                             .pass_end = gpu_pass_end,                                       \
+                                             .host_create = gpu_host_create,                                 \
+                                             .host_destroy = gpu_host_destroy},                              \
+        .buffer = &buffer_ops, .op = &op_ops, .event = &event_ops                                            \
+    }
+
+const struct backend backend_emulated = BACKEND("emulated", emulated_open);
+const struct backend backend_cuda = BACKEND("cuda", cuda_open);
+const struct backend backend_hip = BACKEND("hip", hip_open);

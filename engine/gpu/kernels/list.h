@@ -1,0 +1,30 @@
+/* Every kernel of the project with its threads a block: one list for the host (engine/gpu/gpu.h), for the
+ * emulated device and for code objects. A family of kernels is one file, which says their arguments to the
+ * host, and the kernels themselves where GPU_KERNELS is defined. */
+#ifndef MOTLEY_ENGINE_GPU_KERNELS_LIST_H
+#define MOTLEY_ENGINE_GPU_KERNELS_LIST_H
+
+#include "engine/gpu/kernels/attention.k.h"
+#include "engine/gpu/kernels/experts.k.h"
+#include "engine/gpu/kernels/flat.k.h"
+#include "engine/gpu/kernels/loss.k.h"
+#include "engine/gpu/kernels/optimizer.k.h"
+#include "engine/gpu/kernels/product.k.h"
+#include "engine/gpu/kernels/random.k.h"
+#include "engine/gpu/kernels/rows.k.h"
+#include "engine/gpu/kernels/tables.k.h"
+#include "engine/gpu/kernels/unpack.k.h"
+
+#define GPU_KERNEL_LIST(X)                                                                                   \
+    FLAT_KERNELS(X)                                                                                          \
+    ROWS_KERNELS(X)                                                                                          \
+    TABLES_KERNELS(X)                                                                                        \
+    RANDOM_KERNELS(X)                                                                                        \
+    LOSS_KERNELS(X)                                                                                          \
+    OPTIMIZER_KERNELS(X)                                                                                     \
+    UNPACK_KERNELS(X)                                                                                        \
+    PRODUCT_KERNELS(X)                                                                                       \
+    EXPERTS_KERNELS(X)                                                                                       \
+    ATTENTION_KERNELS(X)
+
+#endif

@@ -1,0 +1,231 @@
+/* Functions of the dialect that are written here once, so that every device computes the same bits. Errors
+ * are those measured by tests/engine/test_gpu_math.c over all floats of the ranges named. */
+#ifndef MOTLEY_ENGINE_GPU_KERNELS_MATH_H
+#define MOTLEY_ENGINE_GPU_KERNELS_MATH_H
+
+FUNCTION uint32_t math_bits(float x)
+{
+    union {
+        float f;
+        uint32_t u;
+    } bits;
+    bits.f = x;
+    return bits.u;
+}
+
+FUNCTION float math_float(uint32_t u)
+{
+    union {
+        float f;
+        uint32_t u;
+    } bits;
+    bits.u = u;
+    return bits.f;
+}
+
+FUNCTION uint64_t math_bits_wide(double x)
+{
+    union {
+        double f;
+        uint64_t u;
+    } bits;
+    bits.f = x;
+    return bits.u;
+}
+
+FUNCTION double math_float_wide(uint64_t u)
+{
+    union {
+        double f;
+        uint64_t u;
+    } bits;
+    bits.u = u;
+    return bits.f;
+}
+
+FUNCTION float math_fma(float a, float b, float c)
+{
+    return __builtin_fmaf(a, b, c);
+}
+
+FUNCTION float math_sqrt(float x)
+{
+    return __builtin_sqrtf(x);
+}
+
+FUNCTION double math_sqrt_wide(double x)
+{
+    return __builtin_sqrt(x);
+}
+
+FUNCTION float math_max(float a, float b)
+{
+    return a > b ? a : b;
+}
+
+FUNCTION float math_infinity(void)
+{
+    return math_float(0x7f800000u);
+}
+
+/* e^x, 2 ulp: x = n ln 2 + r with ln 2 in two parts (Cody and Waite 1980), e^r by its Taylor sum. Below -87.3
+ * it goes to 0 through denormals in one step, above 88.7 to infinity; NaN stays. */
+FUNCTION float math_exp(float x)
+{
+    if (!(x > -87.3f))
+        return x != x ? x : 0.0f;
+    if (x > 88.72f)
+        return math_infinity();
+    float n = (float)(int32_t)(x * 1.44269504f + (x < 0.0f ? -0.5f : 0.5f));
+    float r = math_fma(n, -0.693359375f, x);
+    r = math_fma(n, 2.12194440e-4f, r);
+    float y = 1.98412698e-4f;
+    y = math_fma(y, r, 1.38888889e-3f);
+    y = math_fma(y, r, 8.33333333e-3f);
+    y = math_fma(y, r, 4.16666667e-2f);
+    y = math_fma(y, r, 1.66666667e-1f);
+    y = math_fma(y, r, 0.5f);
+    y = math_fma(y, r, 1.0f);
+    y = math_fma(y, r, 1.0f);
+    int32_t e = (int32_t)n;
+    int32_t half = e / 2; /* in two factors: 2^128 is no float */
+    return y * math_float((uint32_t)(half + 127) << 23) * math_float((uint32_t)(e - half + 127) << 23);
+}
+
+/* ln x for x > 0, 2 ulp beside 1e-7 absolute near 1: mantissa in [sqrt 1/2, sqrt 2), ln m = 2 artanh(s), s =
+ * (m - 1) / (m + 1). 0 gives -infinity. */
+FUNCTION float math_log(float x)
+{
+    if (x == 0.0f)
+        return -math_infinity();
+    if (!(x > 0.0f) || x == math_infinity())
+        return x > 0.0f ? x : math_float(0x7fc00000u);
+    int32_t e = 0;
+    if (x < 1.17549435e-38f) {
+        x *= 8388608.0f;
+        e = -23;
+    }
+    uint32_t bits = math_bits(x);
+    e += (int32_t)(bits >> 23) - 127;
+    float m = math_float((bits & 0x7fffffu) | 0x3f800000u);
+    if (m > 1.41421356f) {
+        m *= 0.5f;
+        e += 1;
+    }
+    float s = (m - 1.0f) / (m + 1.0f), z = s * s;
+    float p = 0.222222222f;
+    p = math_fma(p, z, 0.285714286f);
+    p = math_fma(p, z, 0.4f);
+    p = math_fma(p, z, 0.666666667f);
+    float log_m = math_fma(s * z, p, 2.0f * s);
+    float n = (float)e;
+    return math_fma(n, 0.693359375f, math_fma(n, -2.12194440e-4f, log_m));
+}
+
+/* The same in double, 2 ulp beside 1e-16 absolute near 1. */
+FUNCTION double math_log_wide(double x)
+{
+    if (!(x >= 2.2250738585072014e-308) || math_bits_wide(x) >= 0x7ff0000000000000u)
+        return (double)math_log((float)x);
+    uint64_t bits = math_bits_wide(x);
+    int32_t e = (int32_t)(bits >> 52) - 1023;
+    double m = math_float_wide((bits & 0xfffffffffffffu) | 0x3ff0000000000000u);
+    if (m > 1.4142135623730951) {
+        m *= 0.5;
+        e += 1;
+    }
+    double s = (m - 1.0) / (m + 1.0), z = s * s, p = 2.0 / 23.0;
+    for (int32_t k = 21; k > 0; k -= 2)
+        p = p * z + 2.0 / (double)k;
+    return (double)e * 0.6931471805599453 + s * p;
+}
+
+/* tanh x, 3 ulp. */
+FUNCTION float math_tanh(float x)
+{
+    float a = x < 0.0f ? -x : x;
+    if (a > 9.1f)
+        return x < 0.0f ? -1.0f : 1.0f;
+    if (a < 0.2f) { /* Taylor */
+        float z = x * x;
+        float p = -0.0088632355f;
+        p = math_fma(p, z, 0.0218694885f);
+        p = math_fma(p, z, -0.0539682540f);
+        p = math_fma(p, z, 0.133333333f);
+        p = math_fma(p, z, -0.333333333f);
+        return math_fma(x * z, p, x);
+    }
+    float y = 1.0f - 2.0f / (math_exp(2.0f * a) + 1.0f);
+    return x < 0.0f ? -y : y;
+}
+
+FUNCTION float math_of_bf16(uint16_t x)
+{
+    return math_float((uint32_t)x << 16);
+}
+
+/* Rounded to nearest even; NaN stays one. */
+FUNCTION uint16_t math_to_bf16(float x)
+{
+    uint32_t u = math_bits(x);
+    if ((u & 0x7fffffffu) > 0x7f800000u)
+        return (uint16_t)(u >> 16 | 0x40u);
+    return (uint16_t)((u + 0x7fffu + (u >> 16 & 1u)) >> 16);
+}
+
+FUNCTION float math_of_f16(uint16_t x)
+{
+    uint32_t sign = (uint32_t)(x & 0x8000u) << 16, e = x >> 10 & 31u, m = x & 1023u;
+    if (e == 31u)
+        return math_float(sign | 0x7f800000u | m << 13);
+    if (e == 0u) { /* m * 2^-24 */
+        float v = (float)m * 5.96046448e-8f;
+        return sign ? -v : v;
+    }
+    return math_float(sign | (e + 112u) << 23 | m << 13);
+}
+
+/* Rounded to nearest even; beyond 65504 infinity. */
+FUNCTION uint16_t math_to_f16(float x)
+{
+    uint32_t u = math_bits(x), sign = u >> 16 & 0x8000u;
+    u &= 0x7fffffffu;
+    if (u > 0x7f800000u)
+        return (uint16_t)(sign | 0x7e00u);
+    if (u >= 0x477ff000u)
+        return (uint16_t)(sign | 0x7c00u);
+    if (u < 0x38800000u) { /* below 2^-14: adding 0.5 leaves m * 2^-24 in the low bits, rounded as asked */
+        uint32_t v = math_bits(math_float(u) + 0.5f) - 0x3f000000u;
+        return (uint16_t)(sign | v);
+    }
+    u += 0xfffu + (u >> 13 & 1u);
+    return (uint16_t)(sign | (u - 0x38000000u) >> 13);
+}
+
+/* Sums over the lanes of a warp: every lane gets the same value, added in a butterfly. */
+FUNCTION float warp_sum(float v)
+{
+    for (uint32_t mask = warp_size() / 2; mask > 0; mask /= 2)
+        v += shuffle_xor(v, mask);
+    return v;
+}
+
+FUNCTION float warp_max(float v)
+{
+    for (uint32_t mask = warp_size() / 2; mask > 0; mask /= 2)
+        v = math_max(v, shuffle_xor(v, mask));
+    return v;
+}
+
+FUNCTION double warp_sum_wide(double v)
+{
+    for (uint32_t mask = warp_size() / 2; mask > 0; mask /= 2) {
+        uint64_t bits = math_bits_wide(v);
+        float low = shuffle_xor(math_float((uint32_t)bits), mask);
+        float high = shuffle_xor(math_float((uint32_t)(bits >> 32)), mask);
+        v += math_float_wide((uint64_t)math_bits(high) << 32 | math_bits(low));
+    }
+    return v;
+}
+
+#endif

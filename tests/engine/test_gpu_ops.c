@@ -1,0 +1,30 @@
+/* Every op on the emulated GPU, with warps of 32 and of 64 threads, every access checked: the cases that CPU
+ * devices pass. */
+#define HARNESS_CANDIDATES                                                                                   \
+    {.kind = "emulated", .group = 1, .partial = true, .plain = true, .isa = "warp32,checks"},                \
+        {.kind = "emulated", .group = 2, .partial = true, .plain = true, .isa = "warp64,checks"}
+#include "engine/cases_basic.h"
+#include "engine/cases_experts.h"
+
+enum { TRIALS = 12 };
+
+static void every_op_is_its_definition_on_gpus(void **state)
+{
+    (void)state;
+    cases_run(basic_cases, sizeof basic_cases / sizeof *basic_cases, TRIALS);
+}
+
+static void expert_ops_are_right_on_gpus(void **state)
+{
+    (void)state;
+    cases_run(expert_cases, sizeof expert_cases / sizeof *expert_cases, TRIALS);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_op_is_its_definition_on_gpus),
+        cmocka_unit_test(expert_ops_are_right_on_gpus),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
