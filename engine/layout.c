@@ -178,10 +178,11 @@ int stage_layout_init(struct stage_options *o, struct footprint_model *model, st
     if (config_check(o->config, err) != 0 || options_check(o, err) != 0)
         return -1;
     struct layer_method method = stage_method(o);
-    footprint_model_init(o->config, &method, model);
-    if ((model->has_dense && cuts_check(o, &model->dense.tensors, err) != 0) ||
-        (model->has_sparse && cuts_check(o, &model->sparse.tensors, err) != 0))
+    if (footprint_model_init(o->config, &method, model, err) != 0)
         return -1;
+    for (uint32_t kind = 0; kind < model->kind_count; kind++)
+        if (cuts_check(o, &model->kinds[kind].tensors, err) != 0)
+            return -1;
     footprint_of(model,
                  &(struct footprint_options){.train = o->mode == STAGE_TRAIN,
                                              .recompute = o->recompute,

@@ -114,14 +114,16 @@ void embed(struct pass *pass, struct operand out)
 {
     const struct stage *stage = pass->stage;
     const struct block_state *block = stage_block(stage, 0);
+    const struct layer_tensor *table = &block->tensors->list[0];
     const struct footprint_slot *l = &stage->layout.slot;
     queue_op(&pass->queue, &(struct op){.kind = OP_EMBED,
                                         .embed = {.tokens = pass->tokens,
                                                   .hidden = stage->config.hidden,
                                                   .vocab = stage->config.vocab,
+                                                  .pack = table->trained ? PACK_F32 : table->pack,
                                                   .scale = (float)stage->config.embed_scale,
                                                   .ids = pass_meta(pass, l->ids, DTYPE_I32),
-                                                  .table = tensor_at(block, &block->tensors->list[0]),
+                                                  .table = tensor_at(block, table),
                                                   .out = out}});
     if (pass->train && stage->options.embed_noise > 0)
         queue_op(&pass->queue,

@@ -121,8 +121,15 @@ struct weight_source {
      * ERR_INVALID: the tensor is not kept so. NULL: no tensor is. */
     int (*read_packed)(void *context, const char *name, enum pack_kind pack, uint64_t row_begin,
                        uint64_t row_end, uint32_t columns, uint8_t *dst, struct err *err);
-    /* PACK_BF16 or PACK_F16: read_packed gives the tensor so. Anything else, or NULL: it does not. */
+    /* PACK_BF16, PACK_F16 or a kind from files (model/pack.h): read_packed gives the tensor so. PACK_NF4, or
+     * PACK_NF4_DOUBLE with nested scales: read_nf4 does. Anything else, or NULL: neither does. */
     enum pack_kind (*packing)(void *context, const char *name);
+    /* Values [begin, begin + count) of a tensor saved as NF4 (model/nf4_stored.h): its codes, and absmax in
+     * fp32, unnested; begin is a multiple of 64. */
+    int (*read_nf4)(void *context, const char *name, uint64_t begin, uint64_t count, uint8_t *codes,
+                    float *absmax, struct err *err);
+    /* The nested scales of all of it, the offset first. */
+    int (*read_nf4_nested)(void *context, const char *name, uint8_t *codes, float *scales, struct err *err);
     void *context;
 };
 

@@ -435,12 +435,24 @@ struct model_config layer_part_config(const struct model_config *config, const s
     return narrow;
 }
 
-void layer_plan_init(const struct model_config *whole, const struct layer_method *method, bool sparse,
+bool layer_alike(const struct model_config *config, const struct layer_method *method, uint32_t a, uint32_t b)
+{
+    bool packed = method->base == LAYER_BASE_PACKED && !method->full;
+    return model_layer_is_sparse(config, a) == model_layer_is_sparse(config, b) &&
+           (!packed || config->packing.layer[a] == config->packing.layer[b]);
+}
+
+void layer_plan_init(const struct model_config *whole, const struct layer_method *method, uint32_t layer,
                      struct layer_plan *plan)
 {
+    bool sparse = model_layer_is_sparse(whole, layer);
     const struct model_config narrow = layer_part_config(whole, &method->part), *config = &narrow;
-    struct maker maker = {
-        .tensors = {.config = config, .whole = whole, .method = method, .out = &plan->tensors}, .plan = plan};
+    struct maker maker = {.tensors = {.config = config,
+                                      .whole = whole,
+                                      .method = method,
+                                      .layer = layer,
+                                      .out = &plan->tensors},
+                          .plan = plan};
     uint32_t active = sparse ? config->experts_active : 0;
     memset(plan, 0, sizeof *plan);
     plan->width[VALUE_X] = config->hidden;
