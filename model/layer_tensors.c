@@ -158,6 +158,8 @@ bool layer_tensor_whole(const struct layer_tensor *tensor)
 
 bool layer_tensor_cut_fits(const struct layer_tensor *tensor)
 {
+    if (!tensor->trained && tensor->pack > PACK_NF4_DOUBLE)
+        return tensor->columns == tensor->whole_columns; /* rows of GGUF's kinds are whole blocks */
     uint64_t unit = tensor->trained || tensor->pack <= PACK_F16 ? 1 : NF4_BLOCK;
     uint64_t wide = tensor->whole_columns, end = (uint64_t)tensor->row_begin + tensor->rows;
     if (tensor->columns < wide)
