@@ -189,9 +189,8 @@ static void workspace_place(struct footprint *f, const struct footprint_options 
     need_of(f, &m->dense, sparse < f->layers, o, &need);
     need_of(f, &m->sparse, sparse > 0, o, &need);
     if (f->has_head)
-        need.panel =
-            larger64(need.panel, f->shares_table || f->copies_table ? m->embedding.panel_bytes
-                                                                    : m->head_alone.panel_bytes);
+        need.panel = larger64(need.panel, f->shares_table || f->copies_table ? m->embedding.panel_bytes
+                                                                             : m->head_alone.panel_bytes);
     w->d = take(&at, o->tokens, m->shape.hidden);
     w->inner = at;
     at += need.inner;

@@ -12,7 +12,7 @@
 #include "program/program.h"
 
 struct plan_host {
-    uint64_t cells;       /* each instance of each boundary slot that a SEND or RECV names: bytes_bound */
+    uint64_t cells; /* each instance of each boundary slot that a SEND or RECV names: bytes_bound */
     /* Of the program that takes most, the sum over reductions and broadcasts of gradients or parameters: of
      * one round a ring of n its blocks' share of P and the n-th part of it, of one to a root 3 times that
      * share, of a broadcast or gather once. */

@@ -542,8 +542,9 @@ static int transfer_range(struct ops *ops, const struct instr *instr, int32_t sl
     size_t tail = tail_bytes(ops, slot, micro->rows);
     size_t whole = boundary_bytes(ops, slot, instr->micro_batch); /* parts come one by one into one tensor */
     if (tail > 0 && *tokens < micro->row_start[micro->rows])
-        return err_set(err, ERR_UNSUPPORTED,
-                       "router_aux: the load-balancing loss does not travel with some of a micro-batch's rows");
+        return err_set(
+            err, ERR_UNSUPPORTED,
+            "router_aux: the load-balancing loss does not travel with some of a micro-batch's rows");
     if (check_bound(&ops->slots[slot], slot, instr->micro_batch, whole, err) < 0 ||
         need_host(cell, whole, err) < 0)
         return -1;

@@ -62,7 +62,8 @@ int ops_keeper(const struct plan_group *group)
     return keeper;
 }
 
-/* Weights come from elsewhere in one case: a tied embedding, whole from the rank that keeps it, for a head. */
+/* Weights come from elsewhere in one case: a tied embedding, whole from the rank that keeps it, for a head.
+ */
 static const char *gather_undone(const struct ops *ops, const struct instr *instr)
 {
     const struct plan *plan = ops->options.plan;

@@ -2,12 +2,12 @@
  * ALL_GATHER and REDUCE_SCATTER of a tied embedding that one member of the group keeps whole.
  *
  * Scalars of an ALL_REDUCE go over the group's binary tree (plan_group_tree); REDUCE and BROADCAST over a
- * star whose centre is the instruction's root; so do REDUCE_SCATTER and ALL_GATHER, whose root is the keeper. Either way a member has at most one parent and some children,
- * takes its children's contributions one after the other in a fixed order, adds its own in its place, sends
- * the sum up, and gets the result from above. An ALL_REDUCE of parameters goes round a ring: one part a
- * member, summed on its way round and then passed round once more, so that every link carries 2(k-1)/k of the
- * bytes and both its directions work. The order of additions is always the plan's: a run repeated is
- * bit-identical.
+ * star whose centre is the instruction's root; so do REDUCE_SCATTER and ALL_GATHER, whose root is the keeper.
+ * Either way a member has at most one parent and some children, takes its children's contributions one after
+ * the other in a fixed order, adds its own in its place, sends the sum up, and gets the result from above. An
+ * ALL_REDUCE of parameters goes round a ring: one part a member, summed on its way round and then passed
+ * round once more, so that every link carries 2(k-1)/k of the bytes and both its directions work. The order
+ * of additions is always the plan's: a run repeated is bit-identical.
  *
  * All arithmetic and all device access happen on the executor's own thread (exec_post); callbacks of the
  * transport only say that something arrived. One operation of a reduce is under way at a time, so nothing
@@ -32,13 +32,13 @@ struct reduce {
     bool is_root; /* without a parent */
     struct neighbour parent, *children;
     uint32_t child_count;
-    uint32_t own_at; /* how many children's contributions come before this rank's own */
-    bool up, down;   /* contributions are collected; the result is handed out */
-    size_t size;     /* bytes of a contribution */
+    uint32_t own_at;           /* how many children's contributions come before this rank's own */
+    bool up, down;             /* contributions are collected; the result is handed out */
+    size_t size;               /* bytes of a contribution */
     uint8_t *own, *sum, *from; /* in the ops' host memory for collectives; some are one (reduce_place) */
-    uint32_t next; /* contribution to be added next, 0 .. child_count */
-    bool arrived;  /* `from` holds it */
-    uint32_t sent; /* children that have the result */
+    uint32_t next;             /* contribution to be added next, 0 .. child_count */
+    bool arrived;              /* `from` holds it */
+    uint32_t sent;             /* children that have the result */
     struct exec_item start, advance, finish;
     struct {                      /* of an ALL_REDUCE of parameters */
         uint32_t count, position; /* members, our place */

@@ -115,8 +115,8 @@ bool candidate_has_order(const struct problem *problem, const struct candidate *
 bool candidate_equal(const struct candidate *a, const struct candidate *b)
 {
     bool equal = a->placement == b->placement && a->schedule == b->schedule && a->eager == b->eager &&
-                 a->micro_batch_rows == b->micro_batch_rows && a->gathered_layers == b->gathered_layers && a->whole == b->whole &&
-                 a->together == b->together && a->stage_count == b->stage_count &&
+                 a->micro_batch_rows == b->micro_batch_rows && a->gathered_layers == b->gathered_layers &&
+                 a->whole == b->whole && a->together == b->together && a->stage_count == b->stage_count &&
                  a->member_count == b->member_count && a->owner_count == b->owner_count;
     for (uint32_t s = 0; equal && s < a->stage_count; s++)
         equal = stage_equal(&a->stages[s], &b->stages[s]);

@@ -128,7 +128,8 @@ void memory_stage_need(const struct problem *problem, const struct memory_stage 
     need->purpose[PURPOSE_ACTIVATIONS] = need->saved_bytes * options.slots;
     if (problem->workload->sample_tokens)
         need->cache_bytes = footprint_counted(footprint_cache_bytes(&held, options.positions));
-    need->boundary_bytes = footprint_counted((uint64_t)problem_boundary_bytes(problem, options.tokens, options.rows));
+    need->boundary_bytes =
+        footprint_counted((uint64_t)problem_boundary_bytes(problem, options.tokens, options.rows));
     need->work_bytes = counted(problem, held.workspace.bytes);
     need->purpose[PURPOSE_BUFFERS] = need->work_bytes + footprint_counted(held.scalar_bytes) +
                                      stage->boundary_buffers * need->boundary_bytes + need->cache_bytes +

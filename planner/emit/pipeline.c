@@ -378,8 +378,8 @@ struct plan *pipeline_emit(const struct problem *problem, const struct candidate
                         .full = problem->workload->method == METHOD_FULL,
                         .grouped = grouped,
                         .shards = shards,
-                        .table_group = apart ? 1 + (grouped ? (int32_t)candidate->stage_count + 1 : 0)
-                                             : PLAN_NONE,
+                        .table_group =
+                            apart ? 1 + (grouped ? (int32_t)candidate->stage_count + 1 : 0) : PLAN_NONE,
                         .table_sum = apart && grouped && !shards ? (int32_t)groups - 1 : PLAN_NONE};
     int result = plan_fill(&c, programs);
     schedule_fini(&c.schedule);

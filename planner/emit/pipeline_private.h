@@ -37,11 +37,11 @@ struct emitter {
     struct plan *plan;
     struct err *err;
     uint32_t stages, micro_batches;
-    bool full;                          /* fine-tuning */
-    bool grouped;                       /* a stage has several members */
-    bool shards;                        /* which keep shards of its state */
-    int32_t table_group;                /* of a trained tied embedding: who keeps it and who copies it; or
-                                           PLAN_NONE */
+    bool full;           /* fine-tuning */
+    bool grouped;        /* a stage has several members */
+    bool shards;         /* which keep shards of its state */
+    int32_t table_group; /* of a trained tied embedding: who keeps it and who copies it; or
+                            PLAN_NONE */
     int32_t table_sum; /* replicas: who has gradients of it; PLAN_NONE: they are scattered over table_group */
     uint32_t *first_stage, *next_stage; /* [ranks], [stages]: each rank's stages; `stages` ends them */
     struct schedule schedule;

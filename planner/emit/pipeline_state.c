@@ -316,8 +316,8 @@ static void table_syncs(const struct problem *p, const struct candidate *candida
     members_add(candidate, last, false, devices, shares, &count);
     struct ring_cost ring = ring_cost(p, devices, shares, count);
     if (replicas) { /* all sum their gradients; one gives the values away */
-        sum_s = 2 * (count - 1) *
-                ((double)memory_gradient_bytes(p, 0, 1) * ring.byte_s / count + ring.latency_s);
+        sum_s =
+            2 * (count - 1) * ((double)memory_gradient_bytes(p, 0, 1) * ring.byte_s / count + ring.latency_s);
         devices += keepers - 1;
         shares += keepers - 1;
         count -= keepers - 1;
