@@ -14,7 +14,8 @@
 
 enum { HUGE_PAGE_BYTES = 2 << 20 }; /* x86-64 and most others; elsewhere only the alignment is less apt */
 
-static const struct backend *const backends[] = {&backend_cpu, &backend_checked, &backend_emulated};
+static const struct backend *const backends[] = {&backend_cpu, &backend_checked, &backend_cuda, &backend_hip,
+                                                 &backend_emulated};
 
 int device_open(const struct device_options *options, struct device **out, struct err *err)
 {
@@ -37,8 +38,8 @@ int device_open(const struct device_options *options, struct device **out, struc
         *out = device;
         return 0;
     }
-    return err_set(err, ERR_INVALID, "device %s: no kind '%s' (cpu, checked, emulated)", options->name,
-                   options->kind);
+    return err_set(err, ERR_INVALID, "device %s: no kind '%s' (cpu, checked, cuda, hip, emulated)",
+                   options->name, options->kind);
 }
 
 void device_close(struct device *device)

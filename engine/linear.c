@@ -3,34 +3,50 @@
  *
  * The A of a step are stacked, so without dropout one product serves all its members. With dropout each
  * member has a mask of its own (as each module of peft has), which is drawn again in backward instead of
- * being kept. A packed matrix is unpacked piece by piece into the workspace's panel; sums over its rows
- * (backward) are added piece after piece, in the same order on every device.
+ * being kept. A packed matrix is multiplied as it is where the device can, else unpacked piece by piece
+ * into the workspace's panel; sums over its rows (backward) are then added piece after piece.
  */
 #include "engine/stage_private.h"
 
 /* --- one matrix --- */
 
-static struct operand unpack(struct pass *pass, const struct block_state *block,
-                             const struct layer_tensor *matrix, uint32_t copy, uint64_t begin, uint64_t count)
+/* What is kept of copy `copy` of a matrix that is not fp32: its codes (or 16-bit values) and, of NF4, scales.
+ */
+struct packed {
+    struct operand x, absmax, scales;
+};
+
+static struct packed packed_at(const struct block_state *block, const struct layer_tensor *matrix,
+                               uint32_t copy)
 {
     struct buffer *area = matrix->trained ? block->trained : block->frozen;
     uint64_t at = matrix->at + matrix->stride * copy;
-    bool nested = matrix->pack == PACK_NF4_DOUBLE, scaled = nested || matrix->pack == PACK_NF4;
+    bool nested = matrix->pack == PACK_NF4_DOUBLE;
     enum dtype dtype = matrix->pack == PACK_BF16  ? DTYPE_BF16
                        : matrix->pack == PACK_F16 ? DTYPE_F16
                                                   : DTYPE_U8;
+    struct packed packed = {.x = {.buffer = area, .at = at, .dtype = dtype}};
+    if (nested || matrix->pack == PACK_NF4)
+        packed.absmax = (struct operand){
+            .buffer = area, .at = at + matrix->absmax, .dtype = nested ? DTYPE_U8 : DTYPE_F32};
+    if (nested)
+        packed.scales = f32_at(area, at + matrix->scales);
+    return packed;
+}
+
+static struct operand unpack(struct pass *pass, const struct block_state *block,
+                             const struct layer_tensor *matrix, uint32_t copy, uint64_t begin, uint64_t count)
+{
+    struct packed packed = packed_at(block, matrix, copy);
     struct op op = {.kind = OP_UNPACK,
                     .unpack = {.pack = matrix->pack,
                                .begin = begin,
                                .count = count,
                                .total = (uint64_t)matrix->rows * matrix->columns,
-                               .x = {.buffer = area, .at = at, .dtype = dtype},
+                               .x = packed.x,
+                               .absmax = packed.absmax,
+                               .scales = packed.scales,
                                .y = pass_workspace(pass, pass->stage->layout.workspace.panel)}};
-    if (scaled)
-        op.unpack.absmax = (struct operand){
-            .buffer = area, .at = at + matrix->absmax, .dtype = nested ? DTYPE_U8 : DTYPE_F32};
-    if (nested)
-        op.unpack.scales = f32_at(area, at + matrix->scales);
     queue_op(&pass->queue, &op);
     return op.unpack.y;
 }
@@ -56,6 +72,30 @@ static void piece_multiply(struct pass *pass, bool back, uint32_t m, struct oper
                    operand_skip(c, row), ldc);
 }
 
+/* The product with a packed matrix as it is kept, for devices that unpack inside it. */
+static struct op packed_product(const struct block_state *block, const struct layer_tensor *matrix, bool back,
+                                uint32_t m, struct operand x, uint32_t ldx, float beta, struct operand c,
+                                uint32_t ldc)
+{
+    struct packed packed = packed_at(block, matrix, 0);
+    return (struct op){.kind = OP_GEMM,
+                       .gemm = {.m = m,
+                                .n = back ? matrix->columns : matrix->rows,
+                                .k = back ? matrix->rows : matrix->columns,
+                                .transpose_b = !back,
+                                .alpha = 1,
+                                .beta = beta,
+                                .a = x,
+                                .lda = ldx,
+                                .b = packed.x,
+                                .ldb = matrix->columns,
+                                .c = c,
+                                .ldc = ldc,
+                                .pack = matrix->pack,
+                                .absmax = packed.absmax,
+                                .scales = packed.scales}};
+}
+
 void matrix_multiply(struct pass *pass, const struct block_state *block, const struct layer_tensor *matrix,
                      bool back, uint32_t m, struct operand x, uint32_t ldx, float beta, struct operand c,
                      uint32_t ldc)
@@ -63,6 +103,11 @@ void matrix_multiply(struct pass *pass, const struct block_state *block, const s
     if (matrix->trained || matrix->pack == PACK_F32) {
         piece_multiply(pass, back, m, x, ldx, tensor_at(block, matrix), 0, matrix->rows, matrix->columns,
                        beta, c, ldc);
+        return;
+    }
+    struct op whole = packed_product(block, matrix, back, m, x, ldx, beta, c, ldc);
+    if (op_supports(pass->queue.device, &whole)) {
+        queue_op(&pass->queue, &whole);
         return;
     }
     uint32_t step = panel_rows(pass, matrix);
@@ -86,6 +131,7 @@ static void step_gemm(const struct layer_run *run, const struct layer_step *step
                       uint32_t n, uint32_t k, float alpha, struct operand a, uint32_t lda, struct operand b,
                       uint32_t ldb, float beta, struct operand c, uint32_t ldc, uint64_t stride)
 {
+    const struct layer_tensor *matrix = &run->plan->tensors.list[step->members[0].matrix];
     uint32_t rows = step_rows(run, step), experts = run->pass->stage->config.experts;
     if (!step->experts && order == GEMM_TN) {
         queue_gemm(&run->pass->queue, order, n, k, rows, alpha, a, lda, b, ldb, beta, c, ldc);
@@ -97,7 +143,8 @@ static void step_gemm(const struct layer_run *run, const struct layer_step *step
     }
     bool outer = order == GEMM_TN;
     queue_op(&run->pass->queue, &(struct op){.kind = OP_GEMM_GROUPED,
-                                             .gemm_grouped = {.groups = experts,
+                                             .gemm_grouped = {.first = matrix->copy_begin,
+                                                              .groups = matrix->copies,
                                                               .groups_all = experts,
                                                               .rows = rows,
                                                               .m = outer ? n : 0,
@@ -124,15 +171,16 @@ static void experts_unpacked(const struct layer_run *run, const struct layer_ste
 {
     struct pass *pass = run->pass;
     uint32_t step_size = panel_rows(pass, matrix), columns = matrix->columns;
+    uint32_t experts = pass->stage->config.experts;
     for (uint32_t expert = 0; expert < matrix->copies; expert++)
         for (uint32_t row = 0; row < matrix->rows; row += step_size) {
             uint32_t rows = matrix->rows - row < step_size ? matrix->rows - row : step_size;
             struct operand piece =
                 unpack(pass, run->block, matrix, expert, (uint64_t)row * columns, (uint64_t)rows * columns);
             queue_op(&pass->queue, &(struct op){.kind = OP_GEMM_GROUPED,
-                                                .gemm_grouped = {.first = expert,
+                                                .gemm_grouped = {.first = matrix->copy_begin + expert,
                                                                  .groups = 1,
-                                                                 .groups_all = matrix->copies,
+                                                                 .groups_all = experts,
                                                                  .rows = step_rows(run, step),
                                                                  .n = back ? columns : rows,
                                                                  .k = back ? rows : columns,
@@ -147,6 +195,28 @@ static void experts_unpacked(const struct layer_run *run, const struct layer_ste
                                                                  .ldb = columns,
                                                                  .ldc = ldc}});
         }
+}
+
+/* With a range of the experts, rows of the others get no product: they are zero. */
+static void others_zero(const struct layer_run *run, const struct layer_step *step, struct operand x,
+                        uint32_t width)
+{
+    const struct layer_tensor *matrix = &run->plan->tensors.list[step->members[0].matrix];
+    if (step->experts && matrix->copies < run->pass->stage->config.experts)
+        queue_zero(&run->pass->queue, x, (uint64_t)step_rows(run, step) * width);
+}
+
+/* Does another part of the layer add what all keep alike? */
+static bool follows(const struct layer_run *run)
+{
+    return run->pass->stage->options.part.follows;
+}
+
+/* A bias of the layer's output is whole in every part: one adds it. */
+static bool bias_here(const struct layer_run *run, const struct layer_step *step)
+{
+    bool output = step->out == VALUE_MID || step->out == VALUE_OUT;
+    return step->members[0].bias >= 0 && !(output && follows(run));
 }
 
 /* out = x W^T + beta out, or back: dx = dout W + beta dx. */
@@ -286,6 +356,7 @@ static void adapters_forward(struct layer_run *run, const struct layer_step *ste
     struct operand z = run_kept(run, step->z);
     if (step->ranks == 0)
         return;
+    others_zero(run, step, z, step->ranks);
     inner_forward(run, step, x, z);
     for (uint32_t m = 0; m < step->member_count && !only_z; m++) {
         const struct layer_member *member = &step->members[m];
@@ -363,14 +434,16 @@ void linear_forward(struct layer_run *run, const struct layer_step *step, bool o
     struct pass *pass = run->pass;
     struct operand in = run_value(run, step->in), out = {0};
     int32_t bias = step->members[0].bias;
+    bool adds = step->add != VALUE_NONE && !follows(run);
     if (!only_z) {
         out = run_value(run, step->out);
-        if (step->add != VALUE_NONE)
+        others_zero(run, step, out, step->outputs);
+        if (adds)
             queue_copy(&pass->queue, pass->tokens, step->outputs, run_value(run, step->add), step->outputs,
                        out, step->outputs);
-        base_multiply(run, step, false, in, step->add != VALUE_NONE ? 1 : 0, out);
+        base_multiply(run, step, false, in, adds ? 1 : 0, out);
     }
-    if (!only_z && bias >= 0)
+    if (!only_z && bias_here(run, step))
         queue_op(&pass->queue,
                  &(struct op){.kind = OP_BIAS,
                               .bias = {.rows = pass->tokens,
@@ -391,7 +464,7 @@ static void base_weights_backward(struct layer_run *run, const struct layer_step
         return;
     step_gemm(run, step, GEMM_TN, step->outputs, step->inputs, 1, g->dout, step->outputs, g->in, step->inputs,
               1, tensor_gradient(run->block, matrix), step->inputs, matrix->stride);
-    if (bias >= 0)
+    if (bias_here(run, step))
         queue_op(&run->pass->queue,
                  &(struct op){.kind = OP_COLUMN_SUM,
                               .column_sum = {.rows = run->pass->tokens,
@@ -435,10 +508,14 @@ void linear_backward(struct layer_run *run, const struct layer_step *step, const
                    run->plan->width[step->in], run_kept(run, step->split_in), run->plan->width[step->in]);
     if (input) {
         g.din = run_gradient(run, step->in);
+        if (!entry->accumulate)
+            others_zero(run, step, g.din, step->inputs);
         base_multiply(run, step, true, g.dout, entry->accumulate ? 1 : 0, g.din);
     }
     if (weights)
         base_weights_backward(run, step, &g);
-    if (step->ranks > 0 && (weights || input))
+    if (step->ranks > 0 && (weights || input)) {
+        others_zero(run, step, g.dz, step->ranks);
         adapters_backward(run, step, &g);
+    }
 }
