@@ -90,6 +90,8 @@ struct backend {
 extern const struct backend backend_cpu;
 extern const struct backend backend_checked;
 extern const struct backend backend_emulated;
+extern const struct backend backend_cuda;
+extern const struct backend backend_hip;
 
 /* Page-aligned memory, touched, in multiples of FOOTPRINT_GRANULE. NULL when the system has none. */
 void *pages_alloc(uint64_t bytes);

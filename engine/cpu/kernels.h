@@ -8,6 +8,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "engine/scalars.h"
+
 /* Depth of a block of a matrix product, and the scratch that transposes one of 64 columns. */
 enum { GEMM_DEPTH = 128, GEMM_SCRATCH = GEMM_DEPTH * 64 };
 
@@ -21,25 +23,9 @@ struct norm_rows {
     size_t rows, vectors, width, ldx, lddy;
 };
 
-/* The key of a row of dropout decisions; see op_dropout. */
-struct dropout_key {
-    uint32_t key[2];
-    uint32_t position, row_id, step, site; /* site = layer << 20 | target << 16; feature / 8 is added */
-    uint16_t keep_last;                    /* a feature is kept when its 16 bits are at most this */
-    float scale;                           /* 1 / (1 - p) */
-};
-
 struct cross_entropy_scalars {
     float smoothing, cap; /* 0: none */
     bool gradient;
-};
-
-struct adamw_scalars {
-    float decay; /* 1 - lr * weight_decay */
-    float beta1, beta2, one_minus_beta1, one_minus_beta2;
-    float inverse_root_correction2; /* 1 / sqrt(1 - beta2^t) */
-    float eps, step_size;           /* lr / (1 - beta1^t) */
-    float grad_scale;
 };
 
 /* A map of 8-bit codes, rising, turned round: a magnitude's upper 16 bits name a bin, and at most one of the

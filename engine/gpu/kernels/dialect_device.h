@@ -10,9 +10,13 @@ typedef long long int64_t;
 typedef unsigned long long uint64_t;
 
 #define FUNCTION static __attribute__((device)) __attribute__((always_inline)) inline
+#if defined(__HIP__)
+#define LAUNCH_BOUNDS(threads) __attribute__((amdgpu_flat_work_group_size(threads, threads)))
+#else
+#define LAUNCH_BOUNDS(threads) __attribute__((launch_bounds(threads)))
+#endif
 #define KERNEL(name, threads)                                                                                \
-    extern "C" __attribute__((global)) __attribute__((launch_bounds(threads))) void name(                    \
-        const struct name##_args args)
+    extern "C" __attribute__((global)) LAUNCH_BOUNDS(threads) void name(const struct name##_args args)
 #define POINTER(type, address) ((type *)(address))
 #define LOAD(p, i) ((p)[i])
 #define STORE(p, i, v) ((void)((p)[i] = (v)))
@@ -20,6 +24,7 @@ typedef unsigned long long uint64_t;
 #define GET(name, i) ((name)[i])
 #define PUT(name, i, v) ((void)((name)[i] = (v)))
 #define assert_device(x) ((x) ? (void)0 : __builtin_trap())
+#define UNROLL _Pragma("unroll")
 
 #if defined(__HIP__) || defined(__AMDGCN__)
 FUNCTION uint32_t thread(void)
@@ -91,7 +96,7 @@ FUNCTION constexpr uint32_t warp_size(void)
 }
 FUNCTION void barrier(void)
 {
-    __nvvm_barrier0();
+    __syncthreads();
 }
 #if __CUDA_ARCH__ >= 700
 FUNCTION void warp_barrier(void)

@@ -1,0 +1,169 @@
+/* AMD: the HIP library of ROCm 5.0 or later. A context is what hipSetDevice makes current. The architecture
+ * is told only by the structure of properties, which ROCm 6 laid out anew: there it has a symbol of its own,
+ * and the old symbol keeps the old layout. All else is asked by attribute. */
+#include "engine/gpu/vendor_private.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum {
+    ATTRIBUTE_CLOCK_RATE = 5,
+    ATTRIBUTE_COMPUTE_MODE = 6,
+    ATTRIBUTE_MULTIPROCESSOR_COUNT = 63,
+    ATTRIBUTE_SHARED_PER_BLOCK = 74,
+    ATTRIBUTE_WARP_SIZE = 87,
+    /* gcnArchName[256] within the structure of properties, and more room than any release writes */
+    ARCH_NAME_BYTES = 256,
+    ARCH_AT_ROCM_5 = 396,
+    ARCH_AT_ROCM_6 = 1160,
+    PROPERTIES_ROOM = 8192
+};
+
+static const char *const files[] = {"libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5",
+                                    "libamdhip64.so", NULL};
+
+static const struct vendor_symbol symbols[] = {
+    VENDOR_SYMBOL("hipRuntimeGetVersion", version),
+    VENDOR_SYMBOL("hipInit", init),
+    VENDOR_SYMBOL("hipGetDeviceCount", count),
+    VENDOR_SYMBOL("hipDeviceGet", device_get),
+    VENDOR_SYMBOL("hipDeviceGetName", device_name),
+    VENDOR_SYMBOL("hipDeviceGetAttribute", device_attribute),
+    VENDOR_SYMBOL("hipDeviceTotalMem", device_memory),
+    VENDOR_SYMBOL("hipDeviceGetPCIBusId", device_pci),
+    VENDOR_SYMBOL_OPTIONAL("hipDeviceGetUuid", device_uuid), /* 5.2 */
+    VENDOR_SYMBOL("hipMemGetInfo", memory_info),
+    VENDOR_SYMBOL("hipMalloc", memory_alloc),
+    VENDOR_SYMBOL("hipFree", memory_free),
+    VENDOR_SYMBOL("hipHostMalloc", host_alloc),
+    VENDOR_SYMBOL("hipHostFree", host_free),
+    VENDOR_SYMBOL("hipIpcGetMemHandle", ipc_get),
+    VENDOR_SYMBOL("hipIpcOpenMemHandle", ipc_open),
+    VENDOR_SYMBOL("hipIpcCloseMemHandle", ipc_close),
+    VENDOR_SYMBOL("hipDeviceCanAccessPeer", peer_can),
+    VENDOR_SYMBOL("hipStreamCreateWithFlags", stream_create),
+    VENDOR_SYMBOL("hipStreamDestroy", stream_destroy),
+    VENDOR_SYMBOL("hipStreamSynchronize", stream_sync),
+    VENDOR_SYMBOL("hipStreamWaitEvent", stream_wait),
+    VENDOR_SYMBOL("hipEventCreateWithFlags", event_create),
+    VENDOR_SYMBOL("hipEventDestroy", event_destroy),
+    VENDOR_SYMBOL("hipEventRecord", event_record),
+    VENDOR_SYMBOL("hipEventQuery", event_query),
+    VENDOR_SYMBOL("hipEventSynchronize", event_sync),
+    VENDOR_SYMBOL("hipEventElapsedTime", event_elapsed),
+    VENDOR_SYMBOL("hipMemcpyHtoDAsync", copy_in),
+    VENDOR_SYMBOL("hipMemcpyDtoHAsync", copy_out),
+    VENDOR_SYMBOL("hipMemcpyDtoDAsync", copy),
+    VENDOR_SYMBOL("hipMemsetD8Async", fill),
+    VENDOR_SYMBOL("hipModuleLoadDataEx", module_load),
+    VENDOR_SYMBOL("hipModuleUnload", module_unload),
+    VENDOR_SYMBOL("hipModuleGetFunction", module_function),
+    VENDOR_SYMBOL("hipModuleLaunchKernel", launch),
+    VENDOR_SYMBOL("hipStreamBeginCapture", capture_begin),
+    VENDOR_SYMBOL("hipStreamEndCapture", capture_end),
+    VENDOR_SYMBOL("hipGraphLaunch", graph_launch),
+    VENDOR_SYMBOL("hipGraphExecDestroy", graph_executable_destroy),
+    VENDOR_SYMBOL("hipGraphDestroy", graph_destroy),
+    VENDOR_SYMBOL("hipGetErrorName", hip_error_name),
+    VENDOR_SYMBOL("hipSetDevice", hip_device_set),
+    VENDOR_SYMBOL("hipDeviceEnablePeerAccess", hip_peer_enable),
+    VENDOR_SYMBOL("hipGraphInstantiate", hip_graph_instantiate),
+    VENDOR_SYMBOL_OPTIONAL("hipGetDeviceProperties", hip_properties),
+    VENDOR_SYMBOL_OPTIONAL("hipGetDevicePropertiesR0600", hip_properties_6),
+};
+
+/* 60342134 is 6.3. */
+static void version_split(uint32_t version, uint32_t *major, uint32_t *minor)
+{
+    *major = version / 10000000;
+    *minor = version / 100000 % 100;
+}
+
+static const char *error_name(const struct gpu_library *library, int error)
+{
+    return library->api.hip_error_name(error);
+}
+
+/* "gfx90a" of "gfx90a:sramecc+:xnack-": our code objects are for any setting of those features. */
+static int arch(struct gpu_library *library, int device, struct gpu_info *out, struct err *err)
+{
+    _Alignas(16) char properties[PROPERTIES_ROOM] = {0};
+    bool new_layout = library->api.hip_properties_6 != NULL;
+    if (!new_layout && library->api.hip_properties == NULL)
+        return err_set(err, ERR_UNSUPPORTED, "%s has neither hipGetDevicePropertiesR0600 nor its older form",
+                       library->file);
+    int result = new_layout ? library->api.hip_properties_6(properties, device)
+                            : library->api.hip_properties(properties, device);
+    if (vendor_result(library,
+                      new_layout ? offsetof(struct vendor_api, hip_properties_6)
+                                 : offsetof(struct vendor_api, hip_properties),
+                      result, "the architecture", err) != 0)
+        return -1;
+    const char *name = properties + (new_layout ? ARCH_AT_ROCM_6 : ARCH_AT_ROCM_5);
+    size_t length = strnlen(name, ARCH_NAME_BYTES);
+    for (size_t i = 0; i < length; i++)
+        if (name[i] == ':')
+            length = i;
+    if (length < 4 || length >= sizeof out->arch || strncmp(name, "gfx", 3) != 0)
+        return err_set(err, ERR_UNSUPPORTED, "%s names the architecture of device %d '%.*s': not a gfx…",
+                       library->file, device, (int)(length < 32 ? length : 32), name);
+    memcpy(out->arch, name, length);
+    out->arch[length] = '\0';
+    return 0;
+}
+
+static int context_retain(struct gpu_context *context, struct err *err)
+{
+    return vendor_result(context->library, offsetof(struct vendor_api, hip_device_set),
+                         context->library->api.hip_device_set(context->device), "a context", err);
+}
+
+static void context_release(struct gpu_context *context)
+{
+    (void)context; /* the process's own, as long as it lives */
+}
+
+static int context_enter(const struct gpu_context *context)
+{
+    return context->library->api.hip_device_set(context->device);
+}
+
+static int peer_enable(const struct gpu_context *context, const struct gpu_context *peer)
+{
+    return context->library->api.hip_peer_enable(peer->device, 0);
+}
+
+static int graph_instantiate(struct gpu_context *context, void *graph, void **executable, struct err *err)
+{
+    int result = context->library->api.hip_graph_instantiate(executable, graph, NULL, NULL, 0);
+    return vendor_context_result(context, offsetof(struct vendor_api, hip_graph_instantiate), result,
+                                 "a recorded graph", err);
+}
+
+const struct vendor vendor_hip = {
+    .kind = "hip",
+    .environment = "MOTLEY_HIP_LIBRARY",
+    .files = files,
+    .symbols = symbols,
+    .symbol_count = sizeof symbols / sizeof *symbols,
+    .version_least = 50000000,
+    .least = "ROCm 5.0",
+    .attribute_warp = ATTRIBUTE_WARP_SIZE,
+    .attribute_shared = ATTRIBUTE_SHARED_PER_BLOCK,
+    .attribute_units = ATTRIBUTE_MULTIPROCESSOR_COUNT,
+    .attribute_clock = ATTRIBUTE_CLOCK_RATE,
+    .attribute_mode = ATTRIBUTE_COMPUTE_MODE,
+    .param_end = 3,
+    .jit_log = false,
+    .version_split = version_split,
+    .error_name = error_name,
+    .arch = arch,
+    .context_retain = context_retain,
+    .context_release = context_release,
+    .context_enter = context_enter,
+    .peer_enable = peer_enable,
+    .enter_at = offsetof(struct vendor_api, hip_device_set),
+    .peer_at = offsetof(struct vendor_api, hip_peer_enable),
+    .graph_instantiate = graph_instantiate,
+    .shared_allow = NULL,
+};
