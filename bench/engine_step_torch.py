@@ -62,10 +62,10 @@ def main():
     trained = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=1e-3, betas=(0.9, 0.95), eps=1e-8, weight_decay=0)
     batches = batches_of(sys.argv[3] if len(sys.argv) > 3 and sys.argv[3] != "-" else None, 49152)
-    total, tokens, best = 0.0, 0, 1e9
+    total, tokens, best, cpu = 0.0, 0, 1e9, 0.0
     for step in range(steps + 1):
         ids, labels, mask, real = batches[step % len(batches)]
-        begin = time.monotonic()
+        begin, cpu_begin = time.monotonic(), time.process_time()
         loss = model(input_ids=ids, attention_mask=mask, labels=labels).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(trained, 1.0)
@@ -74,8 +74,10 @@ def main():
         seconds = time.monotonic() - begin
         if step:
             total, tokens, best = total + seconds, tokens + real, min(best, seconds / real)
+            cpu += time.process_time() - cpu_begin
     print(json.dumps({"torch": torch.__version__, "threads": threads, "steps": steps, "loss": float(loss.detach()),
                       "tokens_per_s": round(tokens / total, 1), "tokens_per_s_best": round(1 / best, 1),
+                      "tokens_per_cpu_s": round(tokens / cpu, 1),
                       "vm_hwm_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}))
 
 
