@@ -586,8 +586,11 @@ static int launch(struct gpu_queue *queue, struct gpu_function *called, struct g
         blocks.y > 65535 || blocks.z > 65535)
         return err_set(err, ERR_INVALID, "kernel %s: blocks (%u, %u, %u), %u bytes of arguments",
                        called->name, blocks.x, blocks.y, blocks.z, args_bytes);
-    if (fault_now(queue->context, FAULT_LAUNCH))
-        return err_set(err, ERR_DEVICE_FAULT, "the launch of %s failed (as it was told)", called->name);
+    if (fault_now(queue->context, FAULT_LAUNCH)) {
+        err_set(err, ERR_DEVICE_FAULT, "the launch of %s failed (as it was told)", called->name);
+        context_fail(queue->context, err);
+        return -1;
+    }
     memcpy(command.args, args, args_bytes);
     return command_queue(queue, &command, err);
 }
