@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "agent/cards.h"
 #include "agent/config.h"
 #include "agent/enrol.h"
 #include "agent/feed.h"
@@ -258,6 +259,27 @@ static int worker_find(struct agent *agent, struct err *err)
     return file_path(agent->worker, sizeof(agent->worker), err, "%s", agent->options.worker);
 }
 
+/* Which cards there are, where somebody wants one or nobody said what to use. */
+static int cards_look(struct agent *agent, struct err *err)
+{
+    bool wanted = !agent->config.given;
+    for (uint32_t i = 0; i < agent->config.device_count; i++) {
+        wanted |= strcmp(agent->config.devices[i].kind, "cuda") == 0 ||
+                  strcmp(agent->config.devices[i].kind, "hip") == 0;
+    }
+    json_t *cards = wanted ? cards_ask(agent->worker, err) : NULL;
+    if (!wanted) {
+        return 0;
+    }
+    if (cards == NULL || agent_config_cards(&agent->config, cards, err) < 0) {
+        return -1;
+    }
+    return agent->config.device_count > 0
+               ? 0
+               : err_set(err, ERR_NOT_FOUND,
+                         "none of the devices named can be used: motley-worker --devices says why");
+}
+
 /* The id of this start: the wall clock in microseconds and 8 random bytes, in hex, greater than that of the
  * last start even where the clock went back. Who sends an older start's events again is found out by it. */
 static int boot_make(struct agent *agent, struct err *err)
@@ -491,6 +513,7 @@ static void agent_fini(struct agent *agent)
         close(agent->lock);
     }
     explicit_bzero(&agent->identity, sizeof(agent->identity));
+    agent_config_fini(&agent->config);
     free(agent);
 }
 
@@ -553,7 +576,8 @@ int agent_run(const struct agent_options *options, struct err *err)
     }
     agent->options.home = home;
     if (worker_find(agent, err) < 0 || boot_make(agent, err) < 0 || identity_make(agent, err) < 0 ||
-        (agent->past = past_open(home, err)) == NULL || groups_make(agent, err) < 0) {
+        cards_look(agent, err) < 0 || (agent->past = past_open(home, err)) == NULL ||
+        groups_make(agent, err) < 0) {
         goto out;
     }
     for (bool again = true; again;) {

@@ -8,14 +8,18 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "agent/cards.h"
 #include "agent/machine.h"
 #include "common/json.h"
 
 #define CACHE_LIMIT ((uint64_t)20 << 30)
 #define JOURNAL_LIMIT ((uint64_t)128 << 20)
 
-static const char *const kinds[] = {"cpu", NULL};
+enum kind { KIND_CPU, KIND_CUDA, KIND_HIP, KIND_EMULATED };
+static const char *const kinds[] = {"cpu", "cuda", "hip", "emulated", NULL};
 static const char *const isas[] = {"native", "avx512", "avx2", "sse42", NULL};
+static const char *const warps[] = {"warp32", "warp64", NULL};
+static const uint64_t EMULATED_MEMORY = (uint64_t)1 << 30;
 
 static bool name_valid(const char *name)
 {
@@ -55,25 +59,57 @@ static int isa_check(struct json_reader *reader, const char *isa)
     return 0;
 }
 
+/* The keys of a card; `isa` only of one that does not exist. */
+static void card_read(struct json_reader *reader, enum kind kind, uint32_t index, struct agent_device *device)
+{
+    const char *like = "";
+    int warp = 0;
+    device->threads = 1;
+    device->memory_limit_bytes = kind == KIND_EMULATED ? EMULATED_MEMORY : 0;
+    device->index = kind == KIND_EMULATED ? index : 0;
+    jr_u32(reader, "index", kind == KIND_EMULATED ? JR_OPTIONAL : JR_REQUIRED, 0, 255, &device->index);
+    jr_str(reader, "like", JR_OPTIONAL, 1, sizeof(device->like) - 1, &like);
+    if (kind == KIND_EMULATED) {
+        jr_choice(reader, "isa", JR_OPTIONAL, warps, &warp);
+    }
+    snprintf(device->like, sizeof(device->like), "%s", like);
+    snprintf(device->isa, sizeof(device->isa), "%s", kind == KIND_EMULATED ? warps[warp] : "native");
+}
+
+static void device_name(struct agent_config *config, struct agent_device *device, uint32_t number)
+{
+    char node[AGENT_NAME_SIZE], kind[sizeof(device->kind)]; /* 'config' may hold all three */
+    memcpy(node, config->name, sizeof(node));
+    memcpy(kind, device->kind, sizeof(kind));
+    snprintf(device->name, sizeof(device->name), "%s/%s%u", node, kind, number);
+}
+
 static int device_read(struct json_reader *reader, struct agent_config *config, uint32_t index)
 {
     struct agent_device *device = &config->devices[index];
     int kind = 0;
     int isa = 0;
-    device->threads = cpu_count();
-    device->memory_limit_bytes = memory_total_bytes() / 10 * 8;
     jr_choice(reader, "kind", JR_OPTIONAL, kinds, &kind);
-    jr_choice(reader, "isa", JR_OPTIONAL, isas, &isa);
-    jr_u32(reader, "threads", JR_OPTIONAL, 1, 1024, &device->threads);
-    jr_bytes(reader, "memory", JR_OPTIONAL, 1u << 20, (uint64_t)1 << 50, &device->memory_limit_bytes);
-    if (!reader->failed) {
-        isa_check(reader, isas[isa]);
-    }
     snprintf(device->kind, sizeof(device->kind), "%s", kinds[kind]);
-    snprintf(device->isa, sizeof(device->isa), "%s", isas[isa]);
-    char node[AGENT_NAME_SIZE]; /* 'config' holds both */
-    memcpy(node, config->name, sizeof(node));
-    snprintf(device->name, sizeof(device->name), "%s/%s%u", node, kinds[kind], index);
+    if (kind == KIND_CPU) {
+        device->threads = cpu_count();
+        device->memory_limit_bytes = memory_total_bytes() / 10 * 8;
+        jr_choice(reader, "isa", JR_OPTIONAL, isas, &isa);
+        jr_u32(reader, "threads", JR_OPTIONAL, 1, 1024, &device->threads);
+        snprintf(device->isa, sizeof(device->isa), "%s", isas[isa]);
+        if (!reader->failed) {
+            isa_check(reader, isas[isa]);
+        }
+    } else {
+        card_read(reader, (enum kind)kind, index, device);
+    }
+    jr_bytes(reader, "memory", JR_OPTIONAL, 1u << 20, (uint64_t)1 << 50, &device->memory_limit_bytes);
+    device_name(config, device, kind == KIND_CPU ? index : device->index);
+    for (uint32_t i = 0; i < index && !reader->failed; i++) {
+        if (strcmp(config->devices[i].name, device->name) == 0) {
+            jr_fail(reader, "index", "card %s stands there twice", device->name);
+        }
+    }
     return jr_finish(reader);
 }
 
@@ -84,6 +120,7 @@ static int devices_read(struct json_reader *reader, struct agent_config *config)
     if (found < 0) {
         return -1;
     }
+    config->given = found == 1;
     config->device_count = found == 1 ? (uint32_t)json_array_size(devices) : 1;
     json_t *none = found == 1 ? NULL : json_pack("[{}]");
     int result = 0;
@@ -145,10 +182,143 @@ int agent_config_read(const json_t *document, const char *fallback_host, struct 
     }
     jr_bytes(&reader, "cache", JR_OPTIONAL, 0, (uint64_t)1 << 50, &config->cache_limit_bytes);
     jr_bytes(&reader, "journal", JR_OPTIONAL, 1u << 20, (uint64_t)1 << 40, &config->journal_limit_bytes);
+    jr_array(&reader, "exclude", JR_OPTIONAL, 0, AGENT_DEVICES_MAX, &config->exclude);
     devices_read(&reader, config);
     int result = jr_finish(&reader);
     json_decref(empty);
     return result;
+}
+
+/* ---- cards ---- */
+
+static const char *text_of(const json_t *object, const char *key)
+{
+    const char *text = json_string_value(json_object_get(object, key));
+    return text != NULL ? text : "";
+}
+
+static bool card_excluded(const struct agent_config *config, const json_t *card)
+{
+    char number[48];
+    const json_t *item;
+    size_t i;
+    snprintf(number, sizeof(number), "%s:%lld", text_of(card, "kind"),
+             (long long)json_integer_value(json_object_get(card, "index")));
+    json_array_foreach((json_t *)config->exclude, i, item)
+    {
+        const char *name = json_string_value(item);
+        if (name != NULL && *name != '\0' &&
+            (strcmp(name, number) == 0 || strcmp(name, text_of(card, "uuid")) == 0 ||
+             strcmp(name, text_of(card, "pci")) == 0)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* A card of the list that is not to be used: why stands beside it. */
+static void card_refuse(json_t *card, const char *why)
+{
+    json_object_set_new(card, "usable", json_false());
+    json_object_set_new(card, "why", json_string(why));
+}
+
+/* Take a card as `device`. False: it is not used, and `card` says why. */
+static bool card_take(const struct agent_config *config, json_t *card, struct agent_device *device)
+{
+    struct err err;
+    if (card_excluded(config, card)) {
+        card_refuse(card, "the configuration excludes it");
+    } else if (json_is_true(json_object_get(card, "usable")) && card_lock(card, &err) < 0) {
+        card_refuse(card, err.text);
+    }
+    if (!json_is_true(json_object_get(card, "usable"))) {
+        return false;
+    }
+    uint64_t usable = card_memory_default(card);
+    if (device->memory_limit_bytes == 0) {
+        device->memory_limit_bytes = usable;
+    }
+    if (device->memory_limit_bytes > (uint64_t)json_integer_value(json_object_get(card, "memory_bytes")) ||
+        device->memory_limit_bytes < 1u << 20) {
+        char why[160];
+        snprintf(why, sizeof(why), "%lld of its %lld bytes are free, %llu were asked for",
+                 (long long)json_integer_value(json_object_get(card, "free_bytes")),
+                 (long long)json_integer_value(json_object_get(card, "memory_bytes")),
+                 (unsigned long long)device->memory_limit_bytes);
+        card_refuse(card, why);
+        return false;
+    }
+    if (device->like[0] == '\0') {
+        snprintf(device->like, sizeof(device->like), "%s", text_of(card, "name"));
+    }
+    snprintf(device->arch, sizeof(device->arch), "%s", text_of(card, "arch"));
+    json_object_set_new(card, "device", json_string(device->name));
+    return true;
+}
+
+/* Named devices: those that are there and can be used stay. */
+static void named_cards(struct agent_config *config, json_t *list)
+{
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < config->device_count; i++) {
+        struct agent_device device = config->devices[i];
+        bool real = strcmp(device.kind, "cuda") == 0 || strcmp(device.kind, "hip") == 0;
+        json_t *card = real ? (json_t *)cards_find(config->cards, device.kind, device.index) : NULL;
+        if (real && card == NULL) {
+            json_array_append_new(list, json_pack("{s:s, s:i, s:s, s:b, s:s}", "kind", device.kind, "index",
+                                                  (int)device.index, "device", device.name, "usable", 0,
+                                                  "why", "the driver shows no such card"));
+        } else if (!real || card_take(config, card, &device)) {
+            config->devices[kept++] = device;
+        }
+    }
+    config->device_count = kept;
+}
+
+static void found_cards(struct agent_config *config, json_t *list)
+{
+    json_t *card;
+    size_t i;
+    json_array_foreach(list, i, card)
+    {
+        struct agent_device device = {.threads = 1, .isa = "native"};
+        snprintf(device.kind, sizeof(device.kind), "%s", text_of(card, "kind"));
+        device.index = (uint32_t)json_integer_value(json_object_get(card, "index"));
+        if (strcmp(device.kind, "emulated") == 0) {
+            snprintf(device.isa, sizeof(device.isa), "%s", warps[0]);
+        }
+        device_name(config, &device, device.index);
+        if (config->device_count == AGENT_DEVICES_MAX) {
+            card_refuse(card, "an agent has at most 64 devices");
+        } else if (card_take(config, card, &device)) {
+            config->devices[config->device_count++] = device;
+        }
+    }
+}
+
+int agent_config_cards(struct agent_config *config, json_t *cards, struct err *err)
+{
+    json_t *list = json_object_get(cards, "cards");
+    config->cards = cards;
+    if (list == NULL) {
+        return err_set(err, ERR_INTERNAL, "a list of cards without cards");
+    }
+    if (config->given) {
+        named_cards(config, list);
+    } else {
+        found_cards(config, list);
+    }
+    json_t *card;
+    size_t i;
+    json_array_foreach(list, i, card) json_object_del(card, "free_bytes"); /* an inventory is stable */
+    return 0;
+}
+
+void agent_config_fini(struct agent_config *config)
+{
+    json_decref(config->cards);
+    config->cards = NULL;
 }
 
 int agent_own_host(const char *url, char host[256], struct err *err)

@@ -1,9 +1,30 @@
 #include "agent/inventory.h"
 
+#include <stdbool.h>
 #include <string.h>
 
 #include "agent/config.h"
 #include "agent/machine.h"
+
+/* A device: stable, since what was measured is good for one description. */
+static json_t *device_describe(const struct agent_device *device, const char *cpu)
+{
+    bool card = strcmp(device->kind, "cpu") != 0;
+    const char *effective = device->arch[0] != '\0'              ? device->arch
+                            : strcmp(device->isa, "native") == 0 ? isa_native()
+                                                                 : device->isa;
+    json_t *described =
+        json_pack("{s:s, s:s, s:I, s:s, s:s, s:s, s:I}", "name", device->name, "kind", device->kind,
+                  "threads", (json_int_t)device->threads, "isa", device->isa, "isa_effective", effective,
+                  "cpu", cpu, "memory_limit_bytes", (json_int_t)device->memory_limit_bytes);
+    if (card && described != NULL) {
+        json_object_set_new(described, "index", json_integer(device->index));
+        if (device->like[0] != '\0') {
+            json_object_set_new(described, "like", json_string(device->like));
+        }
+    }
+    return described;
+}
 
 json_t *inventory_make(const struct agent_config *config, struct err *err)
 {
@@ -12,17 +33,15 @@ json_t *inventory_make(const struct agent_config *config, struct err *err)
     const char *model = machine_cpu(cpu);
     json_t *devices = json_array();
     for (uint32_t i = 0; i < config->device_count; i++) {
-        const struct agent_device *device = &config->devices[i];
-        const char *effective = strcmp(device->isa, "native") == 0 ? isa_native() : device->isa;
-        json_array_append_new(devices,
-                              json_pack("{s:s, s:s, s:I, s:s, s:s, s:s, s:I}", "name", device->name, "kind",
-                                        device->kind, "threads", (json_int_t)device->threads, "isa",
-                                        device->isa, "isa_effective", effective, "cpu", model,
-                                        "memory_limit_bytes", (json_int_t)device->memory_limit_bytes));
+        json_array_append_new(devices, device_describe(&config->devices[i], model));
     }
     json_t *all = json_pack("{s:s, s:I, s:I, s:s, s:s, s:o, s:o}", "machine_id", machine_id(id), "cores",
                             (json_int_t)cpu_count(), "memory_bytes", (json_int_t)memory_total_bytes(), "isa",
                             isa_native(), "cpu", model, "gpus", machine_gpus(), "devices", devices);
+    if (all != NULL && config->cards != NULL) {
+        json_object_set(all, "cards", json_object_get(config->cards, "cards"));
+        json_object_set(all, "drivers", json_object_get(config->cards, "drivers"));
+    }
     if (all == NULL) {
         err_set(err, ERR_NOMEM, "no memory for the inventory");
     }

@@ -233,6 +233,8 @@ void supervisor_acked(struct supervisor *supervisor)
 
 /* ---- starting ---- */
 
+static const uint64_t CARD_HOST_BYTES = (uint64_t)16 << 30;
+
 static const char *core_type(const char *isa)
 {
     return strcmp(isa, "avx512") == 0  ? "SKYLAKEX"
@@ -258,14 +260,14 @@ static json_t *document_make(const struct supervisor *supervisor, const struct p
     snprintf(listen, sizeof(listen), "%s:0", host);
     snprintf(cache, sizeof(cache), "%s/cache", supervisor->home);
     json_t *local = json_pack(
-        "{s:{s:s, s:s, s:s, s:I, s:I}, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s?, s:s, s:s, s:I}", "device",
-        "name", device->name, "kind", device->kind, "isa", device->isa, "threads",
-        (json_int_t)device->threads, "memory_limit_bytes", (json_int_t)device->memory_limit_bytes, "listen",
-        listen, "advertise", supervisor->config->host, "identity", identity->certificate.identity, "cert",
-        identity->cert_file, "key", identity->key_file, "ca", identity->ca_file, "api", identity->api,
-        "api_ca", strncmp(identity->api, "https", 5) == 0 ? identity->ca_file : NULL, "token",
-        identity->token, "cache", cache, "cache_limit_bytes",
-        (json_int_t)supervisor->config->cache_limit_bytes);
+        "{s:{s:s, s:s, s:s, s:I, s:I, s:I}, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s?, s:s, s:s, s:I}",
+        "device", "name", device->name, "kind", device->kind, "isa", device->isa, "threads",
+        (json_int_t)device->threads, "memory_limit_bytes", (json_int_t)device->memory_limit_bytes, "index",
+        (json_int_t)device->index, "listen", listen, "advertise", supervisor->config->host, "identity",
+        identity->certificate.identity, "cert", identity->cert_file, "key", identity->key_file, "ca",
+        identity->ca_file, "api", identity->api, "api_ca",
+        strncmp(identity->api, "https", 5) == 0 ? identity->ca_file : NULL, "token", identity->token, "cache",
+        cache, "cache_limit_bytes", (json_int_t)supervisor->config->cache_limit_bytes);
     json_t *document = local == NULL ? NULL : json_copy((json_t *)(uintptr_t)message);
     if (document == NULL || json_object_set_new(document, "local", local) < 0) {
         json_decref(document);
@@ -274,14 +276,23 @@ static json_t *document_make(const struct supervisor *supervisor, const struct p
     return document;
 }
 
+/* What a device's own limit means for its worker's memory in the host: a card has its own, and its worker
+ * may hold in the host what it stages and what a checkpoint's parts take. */
+static uint64_t place_host_bytes(const struct agent_device *device)
+{
+    bool card = strcmp(device->kind, "cuda") == 0 || strcmp(device->kind, "hip") == 0;
+    return card ? CARD_HOST_BYTES : device->memory_limit_bytes;
+}
+
 static int work_start(struct supervisor *supervisor, struct place *place, const struct child_work *work,
                       const json_t *message, struct err *err)
 {
-    char dir[PATH_SIZE], threads[48], omp[48], isa[40], core[48], group[4096];
+    char dir[PATH_SIZE], threads[48], omp[48], isa[48], core[48], group[4096];
     const char *type = core_type(place->device->isa);
     snprintf(threads, sizeof(threads), "OPENBLAS_NUM_THREADS=1"); /* the engine cuts the work itself */
     snprintf(omp, sizeof(omp), "OMP_NUM_THREADS=%u", place->device->threads);
-    snprintf(isa, sizeof(isa), "MOTLEY_ISA=%s", place->device->isa);
+    bool cpu = strcmp(place->device->kind, "cpu") == 0; /* "warp32" is no matter of the CPU's kernels */
+    snprintf(isa, sizeof(isa), "MOTLEY_ISA=%s", cpu ? place->device->isa : "native");
     snprintf(core, sizeof(core), "OPENBLAS_CORETYPE%s%s", type == NULL ? "" : "=", type == NULL ? "" : type);
     const char *env[] = {threads, omp, isa, core, NULL};
     int made = work->run >= 0
@@ -291,7 +302,7 @@ static int work_start(struct supervisor *supervisor, struct place *place, const 
                                work->request, (unsigned)(place - supervisor->places));
     made = made < 0 ? -1
                     : groups_worker(supervisor->groups, (uint32_t)(place - supervisor->places),
-                                    place->device->memory_limit_bytes, group, err);
+                                    place_host_bytes(place->device), group, err);
     json_t *document = made < 0 ? NULL : document_make(supervisor, place, message);
     if (document == NULL) {
         return made < 0 ? -1 : err_set(err, ERR_NOMEM, "no memory for an assignment");

@@ -43,7 +43,7 @@ enum mem_purpose {
 
 /* Functions that name no queue use the first. The others are for a thread that moves tensors: beside copies
  * every device runs OP_ADD, OP_CAST and OP_COPY on them. */
-enum device_queue { QUEUE_COMPUTE, QUEUE_IN, QUEUE_OUT, DEVICE_QUEUES };
+enum device_queue { DEVICE_COMPUTE, DEVICE_IN, DEVICE_OUT, DEVICE_QUEUES };
 
 struct device;
 struct buffer;
@@ -145,7 +145,7 @@ bool event_done(const struct event *event);
 /* What is queued on `queue` from now on begins after the event, without the host waiting. */
 int queue_wait(enum device_queue queue, struct event *event, struct err *err);
 
-/* A pass: what is queued on QUEUE_COMPUTE until its end, which a device may record and run again as a whole.
+/* A pass: what is queued on DEVICE_COMPUTE until its end, which a device may record and run again as a whole.
  * For equal keys (not 0; 0: nothing is kept) everything between must be equal: ops, operands, host addresses.
  * *replayed: the device has queued it again as it was; then nothing is to be queued, and there is no end. */
 int device_pass_begin(struct device *device, uint64_t key, bool *replayed, struct err *err);

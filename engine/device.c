@@ -414,25 +414,25 @@ int buffer_copy_on(enum device_queue queue, struct buffer *dst, uint64_t dst_at,
 
 int buffer_write(struct buffer *buffer, uint64_t at, const void *src, uint64_t bytes, struct err *err)
 {
-    return buffer_write_on(QUEUE_COMPUTE, buffer, at, src, bytes, err);
+    return buffer_write_on(DEVICE_COMPUTE, buffer, at, src, bytes, err);
 }
 
 int buffer_read(struct buffer *buffer, uint64_t at, void *dst, uint64_t bytes, struct err *err)
 {
-    return buffer_read_on(QUEUE_COMPUTE, buffer, at, dst, bytes, err);
+    return buffer_read_on(DEVICE_COMPUTE, buffer, at, dst, bytes, err);
 }
 
 int buffer_copy(struct buffer *dst, uint64_t dst_at, struct buffer *src, uint64_t src_at, uint64_t bytes,
                 struct err *err)
 {
-    return buffer_copy_on(QUEUE_COMPUTE, dst, dst_at, src, src_at, bytes, err);
+    return buffer_copy_on(DEVICE_COMPUTE, dst, dst_at, src, src_at, bytes, err);
 }
 
 int buffer_zero(struct buffer *buffer, uint64_t at, uint64_t bytes, struct err *err)
 {
     if (range_check(buffer, at, bytes, "zeroing", err) != 0)
         return -1;
-    return bytes == 0 ? 0 : buffer->device->backend->buffer->zero(QUEUE_COMPUTE, buffer, at, bytes, err);
+    return bytes == 0 ? 0 : buffer->device->backend->buffer->zero(DEVICE_COMPUTE, buffer, at, bytes, err);
 }
 
 int event_create(struct device *device, struct event **out, struct err *err)
@@ -465,7 +465,7 @@ int event_record_on(enum device_queue queue, struct event *event, struct err *er
 
 int event_record(struct event *event, struct err *err)
 {
-    return event_record_on(QUEUE_COMPUTE, event, err);
+    return event_record_on(DEVICE_COMPUTE, event, err);
 }
 
 int event_wait(struct event *event, uint64_t timeout_ns, struct err *err)

@@ -12,11 +12,14 @@ static struct block_state *head_block(const struct stage *stage)
     return stage_block(stage, stage->config.layers + 1);
 }
 
-/* The head's matrix: its own, or the embedding's. */
+/* The head's matrix: its own, or the embedding's, or the copy of that. */
 static const struct block_state *matrix_block(const struct stage *stage, const struct layer_tensor **matrix)
 {
-    const struct block_state *block = stage->layout.shares_table ? stage_block(stage, 0) : head_block(stage);
-    *matrix = &block->tensors->list[stage->layout.shares_table ? 0 : HEAD_MATRIX];
+    const struct footprint *l = &stage->layout;
+    const struct block_state *block = l->shares_table   ? stage_block(stage, 0)
+                                      : l->copies_table ? &stage->table
+                                                        : head_block(stage);
+    *matrix = &block->tensors->list[l->shares_table || l->copies_table ? 0 : HEAD_MATRIX];
     return block;
 }
 

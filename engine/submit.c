@@ -35,7 +35,7 @@ bool op_supports(const struct device *device, const struct op *op)
 
 int op_submit(struct device *device, const struct op *op, struct err *err)
 {
-    return op_submit_on(QUEUE_COMPUTE, device, op, err);
+    return op_submit_on(DEVICE_COMPUTE, device, op, err);
 }
 
 int op_submit_on(enum device_queue queue, struct device *device, const struct op *op, struct err *err)
@@ -50,7 +50,7 @@ int op_submit_on(enum device_queue queue, struct device *device, const struct op
     if (!op_supports(device, &full))
         return err_set(err, ERR_UNSUPPORTED, "device %s does not support op %s with these types or sizes",
                        device->name, op_name(op->kind));
-    if (queue != QUEUE_COMPUTE && op->kind != OP_ADD && op->kind != OP_CAST && op->kind != OP_COPY)
+    if (queue != DEVICE_COMPUTE && op->kind != OP_ADD && op->kind != OP_CAST && op->kind != OP_COPY)
         return err_set(err, ERR_UNSUPPORTED, "device %s runs op %s on its compute queue alone", device->name,
                        op_name(op->kind));
     return device->backend->op->submit(queue, device, &full, err);

@@ -10,8 +10,8 @@
 #include "common/json.h"
 #include "common/planners.h"
 
-static const char *const device_kinds[] = {"cpu", NULL};
-static const char *const device_isas[] = {"native", "avx512", "avx2", "sse42", NULL};
+static const char *const device_kinds[] = {"cpu", "cuda", "hip", "emulated", NULL};
+static const char *const device_isas[] = {"native", "avx512", "avx2", "sse42", "warp32", "warp64", NULL};
 
 static bool is_loopback(const char *host)
 {
@@ -40,10 +40,14 @@ static json_t *device_read(struct json_reader *r)
     int kind = 0;
     int isa = 0;
     uint32_t threads = 1;
+    uint32_t index = 0;
     uint64_t memory = 0;
+    const char *like = NULL;
     jr_choice(r, "kind", JR_OPTIONAL, device_kinds, &kind);
     jr_choice(r, "isa", JR_OPTIONAL, device_isas, &isa);
     jr_u32(r, "threads", JR_OPTIONAL, 1, 1024, &threads);
+    jr_u32(r, "index", JR_OPTIONAL, 0, 255, &index);
+    jr_str(r, "like", JR_OPTIONAL, 1, 127, &like);
     jr_bytes(r, "memory", JR_OPTIONAL, (uint64_t)1 << 20, (uint64_t)1 << 50, &memory);
     return jr_finish(r) < 0 ? NULL : json_deep_copy(r->object);
 }

@@ -43,15 +43,20 @@ struct footprint_options {
     uint32_t slots;                  /* micro-batches in flight, ≥ 1 */
     uint32_t tokens, rows, labelled; /* most of a micro-batch */
     uint32_t positions;              /* of the rotary table */
+    /* Blocks [outside_begin, outside_end), of these, whose frozen or trained areas somebody else keeps */
+    uint32_t outside_begin, outside_end;
+    bool outside_frozen, outside_trained;
+    bool moments_on_host; /* on the device is room for the largest block's */
 };
 
 /* One place for a micro-batch: its description, layer inputs, what layers save, the head's gradient. */
 struct footprint_slot {
     uint64_t ids, positions, row_ids, row_start, label_index, targets, meta_bytes;
-    uint64_t x, x_stride; /* of inputs[layer] */
-    uint64_t saves;       /* of the first layer; bytes_saved() of a layer further on the next */
-    uint64_t head;        /* [labelled, hidden] */
-    uint64_t router;      /* counts, then sums: f32 [2][rows, experts]; models with experts, training */
+    uint64_t x, x_stride;           /* of inputs[layer] */
+    uint64_t middle, middle_stride; /* of what enters each layer's FFN: parts of layers with recompute */
+    uint64_t saves;                 /* of the first layer; bytes_saved() of a layer further on the next */
+    uint64_t head;                  /* [labelled, hidden] */
+    uint64_t router; /* counts, then sums: f32 [2][rows, experts]; models with experts, training */
     uint64_t bytes;
 };
 
@@ -69,6 +74,8 @@ struct footprint {
     uint32_t layer_begin, layers;        /* transformer layers from 0; how many of them */
     uint32_t tokens;                     /* rounded up to LAYER_TOKENS_UNIT */
     bool has_embedding, has_head, shares_table;
+    bool copies_table; /* a tied embedding that is trained is kept with block 0, elsewhere: a copy of it, and
+                          its gradient, are here for the head */
     struct footprint_slot slot;
     bool saves; /* slots hold what layers save */
     bool split;
@@ -76,9 +83,11 @@ struct footprint {
     struct footprint_workspace workspace;
     uint32_t head_rows; /* labelled positions whose logits are held at once */
     uint64_t rope_bytes, scalar_bytes;
+    uint64_t table_bytes; /* of the copied table's values; training, as many again of its gradient */
     uint32_t parameters;
     /* Sums of buffers as they are counted, by purpose */
     uint64_t weights, adapters, optimizer, activations, buffers;
+    uint64_t host; /* beside them, of host memory: moments_on_host */
 };
 
 enum { FOOTPRINT_GRANULE = 4096 };

@@ -1,5 +1,8 @@
 #include "model/nf4.h"
 
+#define LANES 4
+#include "model/nf4_blocks.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -24,9 +27,13 @@ const float nf4_table[16] = {
     1.0f,
 };
 
-enum { LANES = 4 };
-typedef float lanes __attribute__((vector_size(4 * LANES)));
-typedef int32_t ints __attribute__((vector_size(4 * LANES)));
+_Static_assert((int)BLOCK_VALUES == (int)NF4_BLOCK, "vectors go over the format's blocks");
+
+static void bounds_init(float bounds[BOUNDS])
+{
+    for (int c = 0; c < BOUNDS; c++)
+        bounds[c] = (nf4_table[c] + nf4_table[c + 1]) / 2.0f;
+}
 
 static float largest(const float *x, uint64_t n)
 {
@@ -36,36 +43,6 @@ static float largest(const float *x, uint64_t n)
     return max;
 }
 
-static float largest_of_block(const float *x)
-{
-    float found[LANES];
-    ints max = {0}; /* magnitudes rise with their bits */
-    for (int i = 0; i < NF4_BLOCK; i += LANES) {
-        ints v;
-        memcpy(&v, x + i, sizeof v);
-        v &= 0x7fffffff;
-        max = (v & (v > max)) | (max & (v <= max));
-    }
-    memcpy(found, &max, sizeof found);
-    return largest(found, LANES);
-}
-
-/* The code of each of scaled[NF4_BLOCK], in [-1, 1]: how many of the midpoints of the table lie below it. */
-static void codes_of_block(const float *scaled, uint8_t *codes)
-{
-    int32_t q[NF4_BLOCK];
-    for (int i = 0; i < NF4_BLOCK; i += LANES) {
-        lanes v;
-        ints count = {0};
-        memcpy(&v, scaled + i, sizeof v);
-        for (int c = 0; c < 15; c++)
-            count -= v > (nf4_table[c] + nf4_table[c + 1]) / 2.0f - (lanes){0};
-        memcpy(q + i, &count, sizeof count);
-    }
-    for (int i = 0; i < NF4_BLOCK / 2; i++)
-        codes[i] = (uint8_t)(q[2 * i] << 4 | q[2 * i + 1]);
-}
-
 static float clamped(float x)
 {
     return !(x > -1.0f) ? -1.0f : x < 1.0f ? x : 1.0f;
@@ -73,30 +50,29 @@ static float clamped(float x)
 
 /* A short last block differs: its scale is never below 1e-38, and its values are divided by it, not
  * multiplied by its inverse. */
-static void quantise_rest(const float *values, uint64_t count, uint8_t *codes, float *absmax)
+static void quantise_rest(const float *bounds, const float *values, uint64_t count, uint8_t *codes,
+                          float *absmax)
 {
     float scaled[NF4_BLOCK] = {0};
     uint8_t all[NF4_BLOCK / 2];
     *absmax = fmaxf(largest(values, count), 1e-38f);
     for (uint64_t i = 0; i < count; i++)
         scaled[i] = clamped(values[i] / *absmax);
-    codes_of_block(scaled, all);
+    codes_of_block(bounds, scaled, 1.0f, all);
     memcpy(codes, all, nf4_code_bytes(count));
 }
 
 void nf4_quantise(const float *values, uint64_t count, uint8_t *codes, float *absmax)
 {
     uint64_t full = count / NF4_BLOCK;
-    for (uint64_t block = 0; block < full; block++) {
-        const float *x = values + block * NF4_BLOCK;
-        float scaled[NF4_BLOCK], max = largest_of_block(x), inverse = 1.0f / fmaxf(max, 1e-38f);
-        for (int i = 0; i < NF4_BLOCK; i++)
-            scaled[i] = clamped(x[i] * inverse);
-        codes_of_block(scaled, codes + block * (NF4_BLOCK / 2));
-        absmax[block] = max;
-    }
+    float bounds[BOUNDS];
+    bounds_init(bounds);
+    if (__builtin_cpu_supports("avx2"))
+        nf4_blocks_avx2(bounds, values, full, codes, absmax);
+    else
+        quantise_blocks(bounds, values, full, codes, absmax);
     if (count % NF4_BLOCK != 0)
-        quantise_rest(values + full * NF4_BLOCK, count % NF4_BLOCK, codes + full * (NF4_BLOCK / 2),
+        quantise_rest(bounds, values + full * NF4_BLOCK, count % NF4_BLOCK, codes + full * (NF4_BLOCK / 2),
                       absmax + full);
 }
 
@@ -142,27 +118,32 @@ static float cascade_sum(const float *x, uint64_t count)
     return total;
 }
 
+enum { NESTED_PLACES = 65536 };
+
 /* bitsandbytes looks a value in [-1, 1] up in a table of 65536 places, each of which has the code that its
  * grid point is nearest to; so values near 0 fall together. */
-static uint8_t nested_code(const float *map, float value)
+static void nested_table(const float *map, uint8_t *table)
 {
-    int place = (int)fmaf((value + 1.0f) * 0.5f, 65535.0f, 0.5f);
-    float grid = 2.0f * (float)place / 65535.0f - 1.0f;
-    int low = 0, high = DYNAMIC_MAP_SIZE - 1; /* the first whose midpoint to the next is not below grid */
-    while (low < high) {
-        int middle = (low + high) / 2;
-        if (grid > (map[middle] + map[middle + 1]) * 0.5f)
-            low = middle + 1;
-        else
-            high = middle;
+    int code = 0; /* the first whose midpoint to the next is not below the grid point */
+    for (int place = 0; place < NESTED_PLACES; place++) {
+        float grid = 2.0f * (float)place / 65535.0f - 1.0f;
+        while (code < DYNAMIC_MAP_SIZE - 1 && grid > (map[code] + map[code + 1]) * 0.5f)
+            code++;
+        table[place] = (uint8_t)code;
     }
-    return (uint8_t)low;
+}
+
+static uint8_t nested_code(const uint8_t *table, float value)
+{
+    return table[(int)fmaf((value + 1.0f) * 0.5f, 65535.0f, 0.5f)];
 }
 
 void nf4_nest(const float *absmax, uint64_t blocks, uint8_t *codes, float *scales)
 {
     float map[DYNAMIC_MAP_SIZE], mean = blocks == 0 ? 0 : cascade_sum(absmax, blocks) / (float)blocks;
+    uint8_t table[NESTED_PLACES];
     dynamic_map(true, map);
+    nested_table(map, table);
     *scales++ = mean;
     for (uint64_t begin = 0; begin < blocks; begin += NF4_NESTED_BLOCK) {
         uint64_t n = blocks - begin < NF4_NESTED_BLOCK ? blocks - begin : NF4_NESTED_BLOCK;
@@ -174,7 +155,7 @@ void nf4_nest(const float *absmax, uint64_t blocks, uint8_t *codes, float *scale
         if (max == 0.0f)
             memset(codes + begin, 0, n);
         for (uint64_t i = 0; i < n && max != 0.0f; i++)
-            codes[begin + i] = nested_code(map, clamped(rest[i] * inverse));
+            codes[begin + i] = nested_code(table, clamped(rest[i] * inverse));
     }
 }
 

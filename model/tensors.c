@@ -401,13 +401,38 @@ static uint64_t stored_row(const struct model_tensor *t, uint64_t row)
     return head * head_dim + within % (head_dim / 2) * 2 + within / (head_dim / 2);
 }
 
-int model_tensor_read_f32(struct model *model, const struct model_tensor *tensor, uint64_t row_begin,
-                          uint64_t row_end, float *dst, struct err *err)
+static int rows_check(const struct model_tensor *tensor, uint64_t row_begin, uint64_t row_end,
+                      struct err *err)
 {
     if (row_begin > row_end || row_end > tensor->rows)
         return err_set(err, ERR_INTERNAL, "rows %llu..%llu of tensor \"%s\" of %llu rows",
                        (unsigned long long)row_begin, (unsigned long long)row_end, tensor->name,
                        (unsigned long long)tensor->rows);
+    return 0;
+}
+
+int model_tensor_read_packed(struct model *model, const struct model_tensor *tensor, uint64_t row_begin,
+                             uint64_t row_end, uint8_t *dst, struct err *err)
+{
+    if (rows_check(tensor, row_begin, row_end, err) < 0)
+        return -1;
+    uint64_t row_bytes =
+        tensor->cols / tensor_type_block(tensor->type) * tensor_type_block_bytes(tensor->type);
+    uint64_t rows = tensor->permuted_heads ? 1 : row_end - row_begin;
+    int status = 0;
+    for (uint64_t row = row_begin; status == 0 && row < row_end; row += rows) {
+        uint64_t stored = tensor->permuted_heads ? stored_row(tensor, row) : row;
+        status = model_source_read(model->source, tensor->file, tensor->offset + stored * row_bytes,
+                                   (size_t)(rows * row_bytes), dst + (row - row_begin) * row_bytes, err);
+    }
+    return status < 0 ? err_wrap(err, "tensor \"%s\"", tensor->name) : 0;
+}
+
+int model_tensor_read_f32(struct model *model, const struct model_tensor *tensor, uint64_t row_begin,
+                          uint64_t row_end, float *dst, struct err *err)
+{
+    if (rows_check(tensor, row_begin, row_end, err) < 0)
+        return -1;
     int status = 0;
     if (!tensor->permuted_heads)
         status = read_rows(model, tensor, row_begin, row_end - row_begin, dst, err);

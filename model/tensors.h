@@ -62,6 +62,11 @@ const struct model_tensor *model_tensor_find(const struct model *model, const ch
 int model_tensor_read_f32(struct model *model, const struct model_tensor *tensor, uint64_t row_begin,
                           uint64_t row_end, float *dst, struct err *err);
 
+/* Read the bytes of rows [row_begin, row_end) as the file has them, in
+ * Hugging Face's row order. offset_added is not looked at. */
+int model_tensor_read_packed(struct model *model, const struct model_tensor *tensor, uint64_t row_begin,
+                             uint64_t row_end, uint8_t *dst, struct err *err);
+
 /* True when the model's bits are bf16 or fp16 already (a base kept in bf16 then loses nothing for BF16). */
 bool model_tensor_is_16bit(const struct model_tensor *tensor);
 

@@ -48,21 +48,50 @@ static uint64_t meant_bytes(const struct plan *plan, uint32_t rank, const struct
     return all ? state_bytes(plan, rank) : (state_bytes(plan, rank) + mine - 1) / mine * meant;
 }
 
+/* Of the table that heads on other ranks copy: their places for it say. */
+static uint64_t table_bytes(const struct plan *plan)
+{
+    for (uint32_t r = 0; r < plan->rank_count; r++)
+        for (uint32_t s = 0; plan->ranks[r].copies_tied && s < plan->ranks[r].slot_count; s++) {
+            const struct plan_slot *slot = &plan->ranks[r].slots[s];
+            if (slot->kind == SLOT_GATHERED && slot->block_begin == 0 && slot->block_end == 1)
+                return slot->bytes_bound;
+        }
+    return 0;
+}
+
+/* Of one instruction, at most. */
+static uint64_t instr_bytes(const struct plan *plan, uint32_t rank, const struct instr *x)
+{
+    const struct plan_rank *me = &plan->ranks[rank];
+    int32_t slot = x->slot_in >= 0 ? x->slot_in : x->slot_out;
+    bool kept = x->op == OP_ALL_GATHER || x->op == OP_REDUCE_SCATTER,
+         plain = x->op == OP_ALL_REDUCE || x->op == OP_REDUCE || x->op == OP_BROADCAST;
+    if ((!kept && !plain) || slot < 0 || (uint32_t)slot >= me->slot_count || x->group < 0 ||
+        (uint32_t)x->group >= plan->group_count ||
+        (me->slots[slot].kind != SLOT_GRADIENTS && me->slots[slot].kind != SLOT_PARAMETERS))
+        return 0;
+    bool table = kept || (x->block_begin == 0 && x->block_end == 1);
+    uint64_t bytes = table ? table_bytes(plan) : meant_bytes(plan, rank, x),
+             members = plan->groups[x->group].rank_count;
+    if (x->op == OP_BROADCAST || x->op == OP_ALL_GATHER)
+        return bytes;
+    if (x->op == OP_ALL_REDUCE && members > 1)
+        return bytes + (bytes + members - 1) / members;
+    return 3 * bytes; /* the root's own, the sum, and what came */
+}
+
 static uint64_t collective_bytes(const struct plan *plan, uint32_t rank)
 {
     const struct plan_rank *me = &plan->ranks[rank];
-    uint64_t bytes = 0;
-    for (int kind = 0; kind < PROGRAM_KINDS; kind++)
-        for (uint32_t i = 0; i < me->programs[kind].instr_count; i++) {
-            const struct instr *x = &me->programs[kind].instrs[i];
-            int32_t slot = x->slot_in >= 0 ? x->slot_in : x->slot_out;
-            bool collective = x->op == OP_ALL_REDUCE || x->op == OP_REDUCE || x->op == OP_BROADCAST;
-            if (!collective || slot < 0 || (uint32_t)slot >= me->slot_count)
-                continue;
-            if (me->slots[slot].kind == SLOT_GRADIENTS || me->slots[slot].kind == SLOT_PARAMETERS)
-                bytes += 3 * meant_bytes(plan, rank, x);
-        }
-    return bytes;
+    uint64_t most = 0;
+    for (int kind = 0; kind < PROGRAM_KINDS; kind++) {
+        uint64_t bytes = 0;
+        for (uint32_t i = 0; i < me->programs[kind].instr_count; i++)
+            bytes += instr_bytes(plan, rank, &me->programs[kind].instrs[i]);
+        most = bytes > most ? bytes : most;
+    }
+    return most;
 }
 
 /* Σ P of the ranks at and below a position of group 0's tree: p's children are 2p + 1 and 2p + 2, so a

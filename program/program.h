@@ -275,7 +275,7 @@ struct plan_rank {
     double state_share; /* of the trained state kept here, 0..1: Σ over ranks = 1; each replica of all of
                            a stage's state has 1 */
     bool owns_tied;     /* it owns the embedding that the head shares */
-    bool copies_tied;   /* it holds a copy of it, updated by BROADCAST after STEP */
+    bool copies_tied; /* it holds a copy of it, updated by BROADCAST after STEP, or gathered anew each time */
     uint32_t expert_count;
     struct plan_experts *experts;
     bool recompute;  /* its FORWARDs carry INSTR_RECOMPUTE */
@@ -321,7 +321,7 @@ struct plan {
     uint32_t rows_bound;   /* most rows a micro-batch holds */
     uint32_t labelled_bound; /* most labelled tokens a micro-batch may hold */
     uint32_t sequence_bound; /* longest row in tokens, samples (prompt and answer) included */
-    bool trains_embedding;   /* full fine-tuning: gradients go down to block 0's table */
+    bool trains_embedding; /* gradients go down to block 0's table, and where it is tied come from the head */
     uint32_t rank_count;
     struct plan_rank *ranks;
     uint32_t group_count;

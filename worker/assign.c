@@ -70,6 +70,7 @@ int local_read(const json_t *message, struct local_part *local, struct err *err)
     jr_str(&device, "kind", JR_OPTIONAL, 1, 64, &local->kind);
     jr_str(&device, "isa", JR_OPTIONAL, 1, 64, &local->isa);
     jr_u32(&device, "threads", JR_OPTIONAL, 1, 64, &local->threads);
+    jr_u32(&device, "index", JR_OPTIONAL, 0, 255, &local->index);
     jr_bytes(&device, "memory_limit_bytes", JR_OPTIONAL, 0, BYTES_MAX, &local->memory_limit_bytes);
     jr_str(&reader, "listen", JR_OPTIONAL, 1, 255, &local->listen);
     jr_str(&reader, "advertise", JR_OPTIONAL, 1, 255, &local->advertise);

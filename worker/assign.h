@@ -19,7 +19,8 @@
 /* What the agent adds: this node and this device. */
 struct local_part {
     const char *device;             /* "left/cpu0" */
-    const char *kind;               /* "cpu" */
+    const char *kind;               /* "cpu", "cuda", "hip", "emulated" */
+    uint32_t index;                 /* of a card */
     const char *isa;                /* or NULL: MOTLEY_ISA */
     uint32_t threads;               /* 1..64 */
     uint64_t memory_limit_bytes;    /* 0: none */

@@ -1,4 +1,5 @@
-/* motley-worker --socket PATH --dir DIR: one process, one device, one rank. Started by the agent. */
+/* motley-worker --socket PATH --dir DIR: one process, one device, one rank. Started by the agent.
+ * motley-worker --devices: the cards of this machine, as JSON, for the agent and for people. */
 #include <getopt.h>
 #include <malloc.h>
 #include <signal.h>
@@ -6,6 +7,7 @@
 #include <string.h>
 
 #include "common/log.h"
+#include "engine/gpu/cards.h"
 #include "worker/worker.h"
 
 enum { MMAP_BYTES = 512 << 10, ARENAS = 2 };
@@ -28,10 +30,21 @@ static void catch_signals(void)
     sigaction(SIGPIPE, &action, NULL);
 }
 
+static int print_cards(void)
+{
+    struct err err;
+    json_t *cards = gpu_cards(&err);
+    int status = cards != NULL && json_dumpf(cards, stdout, JSON_INDENT(1)) == 0 && puts("") >= 0 ? 0 : 1;
+    json_decref(cards);
+    return status;
+}
+
 int main(int argc, char **argv)
 {
-    static const struct option names[] = {
-        {"socket", required_argument, NULL, 's'}, {"dir", required_argument, NULL, 'd'}, {NULL, 0, NULL, 0}};
+    static const struct option names[] = {{"socket", required_argument, NULL, 's'},
+                                          {"dir", required_argument, NULL, 'd'},
+                                          {"devices", no_argument, NULL, 'D'},
+                                          {NULL, 0, NULL, 0}};
     struct worker_options options = {0};
     struct err err;
     /* Large blocks always come from, and go back to, the system: a plan counts this process's memory closely.
@@ -43,6 +56,8 @@ int main(int argc, char **argv)
             options.socket = optarg;
         else if (option == 'd')
             options.dir = optarg;
+        else if (option == 'D')
+            return print_cards();
         else
             return 2;
     }

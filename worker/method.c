@@ -13,18 +13,6 @@ int method_check(const struct job_spec *spec, struct err *err)
     return 0;
 }
 
-int method_check_blocks(const struct job_spec *spec, const struct model_config *config, int32_t block_begin,
-                        int32_t block_end, struct err *err)
-{
-    bool whole = spec->method.kind == SPEC_METHOD_FULL || spec->method.modules_to_save.count > 0;
-    bool head = block_end == (int32_t)config->layers + 2;
-    if (!config->tied || !whole || !head || block_begin == 0)
-        return 0;
-    return err_set(err, ERR_UNSUPPORTED,
-                   "blocks %d..%d: a tied embedding that is trained needs block 0 and the head on one device",
-                   (int)block_begin, (int)block_end);
-}
-
 static int targets_set(const struct spec_method_part *method, struct lora_options *lora, struct err *err)
 {
     for (uint32_t t = 0; t < method->targets.count; t++) {

@@ -8,10 +8,6 @@
 /* ERR_UNSUPPORTED names the setting. */
 int method_check(const struct job_spec *spec, struct err *err);
 
-/* ERR_UNSUPPORTED where a stage of these blocks would train a second copy of a tied embedding. */
-int method_check_blocks(const struct job_spec *spec, const struct model_config *config, int32_t block_begin,
-                        int32_t block_end, struct err *err);
-
 /* Set all that the specification decides: method, base, optimiser, noise and smoothing, seed. ERR_INVALID: a
  * target that no matrix has. */
 int method_options(const struct job_spec *spec, struct stage_options *options, struct err *err);

@@ -51,6 +51,12 @@ static int op_compute(void *host, uint32_t number, const struct instr *instr, st
 static int op_begin(void *host, uint32_t number, const struct instr *instr, struct err *err);
 static const struct exec_ops exec_ops = {.compute = op_compute, .begin = op_begin};
 
+static bool is_collective(const struct instr *instr)
+{
+    return instr->op == OP_ALL_REDUCE || instr->op == OP_REDUCE || instr->op == OP_BROADCAST ||
+           instr->op == OP_ALL_GATHER || instr->op == OP_REDUCE_SCATTER;
+}
+
 static int make_program(struct ops *ops, int kind, struct err *err)
 {
     const struct program *program = &ops->me->programs[kind];
@@ -70,11 +76,37 @@ static int make_program(struct ops *ops, int kind, struct err *err)
                                                      .slot_out = instr->slot_out,
                                                      .micro_batch = instr->micro_batch,
                                                      .block_begin = instr->block_begin};
-        bool collective = instr->op == OP_ALL_REDUCE || instr->op == OP_REDUCE || instr->op == OP_BROADCAST;
-        if (collective && reduce_create(ops, i, instr, &ops->programs[kind].reduces[i], err) < 0)
+        if (is_collective(instr) && reduce_create(ops, i, instr, &ops->programs[kind].reduces[i], err) < 0)
             return err_wrap(err, "%s, instruction %u", program_kind_name(kind), i);
     }
     return exec_create(ops->options.plan, program, &exec_ops, ops, &ops->programs[kind].exec, err);
+}
+
+/* Gives collectives their host memory, or (NULL) says how much the largest program's take. */
+static size_t place_collectives(struct ops *ops, uint8_t *memory)
+{
+    size_t most = 0;
+    for (int kind = 0; kind < PROGRAM_KINDS; kind++) {
+        size_t at = 0;
+        for (uint32_t i = 0; ops->programs[kind].reduces && i < ops->me->programs[kind].instr_count; i++) {
+            struct reduce *reduce = ops->programs[kind].reduces[i];
+            if (reduce && memory)
+                reduce_place(reduce, memory + at);
+            at += reduce ? reduce_bytes(reduce) : 0;
+        }
+        most = at > most ? at : most;
+    }
+    return most;
+}
+
+static int make_collectives(struct ops *ops, struct err *err)
+{
+    size_t bytes = place_collectives(ops, NULL);
+    ops->collectives = malloc(bytes ? bytes : 1);
+    if (!ops->collectives)
+        return err_set(err, ERR_NOMEM, "no memory of %zu bytes for collectives", bytes);
+    place_collectives(ops, ops->collectives);
+    return 0;
 }
 
 int ops_create(const struct ops_options *options, struct ops **out, struct err *err)
@@ -94,6 +126,8 @@ int ops_create(const struct ops_options *options, struct ops **out, struct err *
         result = make_slot(ops, s, err);
     for (int kind = 0; kind < PROGRAM_KINDS && result == 0; kind++)
         result = make_program(ops, kind, err);
+    if (result == 0)
+        result = make_collectives(ops, err);
     if (result < 0) {
         ops_destroy(ops);
         return -1;
@@ -143,14 +177,29 @@ void ops_destroy(struct ops *ops)
     free(ops->places);
     free(ops->slots);
     free(ops->logits);
+    free(ops->collectives);
     free(ops);
 }
 
 /* --- boundary tensors --- */
 
-static size_t boundary_bytes(const struct ops *ops, uint32_t tokens)
+static size_t tensor_bytes(const struct ops *ops, uint32_t tokens)
 {
     return (size_t)tokens * ops->options.hidden * sizeof(float);
+}
+
+/* What travels behind a slot's tensors: in training, what the load-balancing loss sums over layers. */
+static size_t tail_bytes(const struct ops *ops, int32_t slot, uint32_t rows)
+{
+    bool balances = ops->kind == PROGRAM_TRAIN && ops->step->router_scale != 0;
+    return balances ? (size_t)(ops->slots[slot].slot->bytes_per_row * rows) : 0;
+}
+
+/* Of a whole micro-batch in that slot. */
+static size_t boundary_bytes(const struct ops *ops, int32_t slot, int32_t micro_batch)
+{
+    const struct micro_batch *micro = &ops->batch->micro[micro_batch];
+    return tensor_bytes(ops, micro->row_start[micro->rows]) + tail_bytes(ops, slot, micro->rows);
 }
 
 static int check_bound(const struct cells *cells, int32_t slot, int32_t micro_batch, size_t bytes,
@@ -204,15 +253,14 @@ static int need_host(struct cell *cell, size_t bytes, struct err *err)
 }
 
 /* The boundary buffer that an instruction reads, up to date on the device; NULL for no slot. */
-static int take_in(struct ops *ops, const struct instr *instr, uint32_t tokens, struct buffer **out,
-                   struct err *err)
+static int take_in(struct ops *ops, const struct instr *instr, struct buffer **out, struct err *err)
 {
     *out = NULL;
     if (instr->slot_in == PLAN_NONE || !is_boundary(ops->slots[instr->slot_in].slot))
         return 0;
     struct cells *cells = &ops->slots[instr->slot_in];
     struct cell *cell = ops_cell(ops, instr->slot_in, instr->micro_batch, instr->block_begin);
-    size_t bytes = boundary_bytes(ops, tokens);
+    size_t bytes = boundary_bytes(ops, instr->slot_in, instr->micro_batch);
     if (check_bound(cells, instr->slot_in, instr->micro_batch, bytes, err) < 0 ||
         need_buffer(ops, cells, cell, bytes, err) < 0)
         return -1;
@@ -223,15 +271,14 @@ static int take_in(struct ops *ops, const struct instr *instr, uint32_t tokens, 
     return 0;
 }
 
-static int take_out(struct ops *ops, const struct instr *instr, uint32_t tokens, struct buffer **out,
-                    struct err *err)
+static int take_out(struct ops *ops, const struct instr *instr, struct buffer **out, struct err *err)
 {
     *out = NULL;
     if (instr->slot_out == PLAN_NONE || !is_boundary(ops->slots[instr->slot_out].slot))
         return 0;
     struct cells *cells = &ops->slots[instr->slot_out];
     struct cell *cell = ops_cell(ops, instr->slot_out, instr->micro_batch, instr->block_begin);
-    size_t bytes = boundary_bytes(ops, tokens);
+    size_t bytes = boundary_bytes(ops, instr->slot_out, instr->micro_batch);
     if (check_bound(cells, instr->slot_out, instr->micro_batch, bytes, err) < 0 ||
         need_buffer(ops, cells, cell, bytes, err) < 0)
         return -1;
@@ -241,15 +288,15 @@ static int take_out(struct ops *ops, const struct instr *instr, uint32_t tokens,
 }
 
 /* What was written on the device, into the memory that the transport sends from; waits for the device. */
-static int publish(struct ops *ops, const struct instr *instr, uint32_t tokens, struct err *err)
+static int publish(struct ops *ops, const struct instr *instr, struct err *err)
 {
     if (instr->slot_in != PLAN_NONE && (instr->flags & INSTR_FREES_IN))
         ops_cell(ops, instr->slot_in, instr->micro_batch, instr->block_begin)->in_use = false;
     if (instr->slot_out != PLAN_NONE && ops->slots[instr->slot_out].travels &&
         is_boundary(ops->slots[instr->slot_out].slot)) {
         struct cell *cell = ops_cell(ops, instr->slot_out, instr->micro_batch, instr->block_begin);
-        if (need_host(cell, boundary_bytes(ops, tokens), err) < 0 ||
-            buffer_read(cell->buffer, 0, cell->host, boundary_bytes(ops, tokens), err) < 0)
+        size_t bytes = boundary_bytes(ops, instr->slot_out, instr->micro_batch);
+        if (need_host(cell, bytes, err) < 0 || buffer_read(cell->buffer, 0, cell->host, bytes, err) < 0)
             return -1;
     }
     return device_sync(ops->options.device, err);
@@ -308,7 +355,7 @@ static int op_forward(struct ops *ops, const struct instr *instr, struct err *er
     struct buffer *in, *out;
     if (micro->rows == 0)
         return 0;
-    if (take_in(ops, instr, tokens, &in, err) < 0 || take_out(ops, instr, tokens, &out, err) < 0)
+    if (take_in(ops, instr, &in, err) < 0 || take_out(ops, instr, &out, err) < 0)
         return -1;
     bool caches = instr->slot_save != PLAN_NONE && ops->slots[instr->slot_save].slot->kind == SLOT_KV_CACHE;
     struct saved **saved = instr->slot_save != PLAN_NONE ? ops_place(ops, stage, instr->micro_batch) : NULL;
@@ -316,7 +363,7 @@ static int op_forward(struct ops *ops, const struct instr *instr, struct err *er
         caches ? infer(ops, instr, micro, tokens, in, out, err)
                : stage_forward_blocks(ops->options.stages->list[stage], micro, (uint32_t)instr->block_begin,
                                       (uint32_t)instr->block_end, in, out, saved, err);
-    if (result < 0 || publish(ops, instr, tokens, err) < 0)
+    if (result < 0 || publish(ops, instr, err) < 0)
         return wrap_step(ops, instr, err);
     return 0;
 }
@@ -342,7 +389,6 @@ static int run_backward(struct ops *ops, const struct instr *instr, struct stage
 static int op_backward(struct ops *ops, const struct instr *instr, struct err *err)
 {
     const struct micro_batch *micro = &ops->batch->micro[instr->micro_batch];
-    uint32_t tokens = micro->row_start[micro->rows];
     int stage = stage_of(ops, instr);
     struct saved **place = ops_place(ops, stage, instr->micro_batch);
     struct buffer *in, *out;
@@ -355,10 +401,10 @@ static int op_backward(struct ops *ops, const struct instr *instr, struct err *e
             "range's first block",
             instr_op_name(instr->op), (int)instr->micro_batch, (int)instr->block_begin,
             (int)instr->block_end);
-    if (take_in(ops, instr, tokens, &in, err) < 0 || take_out(ops, instr, tokens, &out, err) < 0)
+    if (take_in(ops, instr, &in, err) < 0 || take_out(ops, instr, &out, err) < 0)
         return -1;
     if (run_backward(ops, instr, ops->options.stages->list[stage], place, in, out, err) < 0 ||
-        publish(ops, instr, tokens, err) < 0)
+        publish(ops, instr, err) < 0)
         return wrap_step(ops, instr, err);
     return 0;
 }
@@ -493,13 +539,17 @@ static int transfer_range(struct ops *ops, const struct instr *instr, int32_t sl
         *size = *tokens ? sizeof cell->token : 0;
         return 0;
     }
-    size_t whole =
-        boundary_bytes(ops, micro->row_start[micro->rows]); /* parts come one by one into one tensor */
+    size_t tail = tail_bytes(ops, slot, micro->rows);
+    size_t whole = boundary_bytes(ops, slot, instr->micro_batch); /* parts come one by one into one tensor */
+    if (tail > 0 && *tokens < micro->row_start[micro->rows])
+        return err_set(
+            err, ERR_UNSUPPORTED,
+            "router_aux: the load-balancing loss does not travel with some of a micro-batch's rows");
     if (check_bound(&ops->slots[slot], slot, instr->micro_batch, whole, err) < 0 ||
         need_host(cell, whole, err) < 0)
         return -1;
-    *data = cell->host + boundary_bytes(ops, before);
-    *size = boundary_bytes(ops, *tokens);
+    *data = cell->host + tensor_bytes(ops, before);
+    *size = tensor_bytes(ops, *tokens) + tail;
     return 0;
 }
 
@@ -529,6 +579,10 @@ static int begin_transfer(struct ops *ops, uint32_t number, const struct instr *
                              .dtype = DTYPE_F32,
                              .rank = 2,
                              .shape = {tokens, (uint32_t)(size / sizeof(float) / tokens)}};
+    if (size > tensor_bytes(ops, tokens)) { /* with a tail it is no rectangle */
+        meta.rank = 1;
+        meta.shape[0] = (uint32_t)(size / sizeof(float));
+    }
     return mesh_send(ops->options.mesh, (uint32_t)instr->peer, queue, &meta, data, size, deadline_ns,
                      transfer_done, call, err);
 }
@@ -543,6 +597,8 @@ static int op_begin(void *host, uint32_t number, const struct instr *instr, stru
     case OP_ALL_REDUCE:
     case OP_REDUCE:
     case OP_BROADCAST:
+    case OP_ALL_GATHER:
+    case OP_REDUCE_SCATTER:
         return reduce_begin(ops->programs[ops->kind].reduces[number], err);
     default:
         return err_set(err, ERR_UNSUPPORTED, "%s is not done on a queue of the transport",

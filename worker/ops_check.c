@@ -38,6 +38,8 @@ static const struct {
     [OP_ALL_REDUCE] = {REDUCED, REDUCED, 0, true},
     [OP_REDUCE] = {REDUCED, REDUCED, 0, true},
     [OP_BROADCAST] = {REDUCED, REDUCED, 0, true},
+    [OP_ALL_GATHER] = {KIND(SLOT_PARAMETERS), KIND(SLOT_GATHERED), 0, true},
+    [OP_REDUCE_SCATTER] = {KIND(SLOT_GRADIENTS), KIND(SLOT_GRADIENTS), 0, true},
     [OP_STEP] = {REDUCED, REDUCED, REDUCED, true},
     [OP_RELEASE] = {UINT32_MAX, UINT32_MAX, UINT32_MAX, true},
     [OP_SAVE] = {UINT32_MAX, UINT32_MAX, UINT32_MAX, true},
@@ -47,6 +49,32 @@ static bool releases_saved(const struct ops *ops, const struct instr *instr)
 {
     return instr->slot_in >= 0 && (uint32_t)instr->slot_in < ops->me->slot_count &&
            ops->me->slots[instr->slot_in].kind == SLOT_SAVED;
+}
+
+int ops_keeper(const struct plan_group *group)
+{
+    int keeper = -1;
+    for (uint32_t p = 0; group->shares && p < group->rank_count; p++) {
+        if (group->shares[p] > 0 && group->shares[p] < 1)
+            return -1;
+        keeper = group->shares[p] > 0 ? (int)p : keeper;
+    }
+    return keeper;
+}
+
+/* Weights come from elsewhere in one case: a tied embedding, whole from the rank that keeps it, for a head.
+ */
+static const char *gather_undone(const struct ops *ops, const struct instr *instr)
+{
+    const struct plan *plan = ops->options.plan;
+    if (instr->group < 0 || (uint32_t)instr->group >= plan->group_count ||
+        ops_keeper(&plan->groups[instr->group]) < 0)
+        return "shards of the state";
+    bool keeps = (int)plan->groups[instr->group].ranks[ops_keeper(&plan->groups[instr->group])] ==
+                 (int)ops->options.rank;
+    if (instr->block_begin != 0 || instr->block_end != 1 || (!keeps && !stages_table(ops->options.stages)))
+        return "blocks other than a tied embedding that the head here shares";
+    return NULL;
 }
 
 /* What of an instruction this worker would leave undone: its name, or NULL. */
@@ -68,6 +96,8 @@ static const char *left_undone(const struct ops *ops, const struct instr *instr)
         return "a chunk";
     if (!transfer && (instr->row_begin != 0 || instr->row_end != PLAN_ROWS_ALL))
         return "some of the rows";
+    if (instr->op == OP_ALL_GATHER || instr->op == OP_REDUCE_SCATTER)
+        return gather_undone(ops, instr);
     if (instr->op == OP_STEP && instr->group != PLAN_NONE)
         return "a group's shares";
     if (instr->op == OP_STEP && instr->block_begin < instr->block_end &&

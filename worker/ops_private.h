@@ -44,7 +44,8 @@ struct ops {
         struct call *calls;      /* [instr_count] */
         struct reduce **reduces; /* [instr_count], NULL where there is no collective */
     } programs[PROGRAM_KINDS];
-    float *logits; /* [vocab], made when first needed */
+    uint8_t *collectives; /* host memory of the collectives of one program at a time */
+    float *logits;        /* [vocab], made when first needed */
     /* of the run under way */
     enum program_kind kind;
     const struct batch *batch;
@@ -79,7 +80,13 @@ uint64_t ops_tag(const struct ops *ops, const struct instr *instr);
 int ops_own_scalars(struct ops *ops, struct plan_step_scalars *scalars, struct err *err);
 int ops_own_norm(struct ops *ops, double *square, struct err *err);
 
-/* Collectives (reduce.c). */
+/* The position in a group of the member that keeps all; -1 where several keep shards. */
+int ops_keeper(const struct plan_group *group);
+
+/* Collectives (reduce.c). What each needs of host memory, 64-byte aligned, is given to it by reduce_place:
+ * collectives of one program lie side by side, those of different programs in the same place. */
+size_t reduce_bytes(const struct reduce *reduce);
+void reduce_place(struct reduce *reduce, uint8_t *memory);
 int reduce_create(struct ops *ops, uint32_t number, const struct instr *instr, struct reduce **out,
                   struct err *err);
 void reduce_destroy(struct reduce *reduce);

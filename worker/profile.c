@@ -200,6 +200,7 @@ int profile_run(struct worker_link *link, const json_t *message, const struct st
         return err_wrap(err, "profile");
     uint64_t resident = process_resident_bytes();
     struct device_options options = {.kind = job.local.kind,
+                                     .index = job.local.index,
                                      .name = job.local.device,
                                      .threads = job.local.threads,
                                      .isa = job.local.isa,

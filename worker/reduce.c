@@ -1,12 +1,13 @@
-/* Collectives: ALL_REDUCE, REDUCE and BROADCAST of scalars and of trained parameters and their gradients.
+/* Collectives: ALL_REDUCE, REDUCE and BROADCAST of scalars and of trained parameters and their gradients;
+ * ALL_GATHER and REDUCE_SCATTER of a tied embedding that one member of the group keeps whole.
  *
  * Scalars of an ALL_REDUCE go over the group's binary tree (plan_group_tree); REDUCE and BROADCAST over a
- * star whose centre is the instruction's root. Either way a member has at most one parent and some children,
- * takes its children's contributions one after the other in a fixed order, adds its own in its place, sends
- * the sum up, and gets the result from above. An ALL_REDUCE of parameters goes round a ring: one part a
- * member, summed on its way round and then passed round once more, so that every link carries 2(k-1)/k of the
- * bytes and both its directions work. The order of additions is always the plan's: a run repeated is
- * bit-identical.
+ * star whose centre is the instruction's root; so do REDUCE_SCATTER and ALL_GATHER, whose root is the keeper.
+ * Either way a member has at most one parent and some children, takes its children's contributions one after
+ * the other in a fixed order, adds its own in its place, sends the sum up, and gets the result from above. An
+ * ALL_REDUCE of parameters goes round a ring: one part a member, summed on its way round and then passed
+ * round once more, so that every link carries 2(k-1)/k of the bytes and both its directions work. The order
+ * of additions is always the plan's: a run repeated is bit-identical.
  *
  * All arithmetic and all device access happen on the executor's own thread (exec_post); callbacks of the
  * transport only say that something arrived. One operation of a reduce is under way at a time, so nothing
@@ -31,13 +32,13 @@ struct reduce {
     bool is_root; /* without a parent */
     struct neighbour parent, *children;
     uint32_t child_count;
-    uint32_t own_at; /* how many children's contributions come before this rank's own */
-    bool up, down;   /* contributions are collected; the result is handed out */
-    size_t size;     /* bytes of a contribution */
-    uint8_t *own, *sum, *from;
-    uint32_t next; /* contribution to be added next, 0 .. child_count */
-    bool arrived;  /* `from` holds it */
-    uint32_t sent; /* children that have the result */
+    uint32_t own_at;           /* how many children's contributions come before this rank's own */
+    bool up, down;             /* contributions are collected; the result is handed out */
+    size_t size;               /* bytes of a contribution */
+    uint8_t *own, *sum, *from; /* in the ops' host memory for collectives; some are one (reduce_place) */
+    uint32_t next;             /* contribution to be added next, 0 .. child_count */
+    bool arrived;              /* `from` holds it */
+    uint32_t sent;             /* children that have the result */
     struct exec_item start, advance, finish;
     struct {                      /* of an ALL_REDUCE of parameters */
         uint32_t count, position; /* members, our place */
@@ -91,6 +92,14 @@ static bool meant(const struct reduce *reduce, const char *name)
            (block >= reduce->instr->block_begin && block < reduce->instr->block_end);
 }
 
+/* The stage whose copy of a tied embedding is meant beside the parameters; NULL. */
+static struct stage *table_meant(const struct reduce *reduce)
+{
+    const struct instr *instr = reduce->instr;
+    bool first = instr->block_begin == 0 && instr->block_end > 0;
+    return first ? stages_table(reduce->ops->options.stages) : NULL;
+}
+
 static size_t parameter_bytes(const struct reduce *reduce)
 {
     struct stages *stages = reduce->ops->options.stages;
@@ -100,6 +109,8 @@ static size_t parameter_bytes(const struct reduce *reduce)
         if (meant(reduce, parameter.name))
             bytes += (size_t)parameter.rows * parameter.columns * sizeof(float);
     }
+    if (table_meant(reduce))
+        bytes += stage_table_values(table_meant(reduce)) * sizeof(float);
     return bytes;
 }
 
@@ -123,7 +134,10 @@ static int move_parameters(struct reduce *reduce, float *values, bool write, str
             return -1;
         values += (size_t)parameter.rows * parameter.columns;
     }
-    return 0;
+    struct stage *table = table_meant(reduce);
+    if (!table)
+        return 0;
+    return write ? stage_table_write(table, state, values, err) : stage_table_read(table, state, values, err);
 }
 
 static int read_own(struct reduce *reduce, struct err *err)
@@ -154,7 +168,8 @@ static int read_own(struct reduce *reduce, struct err *err)
 static void add_values(const struct reduce *reduce, const uint8_t *value)
 {
     if (reduce->next == 0 || reduce->kind == SLOT_TOKEN) {
-        memcpy(reduce->sum, value, reduce->size);
+        if (value != reduce->sum)
+            memcpy(reduce->sum, value, reduce->size);
     } else if (reduce->kind == SLOT_STEP_SCALARS) {
         struct wire_scalars *sum = (struct wire_scalars *)(void *)reduce->sum, more;
         memcpy(&more, value, sizeof more);
@@ -261,8 +276,8 @@ static int ring_step(struct reduce *reduce, struct err *err)
         if (reduce->ring.open > 0)
             return 0;
     }
-    memcpy(reduce->sum, reduce->own, reduce->size);
-    if (write_result(reduce, err) < 0)
+    bool wanted = reduce->instr->slot_out != PLAN_NONE; /* where a copy's gradient was added it is not */
+    if (wanted && write_result(reduce, err) < 0)
         return -1;
     exec_done(executor(reduce), reduce->number, NULL);
     return 0;
@@ -361,7 +376,8 @@ static void sent_down(const struct mesh_done *done)
 static int finish(void *arg, struct err *err)
 {
     struct reduce *reduce = arg;
-    if (write_result(reduce, err) < 0)
+    bool had = reduce->is_root && !reduce->up && holds_parameters(reduce); /* they came from here */
+    if (!had && write_result(reduce, err) < 0)
         return -1;
     reduce->sent = 0;
     if (reduce->down && reduce->child_count > 0)
@@ -402,7 +418,8 @@ static int start(void *arg, struct err *err)
         return ring_step(reduce, err);
     if (reduce->up)
         return advance(reduce, err);
-    memcpy(reduce->sum, reduce->own, reduce->size);
+    if (reduce->sum != reduce->own)
+        memcpy(reduce->sum, reduce->own, reduce->size);
     return finish(reduce, err);
 }
 
@@ -479,7 +496,10 @@ static int find_neighbours(struct reduce *reduce, const struct plan_group *group
             return -1;
         return set_neighbour(reduce, previous, &reduce->ring.previous, err);
     }
-    uint32_t root = instr->op == OP_ALL_REDUCE ? group->ranks[0] : (uint32_t)instr->peer;
+    bool kept = instr->op == OP_ALL_GATHER || instr->op == OP_REDUCE_SCATTER;
+    uint32_t root = instr->op == OP_ALL_REDUCE ? group->ranks[0]
+                    : kept                     ? group->ranks[ops_keeper(group)]
+                                               : (uint32_t)instr->peer;
     if (plan_group_position(group, root) < 0)
         return err_set(err, ERR_INVALID, "its root %d is no member of group %d", (int)root,
                        (int)instr->group);
@@ -523,8 +543,8 @@ int reduce_create(struct ops *ops, uint32_t number, const struct instr *instr, s
     reduce->instr = instr;
     reduce->slot = slot;
     reduce->kind = ops->me->slots[slot].kind;
-    reduce->up = instr->op != OP_BROADCAST;
-    reduce->down = instr->op != OP_REDUCE;
+    reduce->up = instr->op != OP_BROADCAST && instr->op != OP_ALL_GATHER;
+    reduce->down = instr->op != OP_REDUCE && instr->op != OP_REDUCE_SCATTER;
     reduce->start = (struct exec_item){.fn = start, .arg = reduce};
     reduce->advance = (struct exec_item){.fn = advance, .arg = reduce};
     reduce->finish = (struct exec_item){.fn = finish, .arg = reduce};
@@ -534,13 +554,40 @@ int reduce_create(struct ops *ops, uint32_t number, const struct instr *instr, s
     if (find_neighbours(reduce, &ops->options.plan->groups[instr->group], tree, err) < 0)
         return -1;
     reduce->size = contribution_bytes(reduce);
-    size_t room = reduce->size ? reduce->size : 1;
-    reduce->own = malloc(room);
-    reduce->sum = malloc(room);
-    reduce->from = malloc(room);
-    if (!reduce->own || !reduce->sum || !reduce->from)
-        return err_set(err, ERR_NOMEM, "no memory to reduce %zu bytes", reduce->size);
     return 0;
+}
+
+static size_t aligned(size_t bytes)
+{
+    return (bytes + 63) / 64 * 64;
+}
+
+/* The sum begins as what comes first: it is apart only where that is not one's own. */
+static bool sum_apart(const struct reduce *reduce)
+{
+    return reduce->up && reduce->ring.count == 0 && reduce->own_at > 0;
+}
+
+static size_t from_bytes(const struct reduce *reduce)
+{
+    size_t begin = 0, end = 0;
+    if (reduce->ring.count > 0) /* the first part is the largest */
+        ring_part(reduce, 0, &begin, &end);
+    else if (reduce->up && reduce->child_count > 0)
+        end = reduce->size;
+    return end - begin;
+}
+
+size_t reduce_bytes(const struct reduce *reduce)
+{
+    return aligned(reduce->size) * (sum_apart(reduce) ? 2 : 1) + aligned(from_bytes(reduce));
+}
+
+void reduce_place(struct reduce *reduce, uint8_t *memory)
+{
+    reduce->own = memory;
+    reduce->sum = sum_apart(reduce) ? memory + aligned(reduce->size) : memory;
+    reduce->from = reduce->sum + aligned(reduce->size);
 }
 
 void reduce_destroy(struct reduce *reduce)
@@ -548,8 +595,5 @@ void reduce_destroy(struct reduce *reduce)
     if (!reduce)
         return;
     free(reduce->children);
-    free(reduce->own);
-    free(reduce->sum);
-    free(reduce->from);
     free(reduce);
 }

@@ -50,6 +50,7 @@ static int open_stages(struct session *session, struct err *err)
     const struct job_spec *spec = &session->assignment->spec;
     const struct local_part *local = &session->assignment->local;
     struct device_options device = {.kind = local->kind,
+                                    .index = local->index,
                                     .name = local->device,
                                     .threads = local->threads,
                                     .isa = local->isa,
@@ -63,8 +64,7 @@ static int open_stages(struct session *session, struct err *err)
                                                           : plan->tokens_bound,
                                     .positions_max = plan->sequence_bound,
                                     .labelled_max = plan->labelled_bound};
-    if (method_check_blocks(spec, &session->config, me->block_begin, me->block_end, err) < 0 ||
-        method_options(spec, &options, err) < 0 || device_open(&device, &session->device, err) < 0 ||
+    if (method_options(spec, &options, err) < 0 || device_open(&device, &session->device, err) < 0 ||
         stages_create(session->device, session->model, &options, me, &session->stages, err) < 0)
         return err_wrap(err, "%s", local->device);
     return 0;

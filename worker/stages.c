@@ -219,6 +219,14 @@ int stages_state_write(struct stages *stages, uint32_t index, enum stage_state s
     return stage_state_write(stage, index, state, src, err);
 }
 
+struct stage *stages_table(const struct stages *stages)
+{
+    for (uint32_t i = 0; i < stages->count; i++)
+        if (stage_table_values(stages->list[i]) > 0)
+            return stages->list[i];
+    return NULL;
+}
+
 uint64_t stages_update_count(const struct stages *stages)
 {
     return stage_update_count(stages->list[0]);

@@ -39,6 +39,8 @@ int stages_state_read(struct stages *stages, uint32_t index, enum stage_state st
                       struct err *err);
 int stages_state_write(struct stages *stages, uint32_t index, enum stage_state state, const float *src,
                        struct err *err);
+/* The stage that keeps a copy of a tied embedding for its head (stage_table_values); NULL. */
+struct stage *stages_table(const struct stages *stages);
 uint64_t stages_update_count(const struct stages *stages);
 void stages_update_count_set(struct stages *stages, uint64_t count);
 

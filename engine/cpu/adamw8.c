@@ -14,11 +14,11 @@ struct code_pair {
     struct codes first, second; /* with sign, and without */
 };
 
-static float float_of(uint32_t bits)
+static uint32_t bits_of(float x)
 {
-    float x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
 }
 
 /* Boundaries are halved in fp32, as bitsandbytes' quantize_blockwise has them. */
@@ -26,33 +26,16 @@ static void codes_init(struct codes *codes, bool with_sign)
 {
     dynamic_map(with_sign, codes->map);
     codes->zero = with_sign ? CODES / 2 - 1 : 0;
-    int top = CODES - 1 - codes->zero, k = 0;
-    for (int i = 0; i < top; i++)
-        codes->bounds[i] = (codes->map[codes->zero + i] + codes->map[codes->zero + i + 1]) / 2.0f;
-    codes->bounds[top] = INFINITY;
+    const float *above = codes->map + codes->zero; /* the codes of 0 and more */
+    uint32_t top = CODES - 1 - (uint32_t)codes->zero, k = 0;
     for (uint32_t bin = 0; bin < CODE_BINS; bin++) {
-        float begin = bin == 0 ? 0.0f : float_of((bin + CODE_BIN_FIRST) << 16);
-        while (codes->bounds[k] < begin)
+        uint32_t end = bin + CODE_BIN_FIRST + 1, bound = CODE_NO_BOUND, below = k;
+        if (k < top && bits_of((above[k] + above[k + 1]) / 2.0f) >> 16 < end) {
+            bound = bits_of((above[k] + above[k + 1]) / 2.0f) & 0xFFFF;
             k++;
-        codes->below[bin] = k;
+        }
+        codes->bins[bin] = below << 24 | bound;
     }
-}
-
-static void decode_block(const struct codes *codes, const uint8_t *code, float absmax, float *x, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        x[i] = codes->map[code[i]] * absmax;
-}
-
-/* Returns the new largest magnitude. */
-static float encode_block(const struct kernels *kernels, const struct codes *codes, const float *x,
-                          uint8_t *code, size_t n)
-{
-    float absmax = 0;
-    for (size_t i = 0; i < n; i++)
-        absmax = fabsf(x[i]) > absmax ? fabsf(x[i]) : absmax;
-    kernels->encode(codes, x, 1.0f / (absmax > 1e-38f ? absmax : 1e-38f), code, n);
-    return absmax;
 }
 
 static void adamw8_part(void *context, uint32_t index, uint32_t thread)
@@ -72,12 +55,12 @@ static void adamw8_part(void *context, uint32_t index, uint32_t thread)
     part_range(op->count, FLAT_PER_PART, index, &begin, &end);
     for (; begin < end; begin += ADAMW8_BLOCK) {
         size_t n = end - begin < ADAMW8_BLOCK ? end - begin : ADAMW8_BLOCK, block = begin / ADAMW8_BLOCK;
-        decode_block(&codes->first, code1 + begin, absmax1[block], moment1, n);
-        decode_block(&codes->second, code2 + begin, absmax2[block], moment2, n);
+        kernels->decode(&codes->first, code1 + begin, absmax1[block], moment1, n);
+        kernels->decode(&codes->second, code2 + begin, absmax2[block], moment2, n);
         kernels->adamw(&scalars, (float *)operand_at(&op->value) + begin,
                        (const float *)operand_at(&op->gradient) + begin, moment1, moment2, n);
-        absmax1[block] = encode_block(kernels, &codes->first, moment1, code1 + begin, n);
-        absmax2[block] = encode_block(kernels, &codes->second, moment2, code2 + begin, n);
+        absmax1[block] = kernels->encode(&codes->first, moment1, code1 + begin, n);
+        absmax2[block] = kernels->encode(&codes->second, moment2, code2 + begin, n);
     }
 }
 

@@ -162,7 +162,7 @@ static bool cpu_supports(const struct device *device, const struct op *op)
 static int cpu_submit(enum device_queue queue, struct device *device, const struct op *op, struct err *err)
 {
     struct cpu *cpu = (struct cpu *)device;
-    if (queue == QUEUE_COMPUTE)
+    if (queue == DEVICE_COMPUTE)
         return cpu_run(&cpu->runner, op, err);
     struct cpu_runner alone = cpu->runner;
     alone.pool = cpu->alone;

@@ -34,6 +34,23 @@ static inline void *operand_at(const struct operand *operand)
 /* Limits of the attention tiles: heads share a key tile in groups, so scratch is bounded. */
 enum { ATTENTION_HEAD_DIM_MAX = 256, ATTENTION_GROUP_MAX = 64, ATTENTION_TILE = 64 };
 size_t attention_scratch_floats(void);
+/* Rows cut into stretches of at most `step` queries (or keys) for each key head. */
+struct attention_cut {
+    const uint32_t *row_start; /* [rows + 1] */
+    uint32_t rows, kv_heads, step;
+};
+struct attention_part {
+    uint32_t row, kv, begin, end; /* of the row */
+};
+/* Parts are numbered from 0; false: this one has nothing to do. */
+uint32_t attention_parts(const struct attention_cut *cut);
+bool attention_part_at(const struct attention_cut *cut, uint32_t index, struct attention_part *part);
+/* How the ops are cut. Backward, a step of ATTENTION_TILE: each part twice, for queries and for keys; a
+ * longer one: rows as a whole. */
+struct attention_cut attention_forward_cut(uint32_t rows, const uint32_t *row_start, uint32_t heads,
+                                           uint32_t kv_heads);
+struct attention_cut attention_backward_cut(uint32_t threads, uint32_t rows, const uint32_t *row_start,
+                                            uint32_t kv_heads);
 void cpu_attention(struct cpu_runner *runner, const struct op *op);
 void cpu_attention_backward(struct cpu_runner *runner, const struct op *op);
 void cpu_attention_cached(struct cpu_runner *runner, const struct op *op);

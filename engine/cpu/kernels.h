@@ -8,6 +8,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "engine/scalars.h"
+
 /* Depth of a block of a matrix product, and the scratch that transposes one of 64 columns. */
 enum { GEMM_DEPTH = 128, GEMM_SCRATCH = GEMM_DEPTH * 64 };
 
@@ -21,36 +23,24 @@ struct norm_rows {
     size_t rows, vectors, width, ldx, lddy;
 };
 
-/* The key of a row of dropout decisions; see op_dropout. */
-struct dropout_key {
-    uint32_t key[2];
-    uint32_t position, row_id, step, site; /* site = layer << 20 | target << 16; feature / 8 is added */
-    uint16_t keep_last;                    /* a feature is kept when its 16 bits are at most this */
-    float scale;                           /* 1 / (1 - p) */
-};
-
 struct cross_entropy_scalars {
     float smoothing, cap; /* 0: none */
     bool gradient;
 };
 
-struct adamw_scalars {
-    float decay; /* 1 - lr * weight_decay */
-    float beta1, beta2, one_minus_beta1, one_minus_beta2;
-    float inverse_root_correction2; /* 1 / sqrt(1 - beta2^t) */
-    float eps, step_size;           /* lr / (1 - beta1^t) */
-    float grad_scale;
+/* A map of 8-bit codes, rising, turned round: a magnitude's upper 16 bits name a bin, and at most one of the
+ * boundaries between codes divides those that share it. The first bin holds all below 2^-23, which none
+ * divides, the last 1 alone. */
+enum {
+    CODES = 256,
+    CODE_BIN_FIRST = (127 - 23) << 7,
+    CODE_BINS = (127 << 7) - CODE_BIN_FIRST + 1,
+    CODE_NO_BOUND = 0x1FFFF
 };
-
-/* A map of 8-bit codes, rising, turned round: a magnitude's upper 16 bits say how many of the boundaries
- * between codes lie below all that share them, and at most one boundary divides those. The first bin holds
- * all below 2^-22, the last 1 alone. */
-enum { CODES = 256, CODE_BIN_FIRST = (127 - 22) << 7, CODE_BINS = (127 << 7) - CODE_BIN_FIRST + 1 };
 struct codes {
     float map[CODES];
     int32_t zero;             /* the code of 0 */
-    float bounds[CODES];      /* [k]: between codes zero + k and zero + k + 1 */
-    int32_t below[CODE_BINS]; /* bounds below what the bin begins with */
+    uint32_t bins[CODE_BINS]; /* boundaries below the bin << 24 | lower 16 bits of that in it, or no bound */
 };
 
 struct kernels {
@@ -87,9 +77,11 @@ struct kernels {
     double (*square_sum)(const float *x, size_t n);
     void (*adamw)(const struct adamw_scalars *s, float *value, const float *gradient, float *moment1,
                   float *moment2, size_t n);
-    /* code[n] of the nearest value to each of x * inverse, which are within [-1, 1]; of two as near the lower
-     */
-    void (*encode)(const struct codes *codes, const float *x, float inverse, uint8_t *code, size_t n);
+    /* x[n] = map[code] * absmax */
+    void (*decode)(const struct codes *codes, const uint8_t *code, float absmax, float *x, size_t n);
+    /* code[n] of the nearest value to each of x / its largest magnitude, which is returned; of two as near
+     * the lower */
+    float (*encode)(const struct codes *codes, const float *x, uint8_t *code, size_t n);
     void (*scale)(const float *x, float factor, float *y, size_t n);
     float (*dot)(const float *x, const float *y, size_t n);
     /* c[m,n] (ldc) = or += a[m,k] b[k,n] (ldb); a[i,j] at a[i * a_row + j * a_col] */

@@ -623,22 +623,58 @@ static void adamw(const struct adamw_scalars *s, float *value, const float *grad
     }
 }
 
-/* Below 0 codes mirror those above, but that none stands for -1. */
-static void encode(const struct codes *codes, const float *x, float inverse, uint8_t *code, size_t n)
+typedef uint8_t vb __attribute__((vector_size(VECTOR)));
+
+static void decode(const struct codes *codes, const uint8_t *code, float absmax, float *x, size_t n)
 {
-    const int32_t *below = codes->below, zero = codes->zero;
-    const float *bounds = codes->bounds;
-    for (size_t i = 0; i < n; i++) {
-        uint32_t bits = bits_of(x[i] * inverse), size = bits & 0x7FFFFFFFu;
-        int32_t negative = (int32_t)(bits >> 31), bin = (int32_t)(size >> 16) - CODE_BIN_FIRST;
-        bin = bin < 0 ? 0 : bin;
-        bin = bin > CODE_BINS - 1 ? CODE_BINS - 1 : bin;
-        int32_t k = below[bin];
-        uint32_t bound = bits_of(bounds[k]); /* magnitudes compare as their bits do */
-        k += (int32_t)size + negative > (int32_t)bound;
-        k -= negative & (k > zero);
-        code[i] = (uint8_t)(zero + ((k ^ -negative) + negative));
+    size_t i = 0;
+    for (; i + VECTOR <= n; i += VECTOR) {
+        float values[VECTOR];
+        for (int j = 0; j < VECTOR; j++)
+            values[j] = codes->map[code[i + j]];
+        store(x + i, load(values) * absmax);
     }
+    for (; i < n; i++)
+        x[i] = codes->map[code[i]] * absmax;
+}
+
+/* Below 0 codes mirror those above, but that none stands for -1. Magnitudes compare as their bits do. */
+INLINE vi encode_vector(const struct codes *codes, vf x)
+{
+    vu bits = (vu)x, size = bits & 0x7FFFFFFFu;
+    vi negative = (vi)(bits >> 31), bin = (vi)(size >> 16) - CODE_BIN_FIRST;
+    bin &= ~(bin < 0);
+    bin = (bin & (bin < CODE_BINS)) | ((CODE_BINS - 1) & ~(bin < CODE_BINS));
+    uint32_t found[VECTOR];
+    for (int i = 0; i < VECTOR; i++)
+        found[i] = codes->bins[bin[i]];
+    vu entry;
+    memcpy(&entry, found, sizeof entry);
+    vi k = (vi)(entry >> 24), bound = (vi)(entry & CODE_NO_BOUND);
+    k -= (vi)(size & 0xFFFFu) + negative > bound;
+    k += -negative & (k > codes->zero);
+    return codes->zero + ((k ^ -negative) + negative);
+}
+
+static float encode(const struct codes *codes, const float *x, uint8_t *code, size_t n)
+{
+    vf most = {0};
+    size_t i = 0;
+    for (; i + VECTOR <= n; i += VECTOR)
+        most = max_f((vf)((vi)load(x + i) & 0x7FFFFFFF), most);
+    float absmax = lanes_max(most);
+    for (; i < n; i++)
+        absmax = fabsf(x[i]) > absmax ? fabsf(x[i]) : absmax;
+    float inverse = 1.0f / (absmax > 1e-38f ? absmax : 1e-38f);
+    for (i = 0; i + VECTOR <= n; i += VECTOR) {
+        vb out = __builtin_convertvector(encode_vector(codes, load(x + i) * inverse), vb);
+        memcpy(code + i, &out, sizeof out);
+    }
+    if (i < n) {
+        vb out = __builtin_convertvector(encode_vector(codes, load_tail(x + i, n - i, 0) * inverse), vb);
+        memcpy(code + i, &out, n - i);
+    }
+    return absmax;
 }
 
 static void scale(const float *x, float factor, float *y, size_t n)
@@ -741,6 +777,7 @@ const struct kernels KERNELS = {
     .cross_entropy = cross_entropy,
     .square_sum = square_sum,
     .adamw = adamw,
+    .decode = decode,
     .encode = encode,
     .scale = scale,
     .dot = dot,

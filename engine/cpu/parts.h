@@ -2,8 +2,6 @@
 #ifndef MOTLEY_ENGINE_CPU_PARTS_H
 #define MOTLEY_ENGINE_CPU_PARTS_H
 
-#include <math.h>
-
 #include "engine/cpu/cpu.h"
 
 enum {
@@ -32,24 +30,6 @@ static inline void run_parts(struct cpu_runner *runner, const struct op *op, voi
 {
     struct parts_job job = {.runner = runner, .op = op, .extra = extra};
     pool_run(runner->pool, (uint32_t)((rows + per_part - 1) / per_part), part, &job);
-}
-
-/* What AdamW's kernel takes, from what its ops say. */
-static inline struct adamw_scalars adamw_scalars_of(double learning_rate, double beta1, double beta2,
-                                                    double eps, double weight_decay, double grad_scale,
-                                                    double bias_correction1, double bias_correction2)
-{
-    return (struct adamw_scalars){
-        .decay = (float)(1.0 - learning_rate * weight_decay),
-        .beta1 = (float)beta1,
-        .beta2 = (float)beta2,
-        .one_minus_beta1 = (float)(1.0 - beta1),
-        .one_minus_beta2 = (float)(1.0 - beta2),
-        .inverse_root_correction2 = (float)(1.0 / sqrt(bias_correction2)),
-        .eps = (float)eps,
-        .step_size = (float)(learning_rate / bias_correction1),
-        .grad_scale = (float)grad_scale,
-    };
 }
 
 #endif

@@ -255,19 +255,6 @@ void cpu_glu_backward(struct cpu_runner *runner, const struct op *op)
     run_parts(runner, op, NULL, op->glu_backward.tokens, ROWS_PER_PART, glu_backward_part);
 }
 
-static struct dropout_key dropout_key_of(float p, uint64_t seed, uint64_t step, uint32_t layer,
-                                         uint32_t target)
-{
-    double kept = floor((1.0 - (double)p) * 65536.0 + 0.5);
-    return (struct dropout_key){
-        .key = {(uint32_t)seed, (uint32_t)(seed >> 32)},
-        .step = (uint32_t)step,
-        .site = layer << 20 | target << 16,
-        .keep_last = (uint16_t)(kept < 1 ? 0 : kept - 1),
-        .scale = 1.0f / (1.0f - p),
-    };
-}
-
 static void dropout_part(void *context, uint32_t index, uint32_t thread)
 {
     const struct parts_job *job = context;

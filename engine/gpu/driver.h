@@ -128,5 +128,6 @@ struct gpu_driver {
 extern const struct gpu_driver gpu_driver_emulated;
 extern const struct gpu_driver gpu_driver_cuda;
 extern const struct gpu_driver gpu_driver_hip;
+extern const struct gpu_driver *const gpu_drivers[]; /* all of them, NULL at the end */
 
 #endif

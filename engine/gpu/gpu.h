@@ -1,5 +1,6 @@
 /* What the files that run ops on GPUs share: gpu.c (the device), run.c (which op is whose), and a file a
- * family of ops (flat.c, rows.c, product.c, experts.c, attention.c), each beside its kernels/….k.h.
+ * family of ops (flat.c, rows.c, tables.c, random.c, loss.c, optimizer.c, unpack.c, product.c, experts.c,
+ * attention.c), each beside its kernels/….k.h.
  *
  * An op is one launch or a few on one queue. Sizes and ranges were checked by op_submit. Where an op needs
  * memory of its own, gpu_scratch lends it: of a fixed size, one for each queue, so that ops on one queue may
@@ -37,6 +38,8 @@ struct gpu {
     struct gpu_module *module;
     struct gpu_function *functions[GPU_KERNEL_COUNT];
     struct gpu_queue *queues[DEVICE_QUEUES];
+    _Atomic uint64_t queued[DEVICE_QUEUES],
+        finished[DEVICE_QUEUES]; /* calls: equal when nothing is under way */
     gpu_address scratch[DEVICE_QUEUES];
     struct gpu_pass passes[GPU_GRAPHS_MAX];
     uint64_t pass_count;
@@ -57,10 +60,13 @@ struct gpu_op {
     bool (*fits)(const struct gpu *gpu, const struct op *op);
     int (*run)(struct gpu_call *call, const struct op *op);
 };
-extern const struct gpu_op gpu_flat_ops[], gpu_rows_ops[], gpu_product_ops[], gpu_experts_ops[],
+extern const struct gpu_op gpu_flat_ops[], gpu_rows_ops[], gpu_tables_ops[], gpu_random_ops[],
+    gpu_loss_ops[], gpu_optimizer_ops[], gpu_unpack_ops[], gpu_product_ops[], gpu_experts_ops[],
     gpu_attention_ops[]; /* each ends with run NULL */
 
+/* op_supports of a GPU. Pure. */
 bool gpu_runs(const struct gpu *gpu, const struct op *op);
+/* Queue an op that it supports. */
 int gpu_run(struct gpu_call *call, const struct op *op);
 
 /* Queue a kernel over x * y * z blocks, which may be 0: then nothing is done. args: its struct …_args. */
@@ -85,6 +91,28 @@ static inline uint64_t gpu_blocks(uint64_t count, uint32_t per_block)
 {
     return (count + per_block - 1) / per_block;
 }
+
+/* Blocks of 256 threads, each of which takes per_thread values of a row. */
+static inline uint64_t gpu_row_blocks(uint64_t rows, uint32_t width, uint32_t per_thread)
+{
+    return gpu_blocks(rows * gpu_blocks(width, per_thread), 256);
+}
+
+/* May four values of so many bytes be one access in all rows ld values apart? See kernels/four.h. */
+static inline bool gpu_fours(gpu_address at, uint32_t bytes, uint64_t ld)
+{
+    return at % (4 * bytes) == 0 && ld % 4 == 0;
+}
+
+/* The kernels' name of a dtype of floating-point numbers. */
+static inline uint32_t gpu_element(enum dtype dtype)
+{
+    return dtype == DTYPE_F32 ? ELEMENT_F32 : dtype == DTYPE_BF16 ? ELEMENT_BF16 : ELEMENT_F16;
+}
+
+/* y[count] = x: flat.c, for other files too. */
+int gpu_cast(struct gpu_call *call, gpu_address x, enum dtype from, gpu_address y, enum dtype to,
+             uint64_t count);
 
 /* The code object for a card of this architecture: code.c. ERR_UNSUPPORTED: this build has none, naming those
  * that it has. Borrowed for ever. */

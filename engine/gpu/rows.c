@@ -1,4 +1,163 @@
-/* Ops of this family: see kernels/rows.k.h. */
+/* Norms, rotary embeddings and sums over rows: see kernels/rows.k.h. */
 #include "engine/gpu/gpu.h"
 
-const struct gpu_op gpu_rows_ops[] = {{.run = NULL}};
+enum {
+    WARP_WIDTH_MAX = 1024, /* of a vector that a warp normalises; wider ones take a block */
+    CHUNKS_MAX = 64,       /* of rows in one sum over them */
+    CHUNK_ROWS_MIN = 64,
+    /* Of the scratch, half is for norms' inverses, half for sums. */
+    INVERSES_MAX = GPU_SCRATCH_BYTES / 2 / 4,
+    PARTIALS_MAX = GPU_SCRATCH_BYTES / 2 / 8
+};
+
+/* The grid over vectors, each a warp's or a block's. Warps of 64 take two vectors each. */
+static uint64_t vector_blocks(uint64_t vectors, bool by_block)
+{
+    return by_block ? vectors : gpu_blocks(vectors, 256 / 32);
+}
+
+static int run_rmsnorm(struct gpu_call *call, const struct op *op)
+{
+    const struct op_rmsnorm *o = &op->rmsnorm;
+    struct rmsnorm_args args = {.x = gpu_at(&o->x),
+                                .weight = gpu_at(&o->weight),
+                                .y = gpu_at(&o->y),
+                                .count = (uint64_t)o->rows * o->vectors,
+                                .width = o->width,
+                                .vectors = o->vectors,
+                                .ldx = o->ldx,
+                                .ldy = o->ldy,
+                                .by_block = o->width > WARP_WIDTH_MAX,
+                                .eps = o->eps,
+                                .offset = o->offset};
+    args.wide = gpu_fours(args.x, 4, o->ldx) && gpu_fours(args.y, 4, o->ldy) &&
+                gpu_fours(args.weight, 4, o->width);
+    return gpu_launch(call, KERNEL_rmsnorm, vector_blocks(args.count, args.by_block), 1, 1, &args,
+                      sizeof args);
+}
+
+/* y[width] += sums over rows, strip by strip of columns where the scratch does not hold them all. Of args
+ * x, dy, inverse, rows, vectors, ldx, lddy are given. */
+static int sum_columns(struct gpu_call *call, struct column_sums_args args, uint32_t width, gpu_address y)
+{
+    uint32_t most = (uint32_t)gpu_blocks(args.rows, CHUNK_ROWS_MIN);
+    args.partial = gpu_scratch(call) + GPU_SCRATCH_BYTES / 2;
+    for (uint32_t done = 0; args.rows > 0 && done < width; done += args.width) {
+        struct column_sums_args strip = args;
+        strip.width = width - done < PARTIALS_MAX ? width - done : PARTIALS_MAX;
+        uint32_t chunks = PARTIALS_MAX / strip.width < most ? PARTIALS_MAX / strip.width : most;
+        chunks = chunks < CHUNKS_MAX ? chunks : CHUNKS_MAX;
+        strip.chunk_rows = (uint32_t)gpu_blocks(args.rows, chunks);
+        chunks = (uint32_t)gpu_blocks(args.rows, strip.chunk_rows);
+        struct column_sums_add_args add = {
+            .partial = args.partial, .y = y + 4ull * done, .width = strip.width, .chunks = chunks};
+        strip.x += 4ull * done;
+        strip.dy += strip.dy == 0 ? 0 : 4ull * done;
+        if (gpu_launch(call, KERNEL_column_sums, gpu_blocks(strip.width, 32), chunks, 1, &strip,
+                       sizeof strip) != 0 ||
+            gpu_launch(call, KERNEL_column_sums_add, gpu_blocks(strip.width, 256), 1, 1, &add, sizeof add) !=
+                0)
+            return -1;
+        args.width = strip.width;
+    }
+    return 0;
+}
+
+static int run_column_sum(struct gpu_call *call, const struct op *op)
+{
+    const struct op_column_sum *o = &op->column_sum;
+    return sum_columns(
+        call,
+        (struct column_sums_args){.x = gpu_at(&o->x), .rows = o->rows, .vectors = 1, .ldx = o->ldx}, o->width,
+        gpu_at(&o->y));
+}
+
+/* The gradient of the weight, of as many rows at a time as inverse norms are held. */
+static int norm_weight_gradient(struct gpu_call *call, const struct op_rmsnorm_backward *o,
+                                struct rmsnorm_backward_args args)
+{
+    uint32_t most = INVERSES_MAX / o->vectors;
+    args.dx = 0;
+    args.inverse = gpu_scratch(call);
+    for (uint32_t row = 0; row < o->rows; row += most) {
+        uint32_t rows = o->rows - row < most ? o->rows - row : most;
+        args.x = gpu_at(&o->x) + 4ull * row * o->ldx;
+        args.count = (uint64_t)rows * o->vectors;
+        struct column_sums_args sums = {.x = args.x,
+                                        .dy = gpu_at(&o->dy) + 4ull * row * o->lddy,
+                                        .inverse = args.inverse,
+                                        .rows = (uint32_t)args.count,
+                                        .vectors = o->vectors,
+                                        .ldx = o->ldx,
+                                        .lddy = o->lddy};
+        if (gpu_launch(call, KERNEL_rmsnorm_backward, vector_blocks(args.count, args.by_block), 1,
+                       1, &args, sizeof args) != 0 ||
+            sum_columns(call, sums, o->width, gpu_at(&o->dweight)) != 0)
+            return -1;
+    }
+    return 0;
+}
+
+static bool rmsnorm_backward_fits(const struct gpu *gpu, const struct op *op)
+{
+    (void)gpu;
+    return op->rmsnorm_backward.vectors <= INVERSES_MAX;
+}
+
+/* The weight's gradient first: dx may lie where dy does. */
+static int run_rmsnorm_backward(struct gpu_call *call, const struct op *op)
+{
+    const struct op_rmsnorm_backward *o = &op->rmsnorm_backward;
+    struct rmsnorm_backward_args args = {.x = gpu_at(&o->x),
+                                         .weight = gpu_at(&o->weight),
+                                         .dy = gpu_at(&o->dy),
+                                         .dx = gpu_at(&o->dx),
+                                         .count = (uint64_t)o->rows * o->vectors,
+                                         .width = o->width,
+                                         .vectors = o->vectors,
+                                         .ldx = o->ldx,
+                                         .lddy = o->lddy,
+                                         .lddx = o->lddx,
+                                         .accumulate = o->accumulate,
+                                         .by_block = o->width > WARP_WIDTH_MAX,
+                                         .eps = o->eps,
+                                         .offset = o->offset};
+    args.wide = gpu_fours(args.x, 4, o->ldx) && gpu_fours(args.dy, 4, o->lddy) &&
+                gpu_fours(args.dx, 4, o->lddx) && gpu_fours(args.weight, 4, o->width);
+    if (o->dweight.buffer != NULL && norm_weight_gradient(call, o, args) != 0)
+        return -1;
+    if (args.dx == 0)
+        return 0;
+    return gpu_launch(call, KERNEL_rmsnorm_backward, vector_blocks(args.count, args.by_block), 1,
+                      1, &args, sizeof args);
+}
+
+static bool rope_fits(const struct gpu *gpu, const struct op *op)
+{
+    (void)gpu;
+    return op->rope.rotary_dim % 2 == 0 && op->rope.rotary_dim <= op->rope.head_dim;
+}
+
+static int run_rope(struct gpu_call *call, const struct op *op)
+{
+    const struct op_rope *o = &op->rope;
+    struct rope_args args = {.x = gpu_at(&o->x),
+                             .positions = gpu_at(&o->positions),
+                             .table = gpu_at(&o->table),
+                             .count = (uint64_t)o->tokens * o->heads,
+                             .heads = o->heads,
+                             .head_dim = o->head_dim,
+                             .half = o->rotary_dim / 2,
+                             .ldx = o->ldx,
+                             .table_rows = o->table_rows,
+                             .sign = o->inverse ? -1.0f : 1.0f};
+    args.wide = gpu_fours(args.x, 4, o->ldx) && gpu_fours(args.table, 4, args.half) && o->head_dim % 4 == 0;
+    return gpu_launch(call, KERNEL_rope, gpu_row_blocks(args.count, args.half, 4), 1, 1, &args, sizeof args);
+}
+
+const struct gpu_op gpu_rows_ops[] = {
+    {.kind = OP_RMSNORM, .run = run_rmsnorm},
+    {.kind = OP_RMSNORM_BACKWARD, .fits = rmsnorm_backward_fits, .run = run_rmsnorm_backward},
+    {.kind = OP_ROPE, .fits = rope_fits, .run = run_rope},
+    {.kind = OP_COLUMN_SUM, .run = run_column_sum},
+    {.run = NULL}};

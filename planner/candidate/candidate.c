@@ -116,7 +116,7 @@ bool candidate_equal(const struct candidate *a, const struct candidate *b)
 {
     bool equal = a->placement == b->placement && a->schedule == b->schedule && a->eager == b->eager &&
                  a->micro_batch_rows == b->micro_batch_rows && a->gathered_layers == b->gathered_layers &&
-                 a->together == b->together && a->stage_count == b->stage_count &&
+                 a->whole == b->whole && a->together == b->together && a->stage_count == b->stage_count &&
                  a->member_count == b->member_count && a->owner_count == b->owner_count;
     for (uint32_t s = 0; equal && s < a->stage_count; s++)
         equal = stage_equal(&a->stages[s], &b->stages[s]);
@@ -145,7 +145,7 @@ uint64_t candidate_hash(const struct candidate *c)
 {
     uint64_t hash = c->placement;
     fold(&hash, (uint64_t)c->schedule << 1 | c->eager);
-    fold(&hash, (uint64_t)c->micro_batch_rows << 32 | c->gathered_layers << 8 | c->together);
+    fold(&hash, (uint64_t)c->micro_batch_rows << 32 | c->gathered_layers << 8 | c->together << 1 | c->whole);
     for (uint32_t s = 0; s < c->stage_count; s++) {
         fold(&hash, (uint64_t)c->stages[s].block_end << 32 | c->stages[s].member_first);
         fold(&hash, (uint64_t)c->stages[s].member_count << 8 | c->stages[s].kind);

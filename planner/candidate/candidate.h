@@ -51,6 +51,8 @@ struct candidate {
     uint32_t micro_batch_rows; /* of the largest micro-batch */
     uint32_t gathered_layers;  /* STAGE_SHARDED and STAGE_SERVER: layers whose weights a member has places for
                                   at a  time; 0: every member keeps all weights */
+    bool whole; /* pipelines of groups, full fine-tuning: each member keeps all of its stage's state, and
+                   gradients are summed over them; else they keep shards of it (LoRA: always whole) */
     uint32_t together; /* STAGE_TENSOR: micro-batches worked on in turns, so that the sums of one travel
                           while the next computes; 0: 1 */
     uint32_t stage_count, member_count;

@@ -42,7 +42,7 @@ int from_plan_check(const struct problem *p, const struct plan *plan, struct err
     if (plan->batch_rows != w->batch_rows)
         return err_set(err, ERR_INVALID, "it is for batches of %u rows, this job's have %u", plan->batch_rows,
                        w->batch_rows);
-    if (plan->trains_embedding != (w->method == METHOD_FULL))
+    if (w->method == METHOD_FULL ? !plan->trains_embedding : plan->trains_embedding && !w->saves_embedding)
         return err_set(err, ERR_INVALID, "it trains other parameters");
     if (w->place >= 0 && w->place != (int)plan->placement)
         return err_set(err, ERR_INVALID, "it is of kind %s, %s is asked for",
@@ -255,6 +255,8 @@ int candidate_from_plan(const struct problem *p, const struct plan *plan, struct
         c->members[m].count = 0;
     for (uint32_t m = 0; m < c->member_count; m++)
         c->members[m].state_share = 1;
+    c->whole = p->workload->method == METHOD_FULL && c->stage_count > 1 && c->member_count > c->stage_count &&
+               plan->group_count > 1 && !plan->groups[1].shares;
     if (result < 0)
         candidate_fini(c);
     return result;

@@ -50,6 +50,17 @@ uint64_t memory_gathered_bytes(const struct problem *problem, int32_t begin, int
     return params.all * (uint64_t)workload_value_bytes(w);
 }
 
+bool memory_trains_table(const struct problem *problem)
+{
+    return problem->workload->method == METHOD_FULL || problem->workload->saves_embedding;
+}
+
+uint64_t memory_table_bytes(const struct problem *problem)
+{
+    return problem->workload->method == METHOD_FULL ? memory_gathered_bytes(problem, 0, 1)
+                                                    : memory_gradient_bytes(problem, 0, 1);
+}
+
 uint64_t memory_gradient_bytes(const struct problem *problem, int32_t begin, int32_t end)
 {
     return 4 * memory_trained(problem, begin, end);
@@ -60,8 +71,8 @@ static void weights_estimated(const struct problem *p, const struct memory_stage
 {
     struct problem_params params = params_of(p, m->block_begin, m->block_end);
     bool full = p->workload->method == METHOD_FULL;
-    if (m->block_end == p->block_count && m->block_begin > 0 && !m->sharded)
-        params.all += p->blocks.tied_params; /* the head's copy */
+    if (m->block_end == p->block_count && m->block_begin > 0 && !m->sharded && !memory_trains_table(p))
+        params.all += p->blocks.tied_params; /* the head's copy; one that is trained lies in buffers */
     double frozen = full ? 0 : frozen_bytes(p, (double)params.all, params.matrices);
     double trained = (double)(full ? params.all : params.adapters);
     double share = m->state_share > 0 ? m->state_share : 0, cut = m->tensor_share > 0 ? m->tensor_share : 1;
@@ -74,6 +85,16 @@ static void weights_estimated(const struct problem *p, const struct memory_stage
 static uint64_t counted(const struct problem *p, uint64_t fp32_bytes)
 {
     return footprint_counted(p->workload->compute == COMPUTE_FP32 ? fp32_bytes : fp32_bytes / 2);
+}
+
+/* Of a stage that keeps a copy of a tied embedding, and not in the places of `sharded`. */
+static uint64_t table_copy_bytes(const struct problem *p, const struct memory_stage *m,
+                                 const struct footprint *held, bool exact)
+{
+    if (m->sharded || !held->copies_table)
+        return 0;
+    return exact ? 2 * footprint_counted(held->table_bytes)
+                 : memory_table_bytes(p) + memory_gradient_bytes(p, 0, 1);
 }
 
 void memory_stage_need(const struct problem *problem, const struct memory_stage *stage,
@@ -107,11 +128,13 @@ void memory_stage_need(const struct problem *problem, const struct memory_stage 
     need->purpose[PURPOSE_ACTIVATIONS] = need->saved_bytes * options.slots;
     if (problem->workload->sample_tokens)
         need->cache_bytes = footprint_counted(footprint_cache_bytes(&held, options.positions));
-    need->boundary_bytes = footprint_counted((uint64_t)(problem->bytes_per_token * options.tokens));
+    need->boundary_bytes =
+        footprint_counted((uint64_t)problem_boundary_bytes(problem, options.tokens, options.rows));
     need->work_bytes = counted(problem, held.workspace.bytes);
     need->purpose[PURPOSE_BUFFERS] = need->work_bytes + footprint_counted(held.scalar_bytes) +
                                      stage->boundary_buffers * need->boundary_bytes + need->cache_bytes +
-                                     stage->buffer_bytes;
+                                     stage->buffer_bytes +
+                                     table_copy_bytes(problem, stage, &held, need->exact);
     for (int i = 0; i < PURPOSE_COUNT; i++)
         need->total += need->purpose[i];
 }

@@ -48,6 +48,10 @@ uint64_t memory_trained(const struct problem *problem, int32_t begin, int32_t en
 /* Bytes of what is gathered before blocks [begin, end) compute: full fine-tuning, all weights as computed
  * with; LoRA, the frozen base. */
 uint64_t memory_gathered_bytes(const struct problem *problem, int32_t begin, int32_t end);
+/* Is the embedding trained (where it is tied, the head with it)? */
+bool memory_trains_table(const struct problem *problem);
+/* Bytes of a tied embedding that is trained as a head on another rank has it: its values. */
+uint64_t memory_table_bytes(const struct problem *problem);
 /* Bytes of the gradients of blocks [begin, end), fp32. */
 uint64_t memory_gradient_bytes(const struct problem *problem, int32_t begin, int32_t end);
 

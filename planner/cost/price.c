@@ -62,10 +62,13 @@ static double group_share(const struct plan_group *group, uint32_t rank)
 }
 
 /* Bytes of the blocks' weights or gradients that an instruction moves; negative: it moves something else. */
-static double blocks_bytes(const struct problem *p, const struct instr *x)
+static double blocks_bytes(const struct problem *p, const struct plan *plan, const struct instr *x)
 {
+    bool chain = plan->placement == PLACE_PIPELINE || plan->placement == PLACE_HYBRID;
     bool parameters = x->tag == TAG_PARAMETERS, lora = p->workload->method == METHOD_LORA;
     bool moves = x->op == OP_ALL_GATHER || x->op == OP_REDUCE_SCATTER || x->op == OP_PUSH;
+    if (chain && x->op == OP_ALL_GATHER && x->block_begin == 0 && x->block_end == 1)
+        return (double)memory_table_bytes(p);
     if (!moves || x->block_end <= x->block_begin || (!parameters && x->tag != TAG_PARAMETER_GRADIENTS))
         return -1;
     if (parameters && (x->op == OP_ALL_GATHER || !lora))
@@ -144,7 +147,7 @@ static double transfer_bytes(void *context, uint32_t rank, const struct instr *x
     const struct price *price = context;
     const struct plan_slot *slot = &price->plan->ranks[rank].slots[x->slot_in];
     struct cost_load load = instr_load(price, x);
-    double blocks = blocks_bytes(price->problem, x);
+    double blocks = blocks_bytes(price->problem, price->plan, x);
     if (x->micro_batch >= 0 && load.rows <= 0)
         return -1;
     return blocks >= 0 ? blocks : (double)slot_bytes(slot, (uint64_t)load.tokens, (uint64_t)load.rows);
@@ -234,10 +237,13 @@ static double collective_seconds(void *context, const struct plan_group *group, 
     double latency = links->latency_s, rate = links->bytes_per_s;
     const struct plan_rank *r = &price->plan->ranks[rank];
     const struct plan_slot *slot = &r->slots[x->slot_in >= 0 ? x->slot_in : x->slot_out];
-    double blocks = blocks_bytes(price->problem, x);
+    double blocks = blocks_bytes(price->problem, price->plan, x);
     if (blocks >= 0)
         return blocks * (x->op == OP_ALL_GATHER ? links->gather_s : links->scatter_s) + (n - 1) * latency;
     double bytes = (double)slot->bytes_bound, depth = ceil(log2(n + 1)) - 1;
+    if (x->op == OP_ALL_REDUCE && slot->kind == SLOT_GRADIENTS && x->block_end > x->block_begin &&
+        !r->tensor.column_end && !price->expert)
+        bytes = (double)memory_gradient_bytes(price->problem, x->block_begin, x->block_end);
     if (x->micro_batch >= 0) { /* of this micro-batch's rows; nothing is done for none */
         struct cost_load load = instr_load(price, x);
         if (load.rows <= 0)

@@ -55,6 +55,8 @@ struct problem {
     uint32_t longest;                    /* row, tokens */
     uint32_t sequence_bound;             /* longest row, or sample */
     double bytes_per_token;              /* of a boundary tensor */
+    double bytes_per_row; /* beside them, forward: what the load-balancing loss sums over a row's layers
+                             (counts and probabilities of experts); half of it goes back */
     struct footprint_model footprint;
     struct micro_cost *means;   /* [sizes][device_count], by mean_of[rows of a micro-batch]; NULL: many */
     uint32_t *mean_of;          /* [batch_rows + 1] */
@@ -70,6 +72,12 @@ void problem_fini(struct problem *problem);
 static inline uint32_t problem_listed(const struct problem *problem, uint32_t i)
 {
     return problem->listed ? problem->listed[i] : i;
+}
+
+/* Bytes of a boundary activation. */
+static inline double problem_boundary_bytes(const struct problem *problem, double tokens, double rows)
+{
+    return problem->bytes_per_token * tokens + problem->bytes_per_row * rows;
 }
 
 /* Devices that may be used. */

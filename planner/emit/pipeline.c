@@ -22,7 +22,8 @@ void pipeline_member_need(const struct problem *problem, const struct candidate 
 {
     const struct stage *stage = &candidate->stages[s];
     const struct member *m = &candidate->members[member];
-    bool full = problem->workload->method == METHOD_FULL, apart = state_table_apart(problem, candidate);
+    bool full = problem->workload->method == METHOD_FULL;
+    bool sharded = stage->member_count > 1 && !state_whole(problem, candidate);
     struct memory_stage range = {.block_begin = stage->block_begin,
                                  .block_end = stage->block_end,
                                  .window = window,
@@ -32,12 +33,12 @@ void pipeline_member_need(const struct problem *problem, const struct candidate 
                                  .boundary_buffers = boundary_buffers,
                                  .state_share = full ? share : 1,
                                  .tensor_share = 1,
-                                 .sharded = full && (stage->member_count > 1 || apart)};
-    if (full && stage->member_count > 1)
+                                 .sharded = sharded};
+    if (sharded)
         range.buffer_bytes = memory_gathered_bytes(problem, stage->block_begin, stage->block_end) +
                              memory_gradient_bytes(problem, stage->block_begin, stage->block_end);
-    if (s > 0 && s + 1 == candidate->stage_count && apart)
-        range.buffer_bytes += memory_gathered_bytes(problem, 0, 1) + memory_gradient_bytes(problem, 0, 1);
+    if (sharded && s > 0 && s + 1 == candidate->stage_count && state_table_apart(problem, candidate))
+        range.buffer_bytes += memory_table_bytes(problem) + memory_gradient_bytes(problem, 0, 1);
     memory_stage_need(problem, &range, need);
 }
 
@@ -92,10 +93,11 @@ static int stage_slots(struct emitter *c, struct plan_rank *rank, uint32_t stage
 {
     struct part *part = &c->parts[stage];
     double each = c->problem->bytes_per_token;
-    uint64_t bound = (uint64_t)(each * c->plan->tokens_bound);
     for (int i = 0; i < BOUNDARIES; i++) {
         const struct schedule_ring *ring = ring_of(&part->rings, i);
         bool activation = i == ACT_IN || i == ACT_OUT;
+        double row = c->problem->bytes_per_row / (activation ? 1 : 2);
+        uint64_t bound = (uint64_t)(each * c->plan->tokens_bound + row * c->plan->rows_bound);
         part->track[i] = (struct track){.ring = ring->ring, .held = ring->held};
         part->slot[i] = PLAN_NONE;
         if (ring->ring == 0)
@@ -107,6 +109,7 @@ static int stage_slots(struct emitter *c, struct plan_rank *rank, uint32_t stage
                                  .ring_micro_batches = ring->ring,
                                  .ring_blocks = 1,
                                  .bytes_per_token = each,
+                                 .bytes_per_row = row,
                                  .bytes_bound = bound,
                                  .bytes_total = bound * ring->held};
         if ((part->slot[i] = plan_rank_slot(rank, &slot)) < 0)
@@ -162,7 +165,7 @@ static int slots_fill(struct emitter *c, uint32_t r, const struct memory_need *n
                           sizeof(struct plan_step_scalars), &failed);
     c->norm = slot_add(rank, SLOT_NORM_SCALAR, SLOT_FOR_STEP, PURPOSE_BUFFERS, sizeof(double), &failed);
     c->barrier = slot_add(rank, SLOT_BARRIER, SLOT_FOR_STEP, PURPOSE_BUFFERS, sizeof(double), &failed);
-    if (c->full || stage_of(c, r)->member_count > 1)
+    if (c->full || c->table_group >= 0 || stage_of(c, r)->member_count > 1)
         c->gradients = slot_add(rank, SLOT_GRADIENTS, SLOT_FOR_RUN, PURPOSE_ADAPTERS,
                                 gradient_bytes(c, r, kept), &failed);
     if (c->problem->workload->sample_tokens) { /* a rank without layers has an empty cache: it takes part */
@@ -229,7 +232,7 @@ static int rank_assign(struct emitter *c, uint32_t r)
 static double state_share(const struct emitter *c, uint32_t r)
 {
     uint64_t mine = 0, all = memory_trained(c->problem, 0, c->problem->block_count);
-    if ((c->grouped && !c->full) || all == 0)
+    if ((c->grouped && !c->shards) || all == 0)
         return 1;
     for (uint32_t s = c->first_stage[r]; s < c->stages; s = c->next_stage[s])
         mine += memory_trained(c->problem, c->candidate->stages[s].block_begin,
@@ -271,7 +274,7 @@ static int shares_fill(struct emitter *c)
             result = state_share_out(c, s, room);
     }
     free(room);
-    return result < 0 ? -1 : state_table_shares(c);
+    return result;
 }
 
 static int schedule_make(struct emitter *c)
@@ -332,6 +335,7 @@ static int plan_fill(struct emitter *c, bool programs)
 {
     int result = plan_rows_fill(c->plan, c->candidate, c->err);
     plan_frame_fill(c->plan, c->problem, c->candidate);
+    c->plan->trains_embedding = memory_trains_table(c->problem);
     c->micro_batches = c->plan->micro_batch_count;
     if (result == 0 && c->plan->rows_bound > c->candidate->micro_batch_rows)
         result =
@@ -343,8 +347,10 @@ static int plan_fill(struct emitter *c, bool programs)
         result = schedule_make(c);
     if (result == 0)
         result = state_groups(c);
-    if (result == 0 && c->full)
+    if (result == 0 && c->shards)
         result = shares_fill(c);
+    if (result == 0)
+        result = state_table_shares(c);
     for (uint32_t r = 0; r < c->plan->rank_count && result == 0; r++)
         result = rank_emit(c, r, programs);
     if (result == 0)
@@ -358,7 +364,8 @@ struct plan *pipeline_emit(const struct problem *problem, const struct candidate
     bool apart = state_table_apart(problem, candidate), grouped = false;
     for (uint32_t s = 0; s < candidate->stage_count; s++)
         grouped = grouped || candidate->stages[s].member_count > 1;
-    uint32_t groups = 1 + (grouped ? candidate->stage_count + 1 : 0) + apart;
+    bool shards = grouped && !state_whole(problem, candidate);
+    uint32_t groups = 1 + (grouped ? candidate->stage_count + 1 : 0) + apart + (apart && grouped && !shards);
     struct plan *plan = plan_create(candidate->member_count, groups, problem->workload->batch_rows,
                                     candidate->micro_batch_rows, err);
     if (!plan)
@@ -370,7 +377,10 @@ struct plan *pipeline_emit(const struct problem *problem, const struct candidate
                         .stages = candidate->stage_count,
                         .full = problem->workload->method == METHOD_FULL,
                         .grouped = grouped,
-                        .table_group = apart ? (int32_t)groups - 1 : PLAN_NONE};
+                        .shards = shards,
+                        .table_group =
+                            apart ? 1 + (grouped ? (int32_t)candidate->stage_count + 1 : 0) : PLAN_NONE,
+                        .table_sum = apart && grouped && !shards ? (int32_t)groups - 1 : PLAN_NONE};
     int result = plan_fill(&c, programs);
     schedule_fini(&c.schedule);
     free(c.first_stage);

@@ -25,8 +25,8 @@ struct part {
     int32_t *received[2]; /* [micro_batches]: activations, gradients: the instruction; PLAN_NONE: not yet */
 };
 
-/* Full fine-tuning: blocks gathered before a step and scattered after it, and their places; PLAN_NONE: there
- * are none. */
+/* Blocks gathered before a step and scattered after it (shards; a trained tied embedding), and their places;
+ * PLAN_NONE: there are none. */
 struct exchange {
     int32_t group, begin, end, gathered, whole;
 };
@@ -37,9 +37,12 @@ struct emitter {
     struct plan *plan;
     struct err *err;
     uint32_t stages, micro_batches;
-    bool full;                          /* fine-tuning */
-    bool grouped;                       /* a stage has several members */
-    int32_t table_group;                /* of a trained tied embedding; PLAN_NONE */
+    bool full;           /* fine-tuning */
+    bool grouped;        /* a stage has several members */
+    bool shards;         /* which keep shards of its state */
+    int32_t table_group; /* of a trained tied embedding: who keeps it and who copies it; or
+                            PLAN_NONE */
+    int32_t table_sum; /* replicas: who has gradients of it; PLAN_NONE: they are scattered over table_group */
     uint32_t *first_stage, *next_stage; /* [ranks], [stages]: each rank's stages; `stages` ends them */
     struct schedule schedule;
     /* of the rank that is being made */
@@ -70,6 +73,8 @@ int pipeline_programs(struct emitter *c, uint32_t r);
 
 /* --- pipeline_state.c --- */
 
+/* Does each member of a stage keep all of its state? */
+bool state_whole(const struct problem *problem, const struct candidate *candidate);
 /* Is the table of the first stage used, and trained, by the last? */
 bool state_table_apart(const struct problem *problem, const struct candidate *candidate);
 /* Fills groups but 0, and sets table_group. ERR_NOMEM. */
@@ -87,7 +92,7 @@ int state_slots(struct emitter *c, uint32_t r, uint64_t kept_bytes);
 void state_fetch(const struct emitter *c, struct program_builder *b, int32_t came[2]);
 /* Gives the places of gathered weights up, behind what the compute queue has. */
 void state_release(const struct emitter *c, struct program_builder *b, const int32_t came[2]);
-/* Scatters gradients once `after` is done. Returns what the norm waits for. */
-int32_t state_reduce(const struct emitter *c, struct program_builder *b, int32_t after);
+/* Sums or scatters the gradients of rank r once `after` is done. Returns what the norm waits for. */
+int32_t state_reduce(const struct emitter *c, struct program_builder *b, uint32_t r, int32_t after);
 
 #endif

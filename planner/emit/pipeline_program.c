@@ -168,29 +168,26 @@ static void events_add(struct writer *w, enum save save)
     }
 }
 
-/* Gradients summed, the norm, the step. LoRA: equal gradients on all members of a stage, so that one of them
- * counts for the norm and tells the others. Full: every rank counts its own shard. */
+/* Gradients summed, the norm, the step. Replicas: equal gradients on all members of a stage, so that one of
+ * them counts for the norm and tells the others. Shards: every rank counts its own. */
 static void train_tail(struct writer *w, int32_t scalars)
 {
     struct emitter *c = w->c;
     const struct plan_rank *rank = &c->plan->ranks[w->rank];
     const struct stage *stage = stage_of(c, w->rank);
     bool shared = stage->member_count > 1;
-    int32_t group = 1 + rank->stage, all = c->grouped && !c->full ? 1 + (int32_t)c->stages : 0;
+    int32_t group = 1 + rank->stage, all = c->grouped && !c->shards ? 1 + (int32_t)c->stages : 0;
     state_release(c, &w->b, w->came);
-    int32_t summed = state_reduce(c, &w->b, w->last[1]), norm = PLAN_NONE;
-    if (shared && !c->full)
-        summed = program_add_collective(&w->b, OP_ALL_REDUCE, group, PLAN_NONE, c->gradients,
-                                        TAG_PARAMETER_GRADIENTS, &summed, 1);
-    if (c->full || w->rank == stage->member_first)
+    int32_t summed = state_reduce(c, &w->b, w->rank, w->last[1]), norm = PLAN_NONE;
+    if (c->shards || w->rank == stage->member_first)
         norm = program_add_collective(&w->b, OP_ALL_REDUCE, all, PLAN_NONE, c->norm, TAG_NORM, &summed, 1);
-    if (shared && !c->full)
+    if (shared && !c->shards)
         norm = program_add_collective(&w->b, OP_BROADCAST, group, (int32_t)stage->member_first, c->norm,
                                       TAG_NORM, norm >= 0 ? &norm : &summed, 1);
     struct instr x = instr_init(OP_STEP, QUEUE_COMPUTE);
     x.block_begin = rank->block_begin;
     x.block_end = rank->block_end;
-    x.group = c->full && shared ? group : PLAN_NONE;
+    x.group = c->shards && shared ? group : PLAN_NONE;
     int32_t after[2] = {scalars, norm};
     program_add(&w->b, &x, after, 2);
 }

@@ -9,9 +9,14 @@
 
 #define ROUNDING_BYTES 8192 /* a member's needs are rounded up to granules (cost/memory.c) */
 
+bool state_whole(const struct problem *p, const struct candidate *candidate)
+{
+    return p->workload->method == METHOD_LORA || candidate->whole || candidate->placement == PLACE_DATA;
+}
+
 bool state_table_apart(const struct problem *p, const struct candidate *candidate)
 {
-    return p->workload->method == METHOD_FULL && p->blocks.tied && candidate->stage_count > 1;
+    return memory_trains_table(p) && p->blocks.tied && candidate->stage_count > 1;
 }
 
 double pipeline_state_bytes(const struct problem *p, const struct stage *stage)
@@ -33,6 +38,17 @@ static int group_fill(struct plan_group *group, uint32_t first, uint32_t count, 
     return 0;
 }
 
+/* The first `count` members of one stage, then all of another. */
+static int ends_fill(struct plan_group *group, const struct stage *head, uint32_t count,
+                     const struct stage *tail, struct err *err)
+{
+    if (group_fill(group, head->member_first, count, count + tail->member_count, err) < 0)
+        return -1;
+    for (uint32_t i = 0; i < tail->member_count; i++)
+        group->ranks[count + i] = tail->member_first + i;
+    return 0;
+}
+
 int state_groups(struct emitter *c)
 {
     const struct stage *stages = c->candidate->stages, *head = &stages[0], *tail = &stages[c->stages - 1];
@@ -48,13 +64,10 @@ int state_groups(struct emitter *c)
         groups[1 + c->stages].ranks[s] = stages[s].member_first;
     if (c->table_group < 0)
         return 0;
-    struct plan_group *table = &groups[c->table_group];
-    if (group_fill(table, head->member_first, head->member_count, head->member_count + tail->member_count,
-                   c->err) < 0)
+    uint32_t keepers = c->shards ? head->member_count : 1; /* of replicas one gives it away */
+    if (ends_fill(&groups[c->table_group], head, keepers, tail, c->err) < 0)
         return -1;
-    for (uint32_t i = 0; i < tail->member_count; i++)
-        table->ranks[head->member_count + i] = tail->member_first + i;
-    return 0;
+    return c->table_sum < 0 ? 0 : ends_fill(&groups[c->table_sum], head, head->member_count, tail, c->err);
 }
 
 double state_share_of(const struct emitter *c, uint32_t r)
@@ -73,7 +86,7 @@ int state_table_shares(struct emitter *c)
     table->shares = calloc(table->rank_count, sizeof(*table->shares));
     if (!table->shares)
         return err_set(c->err, ERR_NOMEM, "planner: out of memory");
-    for (uint32_t i = 0; i < head->member_count; i++)
+    for (uint32_t i = 0; i < head->member_count && (c->shards || i == 0); i++)
         table->shares[i] = state_share_of(c, head->member_first + i);
     return 0;
 }
@@ -126,7 +139,10 @@ static int32_t place_add(struct plan_rank *rank, int kind, const struct exchange
 /* A place for gathered weights and one for whole gradients. */
 static int places_add(const struct emitter *c, struct plan_rank *rank, struct exchange *x)
 {
-    x->gathered = place_add(rank, SLOT_GATHERED, x, memory_gathered_bytes(c->problem, x->begin, x->end));
+    bool table = x == &c->exchange[0];
+    x->gathered = place_add(rank, SLOT_GATHERED, x,
+                            table ? memory_table_bytes(c->problem)
+                                  : memory_gathered_bytes(c->problem, x->begin, x->end));
     x->whole = place_add(rank, SLOT_GRADIENTS, x, memory_gradient_bytes(c->problem, x->begin, x->end));
     return x->gathered < 0 || x->whole < 0 ? -1 : 0;
 }
@@ -135,10 +151,10 @@ int state_slots(struct emitter *c, uint32_t r, uint64_t kept)
 {
     struct plan_rank *rank = &c->plan->ranks[r];
     bool first = rank->block_begin == 0, last = rank->block_end == c->problem->block_count;
-    bool apart = c->table_group >= 0, sharded = stage_of(c, r)->member_count > 1;
+    bool apart = c->table_group >= 0, sharded = c->shards && stage_of(c, r)->member_count > 1;
     struct exchange *table = &c->exchange[0], *own = &c->exchange[1];
     *table = *own = (struct exchange){PLAN_NONE, 0, 1, PLAN_NONE, PLAN_NONE};
-    if (!c->full)
+    if (!c->full && !apart)
         return 0;
     uint64_t steps_with = rank->slots[c->gradients].bytes_bound;
     int failed = 0;
@@ -152,7 +168,7 @@ int state_slots(struct emitter *c, uint32_t r, uint64_t kept)
         own->group = 1 + rank->stage;
         failed = places_add(c, rank, own);
     }
-    if (first || last)
+    if (last || (first && (c->shards || r == stage_of(c, r)->member_first)))
         table->group = c->table_group;
     if (!failed && (rank->copies_tied || (sharded && rank->owns_tied)))
         failed = places_add(c, rank, table);
@@ -192,8 +208,45 @@ void state_release(const struct emitter *c, struct program_builder *b, const int
     }
 }
 
-int32_t state_reduce(const struct emitter *c, struct program_builder *b, int32_t after)
+/* Of replicas: gradients of the blocks summed over a group; where the slot is a place for whole gradients
+ * (of a copy) the sum is not wanted. */
+static int32_t sum_add(const struct emitter *c, struct program_builder *b, int32_t group, int32_t whole,
+                       int32_t begin, int32_t end, int32_t after)
 {
+    struct instr x = instr_init(OP_ALL_REDUCE, QUEUE_GROUP);
+    x.group = group;
+    x.tag = TAG_PARAMETER_GRADIENTS;
+    x.block_begin = begin;
+    x.block_end = end;
+    x.slot_in = whole >= 0 ? whole : c->gradients;
+    x.slot_out = whole >= 0 ? PLAN_NONE : c->gradients;
+    x.flags = whole >= 0 ? INSTR_FREES_IN : 0;
+    return program_add(b, &x, &after, 1);
+}
+
+static int32_t replicas_reduce(const struct emitter *c, struct program_builder *b, uint32_t r, int32_t after)
+{
+    const struct plan_rank *rank = &c->plan->ranks[r];
+    const struct exchange *table = &c->exchange[0];
+    bool shared = stage_of(c, r)->member_count > 1, end = rank->owns_tied || rank->copies_tied;
+    int32_t group = 1 + rank->stage, begin = 0, after_last = 0; /* no blocks named: all */
+    if (c->table_sum >= 0 && end)
+        after = sum_add(c, b, c->table_sum, table->whole, 0, 1, after);
+    else if (table->group >= 0)
+        after = exchange_add(b, OP_REDUCE_SCATTER, table, table->whole >= 0 ? table->whole : c->gradients,
+                             c->gradients, after);
+    if (c->table_sum >= 0 && rank->owns_tied) {
+        begin = 1;
+        after_last = rank->block_end;
+        shared = shared && begin < after_last;
+    }
+    return shared ? sum_add(c, b, group, PLAN_NONE, begin, after_last, after) : after;
+}
+
+int32_t state_reduce(const struct emitter *c, struct program_builder *b, uint32_t r, int32_t after)
+{
+    if (!c->shards)
+        return replicas_reduce(c, b, r, after);
     /* the table after the other: both end where the rank's gradients are. Who keeps the whole table has its
      * own gradients of it in place. */
     for (int i = 2; i-- > 0;) {
@@ -252,24 +305,55 @@ static void moves_add(const struct problem *p, const struct ring_cost *ring, uin
     sync->after_s += ring->scatter_s * (double)memory_gradient_bytes(p, begin, end) + hops;
 }
 
+/* A trained tied embedding: collectives of the first and the last stage; room for all devices. */
+static void table_syncs(const struct problem *p, const struct candidate *candidate, uint32_t *devices,
+                        double *shares, struct pipeline_sync *syncs)
+{
+    uint32_t last = candidate->stage_count - 1, count = 0, keepers = candidate->stages[0].member_count;
+    bool replicas = state_whole(p, candidate) && candidate->member_count > candidate->stage_count;
+    double sum_s = 0;
+    members_add(candidate, 0, true, devices, shares, &count);
+    members_add(candidate, last, false, devices, shares, &count);
+    struct ring_cost ring = ring_cost(p, devices, shares, count);
+    if (replicas) { /* all sum their gradients; one gives the values away */
+        sum_s =
+            2 * (count - 1) * ((double)memory_gradient_bytes(p, 0, 1) * ring.byte_s / count + ring.latency_s);
+        devices += keepers - 1;
+        shares += keepers - 1;
+        count -= keepers - 1;
+        devices[0] = candidate->members[candidate->stages[0].member_first].device;
+        shares[0] = 1;
+        ring = ring_cost(p, devices, shares, count);
+    }
+    double hops = count > 1 ? (count - 1) * ring.latency_s : 0;
+    double before_s = ring.gather_s * (double)memory_table_bytes(p) + hops;
+    double after_s = replicas ? sum_s : ring.scatter_s * (double)memory_gradient_bytes(p, 0, 1) + hops;
+    for (int end = 0; end < 2; end++) {
+        syncs[end ? last : 0].before_s += before_s;
+        syncs[end ? last : 0].after_s += after_s;
+    }
+}
+
 /* A stage by itself: `devices` and `shares` of its `count` members. */
 static void stage_sync(const struct problem *p, const struct candidate *candidate, uint32_t s,
                        const uint32_t *devices, const double *shares, struct pipeline_sync *sync)
 {
     const struct stage *stage = &candidate->stages[s];
     uint32_t count = stage->member_count;
-    bool full = p->workload->method == METHOD_FULL, apart = state_table_apart(p, candidate);
+    bool shards = !state_whole(p, candidate), apart = state_table_apart(p, candidate);
     struct ring_cost ring = ring_cost(p, devices, shares, count);
     *sync = (struct pipeline_sync){0};
     for (uint32_t m = 0; m < count; m++)
         sync->update_s = fmax(sync->update_s,
-                              (full ? shares[m] : 1) *
+                              (shards ? shares[m] : 1) *
                                   problem_step_seconds(p, devices[m], stage->block_begin, stage->block_end));
-    if (count > 1 && full) {
+    if (count > 1 && shards) {
         moves_add(p, &ring, count, apart && s == 0 ? 1 : stage->block_begin, stage->block_end, sync);
     } else if (count > 1) {
-        double bytes = (double)memory_gradient_bytes(p, stage->block_begin, stage->block_end);
-        sync->after_s = 2 * (count - 1) * (bytes * ring.byte_s / count + ring.latency_s);
+        int32_t begin = apart && s == 0 ? 1 : stage->block_begin; /* the table goes another way */
+        double bytes = (double)memory_gradient_bytes(p, begin, stage->block_end);
+        if (begin < stage->block_end)
+            sync->after_s = 2 * (count - 1) * (bytes * ring.byte_s / count + ring.latency_s);
         sync->update_s += (ceil(log2(count + 1.0)) - 1) * (ring.latency_s + sizeof(double) * ring.byte_s);
     }
 }
@@ -280,7 +364,7 @@ static void norm_add(const struct problem *p, const struct candidate *candidate,
 {
     const struct stage *stages = candidate->stages;
     const struct member *members = candidate->members;
-    bool firsts = p->workload->method != METHOD_FULL && candidate->member_count > candidate->stage_count;
+    bool firsts = state_whole(p, candidate) && candidate->member_count > candidate->stage_count;
     uint32_t count = firsts ? candidate->stage_count : candidate->member_count;
     double worst = 0;
     for (uint32_t i = 0; i < count && count > 1; i++) {
@@ -307,14 +391,8 @@ int pipeline_syncs(const struct problem *p, const struct candidate *candidate, s
         members_add(candidate, s, true, devices, shares, &count);
         stage_sync(p, candidate, s, devices, shares, &syncs[s]);
     }
-    if (result == 0 && state_table_apart(p, candidate)) { /* one collective of the first and the last stage */
-        count = 0;
-        members_add(candidate, 0, true, devices, shares, &count);
-        members_add(candidate, last, false, devices, shares, &count);
-        struct ring_cost ring = ring_cost(p, devices, shares, count);
-        moves_add(p, &ring, count, 0, 1, &syncs[0]);
-        moves_add(p, &ring, count, 0, 1, &syncs[last]);
-    }
+    if (result == 0 && state_table_apart(p, candidate))
+        table_syncs(p, candidate, devices, shares, syncs);
     if (result == 0)
         norm_add(p, candidate, syncs);
     free(devices);

@@ -78,6 +78,9 @@ int workload_from_spec(const struct job_spec *spec, const struct model_config *c
     struct workload w = {.config = config};
     w.sequence_tokens = spec->data.sequence_tokens;
     w.batch_rows = spec->train.batch_rows;
+    double balance = spec->train.router_aux;
+    w.router_loss =
+        config->experts > 0 && (balance == SPEC_ROUTER_AUX_MODEL ? config->router_aux_coef : balance) != 0;
     w.seed = spec->train.seed;
     w.shuffle = spec->data.shuffle;
     w.steps = spec->train.steps;

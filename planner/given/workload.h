@@ -37,6 +37,7 @@ struct workload {
     uint32_t target_rank[WORKLOAD_TARGETS_MAX]; /* of each; 0: lora_rank */
     bool saves_embedding, saves_head;           /* LoRA: trained whole beside the adapters */
     bool single_quant;                          /* the scales of NF4 stay fp32 */
+    bool router_loss;                           /* a load-balancing loss over all layers of a mixture */
     bool moments8;                              /* the optimiser's moments in 8 bits */
     enum workload_base base;
     enum workload_compute compute;

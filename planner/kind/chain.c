@@ -39,7 +39,8 @@ double chain_hop(const struct problem *p, const struct candidate *c, uint32_t s)
     struct problem_link link = problem_link(p, c->members[c->stages[s].member_first].device,
                                             c->members[c->stages[s + 1].member_first].device);
     uint32_t together = c->together > 1 ? c->together : 1;
-    double bytes = p->bytes_per_token * p->mean_step.tokens / micro_count(p, c->micro_batch_rows) * together;
+    double bytes = problem_boundary_bytes(p, p->mean_step.tokens, p->mean_step.rows) /
+                   micro_count(p, c->micro_batch_rows) * together;
     return link.latency_s + bytes / link.bytes_per_s;
 }
 

@@ -15,7 +15,8 @@ static double hop_seconds(const struct workbench *bench, const struct candidate 
 {
     const struct problem *p = bench->problem;
     struct problem_link link = problem_link(p, from, to);
-    double seconds = p->bytes_per_token * p->mean_row.tokens * c->micro_batch_rows / link.bytes_per_s;
+    double seconds =
+        problem_boundary_bytes(p, p->mean_row.tokens, 1) * c->micro_batch_rows / link.bytes_per_s;
     return seconds > period * links ? INFINITY : 2 * (link.latency_s + seconds);
 }
 

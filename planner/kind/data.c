@@ -1,7 +1,7 @@
 /* data: every device works on all blocks and takes its part of the rows, as much as it is fast.
  *
- * Whole replicas (LoRA): the frozen base is everywhere, the adapters' gradients are summed once a step, so
- * megabytes cross the network per step instead of per micro-batch. Shards (full fine-tuning; LoRA's base):
+ * Whole replicas: everything is everywhere, and gradients of what is trained are summed once a step (LoRA:
+ * megabytes a step instead of per micro-batch). Shards (full fine-tuning; LoRA's base):
  * weights are gathered block by block over a ring; a device may keep state and take no rows.
  *
  * Shards and rows depend on each other: the ring's time is the largest (1 − share)/rate of its links, so at a
@@ -253,8 +253,7 @@ static int data_settle(struct workbench *bench, struct candidate *c)
     struct member best[SHARDS_MEMBERS_MAX];
     struct shards s;
     double best_s = INFINITY;
-    if (c->member_count > SHARDS_MEMBERS_MAX ||
-        (bench->problem->workload->method == METHOD_FULL && c->gathered_layers == 0)) {
+    if (c->member_count > SHARDS_MEMBERS_MAX) {
         c->estimate_s = INFINITY;
         return 0;
     }
@@ -285,7 +284,8 @@ static struct plan *data_emit(const struct problem *problem, const struct candid
 /* Workers of this release gather nothing. */
 static bool data_runnable(const struct problem *problem, const struct candidate *candidate)
 {
-    return problem->workload->method == METHOD_LORA && candidate->gathered_layers == 0;
+    (void)problem;
+    return candidate->gathered_layers == 0;
 }
 
 const struct kind kind_data = {.placement = PLACE_DATA,

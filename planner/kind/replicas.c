@@ -9,9 +9,9 @@
 #define SURE 1.15        /* the closed form's excess over a schedule at most, but for 2 in 100 (README.md) */
 #define WINDOW_LOOKED 4u /* beyond the window that a stage should have: more is of no use */
 
-static bool shards(const struct problem *p, const struct stage *stage)
+static bool shards(const struct problem *p, const struct candidate *c, const struct stage *stage)
 {
-    return p->workload->method == METHOD_FULL && stage->member_count > 1;
+    return p->workload->method == METHOD_FULL && !c->whole && stage->member_count > 1;
 }
 
 static uint32_t sides(const struct candidate *c, uint32_t s)
@@ -37,7 +37,7 @@ static const struct memory_need *need_of(struct workbench *bench, const struct c
                                          uint32_t m)
 {
     const struct stage *x = &c->stages[s];
-    bool shared = shards(bench->problem, x), last = s > 0 && s + 1 == c->stage_count;
+    bool shared = shards(bench->problem, c, x), last = s > 0 && s + 1 == c->stage_count;
     uint64_t key = (uint64_t)c->micro_batch_rows << 40 | (uint64_t)x->block_begin << 24 |
                    (uint64_t)x->block_end << 8 | sides(c, s) << 3 | c->members[m].recompute << 2 |
                    shared << 1 | last;
@@ -70,7 +70,7 @@ static double sync_part(const struct problem *p, const struct candidate *c, cons
         latency = fmax(latency, link.latency_s);
     }
     double moved = (double)memory_gradient_bytes(p, x->block_begin, x->block_end);
-    moved += shards(p, x) ? (double)memory_gathered_bytes(p, x->block_begin, x->block_end) : moved;
+    moved += shards(p, c, x) ? (double)memory_gathered_bytes(p, x->block_begin, x->block_end) : moved;
     return n > 1 ? ((n - 1) / n * moved / rate + 2 * (n - 1) * latency) / micro_count(p, c->micro_batch_rows)
                  : 0;
 }
@@ -86,7 +86,7 @@ static struct cut_stage stage_look(struct workbench *bench, struct candidate *c,
     double rate = 0, room = 0;
     x->block_begin = begin;
     x->block_end = end;
-    bool fits = costs != NULL, sharded = shards(p, x);
+    bool fits = costs != NULL, sharded = shards(p, c, x);
     for (uint32_t i = 0; i < x->member_count && fits; i++) {
         uint32_t at = x->member_first + i;
         struct member *m = &c->members[at];
@@ -141,10 +141,10 @@ static uint32_t group_most(struct capping *k, uint32_t s)
         uint64_t each = need->saved_bytes + 2 * need->boundary_bytes;
         room += left;
         saved += each;
-        if (!shards(p, x))
+        if (!shards(p, k->c, x))
             most = fmin(most, floor(left / (double)each) / share);
     }
-    if (shards(p, x)) { /* what the state leaves is shared out as the windows need it */
+    if (shards(p, k->c, x)) { /* what the state leaves is shared out as the windows need it */
         double state = pipeline_state_bytes(p, x);
         if (room < state) {
             shortage_note(&k->bench->shortage[k->c->placement], UINT32_MAX, (uint64_t)state, (uint64_t)room);
@@ -400,13 +400,10 @@ static bool hybrid_supports(const struct problem *p, struct err *err)
            kind_devices_enough(p, 3, "groups of replicas in a pipeline take", err);
 }
 
-/* Workers run every order, but a backward in halves needs all that forward computed. A tied embedding that is
- * trained has one copy in a worker: first and last block on one device. */
+/* Workers run every order, but a backward in halves needs all that forward computed. */
 static bool pipeline_runnable(const struct problem *p, const struct candidate *c)
 {
-    const struct workload *w = p->workload;
-    if (p->blocks.tied && (w->method != METHOD_LORA || w->saves_embedding || w->saves_head))
-        return false;
+    (void)p;
     bool again = false;
     for (uint32_t m = 0; m < c->member_count; m++)
         again |= c->members[m].recompute;
@@ -416,7 +413,7 @@ static bool pipeline_runnable(const struct problem *p, const struct candidate *c
 /* Workers of this release keep whole stages: no shards. */
 static bool hybrid_runnable(const struct problem *p, const struct candidate *c)
 {
-    return p->workload->method == METHOD_LORA && pipeline_runnable(p, c);
+    return (p->workload->method == METHOD_LORA || c->whole) && pipeline_runnable(p, c);
 }
 
 const struct kind kind_single = {.placement = PLACE_SINGLE,

@@ -428,7 +428,7 @@ static void run_init(struct run *r, struct schedule *schedule, const struct prob
     schedule->stages = candidate->stage_count;
     while (r->width < schedule->ranks + 1)
         r->width *= 2;
-    r->bytes = problem->bytes_per_token * problem->mean_step.tokens / whole *
+    r->bytes = problem_boundary_bytes(problem, problem->mean_step.tokens, problem->mean_step.rows) / whole *
                (candidate->together > 1 ? candidate->together : 1);
 }
 

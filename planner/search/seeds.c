@@ -509,7 +509,11 @@ static int seed_all(struct seeder *s)
 int seeds_add(struct local *local, struct candidate_list *list)
 {
     struct seeder s = {.local = local, .list = list, .best = INFINITY};
+    const struct problem *p = local->bench->problem;
     int result = seeder_init(&s);
+    /* groups keep shards of what is all trained, unless whole replicas are all that workers run */
+    s.c.whole =
+        p->runnable_only && p->workload->method == METHOD_FULL && local->kind->placement == PLACE_HYBRID;
     if (result == 0)
         result = seed_all(&s);
     candidate_fini(&s.c);

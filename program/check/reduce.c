@@ -186,6 +186,8 @@ static bool owns(const struct reduce_state *s, uint32_t rank, int32_t block)
         return false;
     if (x->op == OP_REDUCE)
         return x->peer == (int32_t)rank;
+    if (x->op == OP_ALL_REDUCE && block < s->plan->ranks[rank].block_begin) /* a copy is not stepped */
+        return false;
     if (x->op != OP_REDUCE_SCATTER || !s->plan->groups[x->group].shares)
         return true;
     int position = plan_group_position(&s->plan->groups[x->group], rank);

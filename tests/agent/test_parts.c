@@ -8,6 +8,7 @@
 #include <signal.h>
 #include <sys/resource.h>
 
+#include "agent/cards.h"
 #include "agent/config.h"
 #include "agent/inventory.h"
 #include "agent/journal.h"
@@ -304,10 +305,14 @@ static void configurations_are_read_and_wrong_ones_named(void **state)
         {"{\"name\":\"Left Hand\"}", "name: \"Left Hand\" is not 1 to 64 of a-z"},
         {"{\"nam\":\"x\"}", "nam: unknown key"},
         {"{\"devices\":[]}", "devices: must have 1 to 64 elements"},
-        {"{\"devices\":[{\"kind\":\"tpu\"}]}", "devices[0].kind: must be one of cpu"},
+        {"{\"devices\":[{\"kind\":\"tpu\"}]}", "devices[0].kind: must be one of cpu, cuda, hip, emulated"},
         {"{\"devices\":[{\"memory\":\"1KiB\"}]}", "devices[0].memory: must be 1.00 MiB to"},
         {"{\"devices\":[{},{\"threads\":0}]}", "devices[1].threads: must be 1 to"},
         {"{\"devices\":[{\"isa\":\"mmx\"}]}", "devices[0].isa: must be one of native"},
+        {"{\"devices\":[{\"kind\":\"cuda\"}]}", "devices[0].index: is required"},
+        {"{\"devices\":[{\"kind\":\"hip\",\"index\":1},{\"kind\":\"hip\",\"index\":1}]}",
+         "devices[1].index: card "},
+        {"{\"devices\":[{\"kind\":\"emulated\",\"isa\":\"avx2\"}]}", "devices[0].isa: must be one of warp32"},
         {"{\"address\":\"host:99999\"}", "address: \"host:99999\" is no host"},
         {"[]", "the document: must be an object"},
     };
@@ -325,6 +330,99 @@ static void configurations_are_read_and_wrong_ones_named(void **state)
     assert_int_equal(agent_own_host("https://[::1]:8080/", host, &err), 0);
     assert_string_equal(host, "::1");
     free(config);
+}
+
+static const char CARDS[] =
+    "{\"drivers\":[{\"kind\":\"cuda\",\"version\":12040,\"why\":null}],\"cards\":["
+    "{\"kind\":\"cuda\",\"index\":0,\"name\":\"NVIDIA GeForce RTX "
+    "3090\",\"arch\":\"sm_86\",\"pci\":\"0000:01:00.0\","
+    "\"uuid\":\"\",\"memory_bytes\":25000000000,\"free_bytes\":24000000000,\"usable\":true,\"why\":null},"
+    "{\"kind\":\"cuda\",\"index\":1,\"name\":\"NVIDIA GeForce GTX TITAN "
+    "X\",\"arch\":\"sm_52\",\"pci\":\"0000:02:00.0\","
+    "\"uuid\":\"\",\"memory_bytes\":12000000000,\"free_bytes\":null,\"usable\":false,\"why\":\"it is "
+    "broken\"}]}";
+
+/* The device list under `config_text` on a machine with CARDS; what the configuration refuses to use says
+ * why. */
+static json_t *with_cards(const char *config_text, struct agent_config *config)
+{
+    struct err err = {0};
+    json_t *document = config_text == NULL ? NULL : parsed(config_text);
+    assert_int_equal(agent_config_read(document, "127.0.0.1", config, &err), 0);
+    assert_int_equal(agent_config_cards(config, parsed(CARDS), &err), 0);
+    json_t *inventory = inventory_make(config, &err);
+    assert_non_null(inventory);
+    json_decref(document);
+    return inventory;
+}
+
+static const char *why_of(const json_t *inventory, size_t card)
+{
+    const json_t *object = json_array_get(json_object_get(inventory, "cards"), card);
+    assert_true(json_is_false(json_object_get(object, "usable")));
+    return json_string_value(json_object_get(object, "why"));
+}
+
+static void cards_become_devices_and_others_say_why_not(void **state)
+{
+    (void)state;
+    struct agent_config *config = calloc(1, sizeof(*config));
+    json_t *inventory = with_cards("{\"name\":\"n\"}", config);
+    assert_int_equal(config->device_count, 2); /* the CPU and the card that works */
+    assert_string_equal(config->devices[1].name, "n/cuda0");
+    assert_string_equal(config->devices[1].like, "NVIDIA GeForce RTX 3090");
+    /* 92 % of what is free, less 0.5 GB, in whole 64 MiB */
+    assert_true(config->devices[1].memory_limit_bytes == (uint64_t)321 << 26);
+    assert_string_equal(why_of(inventory, 1), "it is broken");
+    json_decref(inventory);
+    agent_config_fini(config);
+
+    inventory =
+        with_cards("{\"name\":\"n\",\"devices\":[{\"kind\":\"cuda\",\"index\":0,\"memory\":\"10GiB\"},"
+                   "{\"kind\":\"cuda\",\"index\":1},{\"kind\":\"hip\",\"index\":7}]}",
+                   config);
+    assert_int_equal(config->device_count, 1);
+    assert_true(config->devices[0].memory_limit_bytes == (uint64_t)10 << 30);
+    assert_string_equal(why_of(inventory, 1), "it is broken");
+    assert_string_equal(why_of(inventory, 2), "the driver shows no such card");
+    json_decref(inventory);
+    agent_config_fini(config);
+
+    inventory = with_cards("{\"name\":\"n\",\"exclude\":[\"0000:01:00.0\"]}", config);
+    assert_int_equal(config->device_count, 1);
+    assert_string_equal(why_of(inventory, 0), "the configuration excludes it");
+    json_decref(inventory);
+    agent_config_fini(config);
+
+    inventory = with_cards(
+        "{\"name\":\"n\",\"devices\":[{},{\"kind\":\"cuda\",\"index\":0,\"memory\":\"40GiB\"}]}", config);
+    assert_int_equal(config->device_count, 1);
+    assert_non_null(strstr(why_of(inventory, 0), "42949672960 were asked for"));
+    json_decref(inventory);
+    agent_config_fini(config);
+    free(config);
+}
+
+static void drivers_that_fail_leave_the_cpu(void **state)
+{
+    (void)state;
+    struct err err = {0};
+    static const char *const programs[] = {"/bin/false", "/bin/true", "/nonexistent/worker"};
+    for (size_t i = 0; i < sizeof(programs) / sizeof(programs[0]); i++) {
+        json_t *cards = cards_ask(programs[i], &err);
+        assert_int_equal(json_array_size(json_object_get(cards, "cards")), 0);
+        assert_true(
+            json_is_string(json_object_get(json_array_get(json_object_get(cards, "drivers"), 0), "why")));
+        json_decref(cards);
+    }
+    char worker[4096];
+    snprintf(worker, sizeof(worker), "%s/motley-worker", getenv("MOTLEY_BIN"));
+    setenv("MOTLEY_EMULATED_CARDS", "2", 1);
+    json_t *cards = cards_ask(worker, &err);
+    unsetenv("MOTLEY_EMULATED_CARDS");
+    assert_non_null(cards_find(cards, "emulated", 1));
+    assert_null(cards_find(cards, "emulated", 2));
+    json_decref(cards);
 }
 
 static void the_inventory_is_plausible_and_stable(void **state)
@@ -357,6 +455,8 @@ int main(void)
         cmocka_unit_test(a_full_journal_says_so_and_is_full_no_more_when_acknowledged),
         cmocka_unit_test(messages_seen_are_remembered_over_restarts),
         cmocka_unit_test(configurations_are_read_and_wrong_ones_named),
+        cmocka_unit_test(cards_become_devices_and_others_say_why_not),
+        cmocka_unit_test(drivers_that_fail_leave_the_cpu),
         cmocka_unit_test(the_inventory_is_plausible_and_stable),
     };
     return cmocka_run_group_tests(tests, dir_up, dir_down);

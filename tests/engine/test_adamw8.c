@@ -1,7 +1,9 @@
-/* 8-bit AdamW against steps that bitsandbytes made (tools/golden_adamw8.py). */
+/* 8-bit AdamW against steps that bitsandbytes made (tools/golden_adamw8.py), and its codes against a search. */
 #include "engine/ops.h"
 
 #include <jansson.h>
+
+#include "model/dynamic_map.h"
 
 enum { COUNT = 650, STEPS = 4, BLOCKS = (COUNT + 255) / 256 };
 
@@ -81,8 +83,68 @@ static void steps_are_bitsandbytes(void **state)
     each_device(adamw8_on);
 }
 
+/* Codes of x[n], whose largest magnitude is 1, by looking through all boundaries. */
+static void nearest_check(const float *map, const float *x, const uint8_t *codes, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t code = 0;
+        while (code + 1 < 256 && x[i] > (map[code] + map[code + 1]) / 2.0f)
+            code++;
+        if (codes[i] != code)
+            fail_msg("%a has code %u, not %u (%s)", (double)x[i], codes[i], code, bench_isa);
+    }
+}
+
+/* Of blocks whose largest magnitude is 1: boundaries, their neighbours, and noise of any size. */
+static void every_code_is_that_of_the_nearest_value(void **state)
+{
+    (void)state;
+    enum { ALL = 64 * 256 };
+    static float x[ALL], squares[ALL], map[2][256];
+    static uint8_t codes[ALL], zeros[4 * ALL];
+    struct bench *b = &(struct bench){0};
+    struct err err;
+    struct device_options options = {.kind = "cpu", .name = "codes", .threads = 1, .isa = bench_isa};
+    check(device_open(&options, &b->device, &err));
+    rand_stream_init(&b->stream, 5, 0);
+    dynamic_map(false, map[0]);
+    dynamic_map(true, map[1]);
+    for (uint32_t i = 0; i < ALL; i++) {
+        const float *m = map[i / 3 % 2];
+        uint32_t k = rand_stream_below(&b->stream, 255);
+        float bound = (m[k] + m[k + 1]) / 2.0f;
+        x[i] = i % 3 == 0 ? bound : nextafterf(bound, i % 3 == 1 ? -2.0f : 2.0f);
+        if (i % 7 == 0)
+            x[i] = ldexpf((float)rand_stream_unit(&b->stream), -(int)rand_stream_below(&b->stream, 40));
+        x[i] = i % 256 == 0 ? 1.0f : i % 5 == 0 ? -x[i] : x[i];
+        squares[i] = x[i] * x[i];
+    }
+    struct op_adamw8 update = {.count = ALL,
+                               .eps = 1,
+                               .grad_scale = 1,
+                               .bias_correction1 = 1,
+                               .bias_correction2 = 1,
+                               .value = empty(b, ALL),
+                               .gradient = bytes_in(b, x, sizeof x, DTYPE_F32),
+                               .code1 = bytes_in(b, zeros, ALL, DTYPE_U8),
+                               .code2 = bytes_in(b, zeros, ALL, DTYPE_U8),
+                               .absmax1 = bytes_in(b, zeros, ALL / 64, DTYPE_F32),
+                               .absmax2 = bytes_in(b, zeros, ALL / 64, DTYPE_F32)};
+    submit(b, (struct op){.kind = OP_ADAMW8, .adamw8 = update});
+    check(buffer_read(update.code1.buffer, 0, codes, ALL, &err));
+    check(device_sync(b->device, &err));
+    nearest_check(map[1], x, codes, ALL);
+    check(buffer_read(update.code2.buffer, 0, codes, ALL, &err));
+    check(device_sync(b->device, &err));
+    nearest_check(map[0], squares, codes, ALL);
+    bench_close(b);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(steps_are_bitsandbytes)};
-    return run_each_isa(tests, 1);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(steps_are_bitsandbytes),
+        cmocka_unit_test(every_code_is_that_of_the_nearest_value),
+    };
+    return run_each_isa(tests, sizeof tests / sizeof *tests);
 }

@@ -1,5 +1,7 @@
-/* A product's numbers are the same bits whatever the number of threads: for shapes around every threshold at
- * which another kernel is chosen or work is cut, on every instruction set this machine has. */
+/* A product's and attention's numbers are the same bits whatever the number of threads: for shapes around
+ * every threshold at which another kernel is chosen or work is cut, on every instruction set this machine
+ * has. And there are parts enough for many threads. */
+#include "engine/cpu/product.h"
 #include "engine/ops.h"
 
 enum { THREADS_MAX = 8, SIDE_MAX = 1025, DEPTH = 150 };
@@ -114,10 +116,192 @@ static void a_product_does_not_depend_on_the_number_of_threads(void **state)
     crowd_close(&crowd);
 }
 
+/* --- attention --- */
+
+/* Heads of 20 values; q, k, v side by side. */
+struct attention_case {
+    uint32_t rows, heads, kv_heads, window;
+    float cap;
+    uint32_t row_start[6];
+};
+
+enum { HEAD = 20, TOKENS_MAX = 700 };
+
+struct attention_bench {
+    struct operand row_start, qkv, out, lse, dout, delta, dqkv;
+};
+
+static void attention_submit(struct bench *b, const struct attention_case *c, struct attention_bench *a)
+{
+    uint32_t tokens = c->row_start[c->rows], ld = (c->heads + 2 * c->kv_heads) * HEAD;
+    struct operand k = a->qkv, v = a->qkv, dk = a->dqkv, dv = a->dqkv;
+    k.at += 4ull * c->heads * HEAD;
+    v.at += 4ull * (c->heads + c->kv_heads) * HEAD;
+    dk.at += 4ull * c->heads * HEAD;
+    dv.at += 4ull * (c->heads + c->kv_heads) * HEAD;
+    submit(b, (struct op){.kind = OP_ATTENTION,
+                          .attention = {.rows = c->rows,
+                                        .tokens = tokens,
+                                        .heads = c->heads,
+                                        .kv_heads = c->kv_heads,
+                                        .head_dim = HEAD,
+                                        .ld = ld,
+                                        .window = c->window,
+                                        .scale = 0.2f,
+                                        .cap = c->cap,
+                                        .q = a->qkv,
+                                        .k = k,
+                                        .v = v,
+                                        .row_start = a->row_start,
+                                        .out = a->out,
+                                        .lse = a->lse}});
+    submit(b, (struct op){.kind = OP_ATTENTION_BACKWARD,
+                          .attention_backward = {.rows = c->rows,
+                                                 .tokens = tokens,
+                                                 .heads = c->heads,
+                                                 .kv_heads = c->kv_heads,
+                                                 .head_dim = HEAD,
+                                                 .ld = ld,
+                                                 .window = c->window,
+                                                 .scale = 0.2f,
+                                                 .cap = c->cap,
+                                                 .q = a->qkv,
+                                                 .k = k,
+                                                 .v = v,
+                                                 .row_start = a->row_start,
+                                                 .out = a->out,
+                                                 .lse = a->lse,
+                                                 .dout = a->dout,
+                                                 .delta = a->delta,
+                                                 .dq = a->dqkv,
+                                                 .dk = dk,
+                                                 .dv = dv}});
+}
+
+/* out and lse, then dqkv, of one device. */
+static void attention_run(const struct attention_case *c, uint32_t threads, float *results)
+{
+    struct err err;
+    struct bench b = {0};
+    uint32_t tokens = c->row_start[c->rows], width = c->heads * HEAD, ld = width + 2 * c->kv_heads * HEAD;
+    double *copy = doubles(TOKENS_MAX * ld);
+    struct device_options options = {.kind = "cpu", .name = "ops", .threads = threads, .isa = bench_isa};
+    check(device_open(&options, &b.device, &err));
+    rand_stream_init(&b.stream, 9, 0);
+    struct attention_bench a = {.row_start = bytes_in(&b, c->row_start, sizeof c->row_start, DTYPE_U32),
+                                .qkv = normal(&b, tokens * ld, copy),
+                                .dout = normal(&b, tokens * width, copy),
+                                .out = empty(&b, tokens * width),
+                                .lse = empty(&b, tokens * c->heads),
+                                .delta = empty(&b, tokens * c->heads),
+                                .dqkv = empty(&b, tokens * ld)};
+    attention_submit(&b, c, &a);
+    check(buffer_read(a.out.buffer, 0, results, 4ull * tokens * width, &err));
+    results += (size_t)tokens * width;
+    check(buffer_read(a.lse.buffer, 0, results, 4ull * tokens * c->heads, &err));
+    results += (size_t)tokens * c->heads;
+    check(buffer_read(a.dqkv.buffer, 0, results, 4ull * tokens * ld, &err));
+    check(device_sync(b.device, &err));
+    bench_close(&b);
+    free(copy);
+}
+
+/* One long row, rows of all kinds, and rows around a tile; more threads than key heads and fewer. */
+static const struct attention_case attention_cases[] = {
+    {.rows = 1, .heads = 4, .kv_heads = 1, .row_start = {0, 333}},
+    {.rows = 1, .heads = 2, .kv_heads = 2, .cap = 2, .row_start = {0, 640}},
+    {.rows = 1, .heads = 6, .kv_heads = 2, .window = 100, .row_start = {0, 450}},
+    {.rows = 5, .heads = 3, .kv_heads = 1, .window = 70, .row_start = {0, 1, 401, 401, 464, 530}},
+    {.rows = 3, .heads = 3, .kv_heads = 3, .row_start = {0, 64, 192, 257}},
+    {.rows = 2, .heads = 9, .kv_heads = 3, .row_start = {0, 500, 510}},
+};
+
+static void attention_does_not_depend_on_the_number_of_threads(void **state)
+{
+    (void)state;
+    static const uint32_t threads[] = {2, 3, 8};
+    const size_t most = (size_t)TOKENS_MAX * 15 * HEAD * 3;
+    float *one = malloc(most * sizeof *one), *more = malloc(most * sizeof *more);
+    for (size_t i = 0; i < sizeof attention_cases / sizeof *attention_cases; i++) {
+        const struct attention_case *c = &attention_cases[i];
+        size_t count = (size_t)c->row_start[c->rows] * (2 * (c->heads + c->kv_heads) * HEAD + c->heads);
+        attention_run(c, 1, one);
+        for (size_t t = 0; t < sizeof threads / sizeof *threads; t++) {
+            memset(more, 0, count * sizeof *more);
+            attention_run(c, threads[t], more);
+            for (size_t v = 0; v < count; v++)
+                if (memcmp(&one[v], &more[v], sizeof *one) != 0)
+                    fail_msg("case %zu, value %zu: %u threads gave %.9g and one %.9g (%s)", i, v, threads[t],
+                             (double)more[v], (double)one[v], bench_isa);
+        }
+    }
+    free(one);
+    free(more);
+}
+
+/* Counts parts that have work; every query of every row is in one part of each key head. */
+static uint32_t parts_count(const struct attention_cut *cut)
+{
+    uint32_t count = 0, queries = 0;
+    struct attention_part part;
+    for (uint32_t i = 0; i < attention_parts(cut); i++)
+        if (attention_part_at(cut, i, &part)) {
+            assert_true(part.row < cut->rows && part.kv < cut->kv_heads);
+            assert_in_range(part.end - part.begin, 1, cut->step);
+            assert_int_equal(part.begin % cut->step, 0);
+            assert_in_range(part.end, 1, cut->row_start[part.row + 1] - cut->row_start[part.row]);
+            queries += part.end - part.begin;
+            count++;
+        }
+    assert_int_equal(queries, cut->row_start[cut->rows] * cut->kv_heads);
+    return count;
+}
+
+static void sixteen_threads_have_work_for_one_long_row(void **state)
+{
+    (void)state;
+    const uint32_t one[] = {0, 2048}, four[] = {0, 57, 128, 128, 246};
+    struct attention_cut cut = attention_forward_cut(1, one, 9, 3);
+    assert_int_equal(parts_count(&cut), 3 * 2048 / 64);
+    cut = attention_forward_cut(1, one, 16, 16); /* a head each: 3 tiles of queries share one of keys */
+    assert_int_equal(parts_count(&cut), 16 * 11);
+    cut = attention_backward_cut(16, 1, one, 3);
+    assert_int_equal(cut.step, ATTENTION_TILE);
+    assert_int_equal(parts_count(&cut), 3 * 2048 / ATTENTION_TILE);
+    cut = attention_backward_cut(2, 1, one, 3); /* two threads have enough with heads, */
+    assert_int_equal(parts_count(&cut), 3);
+    cut = attention_backward_cut(4, 4, four, 3); /* and so have four with short rows */
+    assert_int_equal(parts_count(&cut), 9);
+    cut = attention_backward_cut(2, 1, one, 1);
+    assert_int_equal(parts_count(&cut), 2048 / ATTENTION_TILE);
+}
+
+/* Products of one row of a model like SmolLM2 (576 wide) and of one of 2048, forward: rows by outputs. */
+static void sixteen_threads_have_work_for_the_products_of_one_row(void **state)
+{
+    (void)state;
+    static const uint32_t shapes[][2] = {{2048, 576}, {2048, 1536}, {4096, 192},  {2048, 16}, {192, 576},
+                                         {128, 2048}, {1024, 2048}, {1024, 8192}, {64, 49152}};
+    struct cpu_runner runner;
+    struct err err;
+    struct device_options options = {.kind = "cpu", .name = "parts", .threads = 16, .isa = bench_isa};
+    check(cpu_runner_init(&runner, &options, &err));
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        struct op_gemm op = {.m = shapes[i][0], .n = shapes[i][1], .k = 576, .transpose_b = true, .alpha = 1};
+        uint32_t parts = product_parts(&runner, &op, false);
+        if (parts < 16)
+            fail_msg("[%u,%u] falls into %u parts", op.m, op.n, parts);
+    }
+    cpu_runner_fini(&runner);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_product_does_not_depend_on_the_number_of_threads),
+        cmocka_unit_test(attention_does_not_depend_on_the_number_of_threads),
+        cmocka_unit_test(sixteen_threads_have_work_for_one_long_row),
+        cmocka_unit_test(sixteen_threads_have_work_for_the_products_of_one_row),
     };
     return run_each_isa(tests, sizeof tests / sizeof *tests);
 }

@@ -169,7 +169,7 @@ static inline void trainer_init(struct trainer *t, struct device *device, const 
             .recompute = o->recompute,
         };
         check(stage_create(device, t->model, &so, &t->stages[s], &err));
-        uint64_t bytes = 4ull * tokens_max * config->hidden;
+        uint64_t bytes = 4ull * (tokens_max * config->hidden + 2ull * ROWS_MAX * config->experts);
         check(buffer_create(device, bytes, MEM_BUFFERS, "boundary", &t->activations[s], &err));
         check(buffer_create(device, bytes, MEM_BUFFERS, "boundary", &t->gradients[s], &err));
     }
@@ -328,6 +328,31 @@ static inline double labelled_of(const struct batch *b)
     return count;
 }
 
+/* Between the stage with block 0 and the one with a copy of its table, where there is one: values to the copy
+ * before a step, its gradient added to that of block 0 after it. */
+static inline void table_exchange(struct trainer *t, bool after)
+{
+    struct err err;
+    struct stage *first = t->stages[0], *last = t->stages[t->count - 1];
+    uint64_t count = stage_table_values(last);
+    uint32_t index;
+    if (count == 0)
+        return;
+    float *own = malloc(4 * count), *more = malloc(4 * count);
+    check(stage_parameter_find(first, "model.embed_tokens.weight", &index, &err));
+    check(stage_state_read(first, index, after ? STATE_GRADIENT : STATE_VALUE, own, &err));
+    if (after) {
+        check(stage_table_read(last, STATE_GRADIENT, more, &err));
+        for (uint64_t i = 0; i < count; i++)
+            own[i] += more[i];
+        check(stage_state_write(first, index, STATE_GRADIENT, own, &err));
+    } else {
+        check(stage_table_write(last, STATE_VALUE, own, &err));
+    }
+    free(own);
+    free(more);
+}
+
 static inline void step_run(struct trainer *t, uint32_t step, struct train_result *result)
 {
     struct err err;
@@ -338,9 +363,11 @@ static inline void step_run(struct trainer *t, uint32_t step, struct train_resul
     uint64_t labelled = 0, count;
     for (uint32_t s = 0; s < t->count; s++)
         check(stage_step_begin(t->stages[s], &err));
+    table_exchange(t, false);
     double router = o->router_aux * labelled_of(b) / b->row_start[b->rows], router_loss = 0;
     for (uint32_t first = 0; first < b->rows; first += rows)
         micro_batch_run(t, b, first, b->rows - first < rows ? b->rows - first : rows, step, router);
+    table_exchange(t, true);
     for (uint32_t s = 0; s < t->count; s++) {
         check(stage_loss(t->stages[s], &part, &count, &err));
         loss += part;

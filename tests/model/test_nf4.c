@@ -17,6 +17,8 @@
 
 #include "model/dynamic_map.h"
 #include "model/nf4.h"
+#define LANES 4
+#include "model/nf4_blocks.h"
 #include "model/safetensors.h"
 #include "support/must.h"
 
@@ -186,6 +188,34 @@ static void what_is_no_number_does_no_harm(void **state)
     assert_true(nf4_code_bytes(129) == 65 && nf4_blocks(129) == 3 && nf4_scales(129) == 2);
 }
 
+/* Whichever of them this machine uses. */
+static void blocks_are_the_same_by_vectors_of_any_width(void **state)
+{
+    (void)state;
+    enum { BLOCKS = 500 };
+    static float values[BLOCKS * NF4_BLOCK], absmax[2][BLOCKS];
+    static uint8_t codes[2][BLOCKS * NF4_BLOCK / 2];
+    float bounds[BOUNDS];
+    uint64_t noise = 88172645463325252ull;
+    for (int c = 0; c < BOUNDS; c++)
+        bounds[c] = (nf4_table[c] + nf4_table[c + 1]) / 2.0f;
+    for (int i = 0; i < BLOCKS * NF4_BLOCK; i++) {
+        noise ^= noise << 13, noise ^= noise >> 7, noise ^= noise << 17;
+        values[i] = ldexpf((float)(int32_t)(noise & 0xFFFFFFFFu), -(int)(i / NF4_BLOCK) % 140 - 20);
+        if (noise >> 32 < 0x10000000u) /* just on a bound, once scaled */
+            values[i] = bounds[(noise >> 60) % BOUNDS];
+    }
+    memset(values + NF4_BLOCK, 0, NF4_BLOCK * sizeof *values);
+    if (!__builtin_cpu_supports("avx2")) {
+        print_message("SKIP: this machine has no AVX2\n");
+        skip();
+    }
+    quantise_blocks(bounds, values, BLOCKS, codes[0], absmax[0]);
+    nf4_blocks_avx2(bounds, values, BLOCKS, codes[1], absmax[1]);
+    assert_memory_equal(codes[0], codes[1], sizeof codes[0]);
+    assert_memory_equal(absmax[0], absmax[1], sizeof absmax[0]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -194,6 +224,7 @@ int main(void)
         cmocka_unit_test(tables_are_bitsandbytes),
         cmocka_unit_test(the_mean_is_summed_in_pytorchs_order),
         cmocka_unit_test(what_is_no_number_does_no_harm),
+        cmocka_unit_test(blocks_are_the_same_by_vectors_of_any_width),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* Every order of a pipeline, as the planner emits it, on real workers: the losses of one device, the same
- * bits again, and the memory that was planned. */
+/* Every order of a pipeline, and replicas, as the planner emits them, on real workers: the losses of one
+ * device (where PyTorch's are at hand, those), the same bits again, and the memory that was planned. */
 #include "planner/plan_fixture.h"
 #include "worker/worker_fixture.h"
 
@@ -7,21 +7,35 @@
 
 enum { LAPS = 2, BLOCKS_MAX = 64 };
 
+/* Adapters; with a trained embedding beside them; everything, as PyTorch's numbers have it, also with the
+ * load-balancing loss. */
+enum trained { ADAPTERS, ADAPTERS_AND_TABLE, EVERYTHING, EVERYTHING_BALANCED };
+
+/* Stages of one rank each, or of several: replicas of a stage. */
+struct shape {
+    enum plan_placement placement;
+    enum plan_schedule order;
+    uint32_t ranks;
+};
+
 struct world {
+    enum trained trained;
     struct workload w;
     struct cluster *cluster;
     struct problem problem;
 };
 
 /* The golden rows, and devices that are alike: what is tested is what the order computes. */
-static void world_init(struct world *world, const struct fixture *fix, bool full)
+static void world_init(struct world *world, const struct fixture *fix, enum trained trained)
 {
     struct err err;
     const json_t *batches = json_object_get(fix->expected, "batches");
     uint32_t rows = 0;
-    *world = (struct world){.cluster = cluster_create(&err)};
+    *world = (struct world){.trained = trained, .cluster = cluster_create(&err)};
     world->w = (struct workload){.config = &fix->config,
-                                 .method = full ? METHOD_FULL : METHOD_LORA,
+                                 .method = trained >= EVERYTHING ? METHOD_FULL : METHOD_LORA,
+                                 .router_loss = trained == EVERYTHING_BALANCED,
+                                 .saves_embedding = trained == ADAPTERS_AND_TABLE,
                                  .lora_rank = (uint32_t)json_integer_value(json_object_get(fix->lora, "r")),
                                  .lora_dropout = 0.1,
                                  .sequence_tokens = 128,
@@ -68,37 +82,63 @@ static void world_fini(struct world *world)
     workload_fini(&world->w);
 }
 
-/* Micro-batches of one row; stages as even as they can be. */
-static struct plan *order_plan(const struct world *world, uint32_t ranks, enum plan_schedule order)
+/* Stage s of so many, as even as they can be, and its members. */
+static void stage_fill(struct stage *stage, const struct shape *shape, uint32_t s, uint32_t count,
+                       uint32_t blocks)
+{
+    bool groups = shape->placement == PLACE_HYBRID || shape->placement == PLACE_DATA;
+    uint32_t more = s == 0 ? shape->ranks - count : 0; /* of replicas the first stage has those left over */
+    *stage = (struct stage){(int32_t)(s * blocks / count), (int32_t)((s + 1) * blocks / count),
+                            STAGE_REPLICAS, s % shape->ranks, 1};
+    if (groups)
+        stage->member_first = s == 0 ? 0 : s + shape->ranks - count;
+    stage->member_count += groups ? more : 0;
+}
+
+/* Micro-batches of one row. */
+static struct plan *shape_plan(const struct world *world, const struct shape *shape)
 {
     struct err err;
     struct stage stages[BLOCKS_MAX];
     struct member members[FIX_RANKS];
-    uint32_t blocks = (uint32_t)world->problem.block_count, count = ranks == 1 ? 1
-                                                                    : order == SCHEDULE_INTERLEAVED
-                                                                        ? ranks * LAPS
-                                                                        : ranks;
+    uint32_t blocks = (uint32_t)world->problem.block_count, ranks = shape->ranks, batch = world->w.batch_rows;
+    bool data = shape->placement == PLACE_DATA;
+    uint32_t count = shape->placement == PLACE_HYBRID       ? 2
+                     : ranks == 1 || data                   ? 1
+                     : shape->order == SCHEDULE_INTERLEAVED ? ranks * LAPS
+                                                            : ranks;
     for (uint32_t s = 0; s < count; s++)
-        stages[s] = (struct stage){(int32_t)(s * blocks / count), (int32_t)((s + 1) * blocks / count),
-                                   STAGE_REPLICAS, s % ranks, 1};
+        stage_fill(&stages[s], shape, s, count, blocks);
     for (uint32_t r = 0; r < ranks; r++)
         members[r] = (struct member){.device = r,
                                      .state_share = 1,
-                                     .window = order == SCHEDULE_GPIPE ? world->w.batch_rows : ranks - r,
-                                     .delay = order == SCHEDULE_SPLIT ? r : 0};
-    struct candidate candidate = {.placement = ranks == 1 ? PLACE_SINGLE : PLACE_PIPELINE,
-                                  .schedule = order == SCHEDULE_GPIPE ? SCHEDULE_1F1B : order,
+                                     .rows = data,
+                                     .count = !data ? 0 : batch / ranks + (r < batch % ranks),
+                                     .window = data                             ? 1
+                                               : shape->order == SCHEDULE_GPIPE ? batch
+                                                                                : ranks - r,
+                                     .delay = shape->order == SCHEDULE_SPLIT ? r : 0};
+    struct candidate candidate = {.placement = ranks == 1 ? PLACE_SINGLE : shape->placement,
+                                  .schedule = shape->order == SCHEDULE_GPIPE ? SCHEDULE_1F1B : shape->order,
                                   .micro_batch_rows = 1,
+                                  .eager = shape->placement == PLACE_HYBRID,
+                                  .whole = shape->placement == PLACE_HYBRID,
                                   .stage_count = count,
                                   .member_count = ranks,
                                   .stages = stages,
                                   .members = members};
+    uint8_t owner[BLOCKS_MAX]; /* replicas of a stage take micro-batches in turn */
+    for (uint32_t i = 0; shape->placement == PLACE_HYBRID && i < count * batch; i++) {
+        owner[i] = (uint8_t)(i % batch % stages[i / batch].member_count);
+        candidate.owner = owner;
+        candidate.owner_count = count * batch;
+    }
     struct plan *plan = pipeline_emit(&world->problem, &candidate, true, &err);
     if (!plan)
-        fail_msg("%s on %u ranks: %s", plan_schedule_name(order), ranks, err.text);
+        fail_msg("%s on %u ranks: %s", plan_schedule_name(shape->order), ranks, err.text);
     must(plan_seal(plan, &err));
     must(plan_check(plan, &err));
-    assert_int_equal(plan->schedule, ranks == 1 ? SCHEDULE_1F1B : order);
+    assert_true(ranks == 1 || plan->schedule == shape->order);
     return plan;
 }
 
@@ -109,7 +149,7 @@ static void add_prompt(void *arg, json_t *assign)
 }
 
 /* What the device held of each purpose is what the plan says; of buffers at most, since boundary tensors are
- * as large as their micro-batch is. */
+ * as large as their micro-batch is, and of replicas one alone makes samples. */
 static void check_memory(void *arg, struct fix_worker *workers, uint32_t rank, const json_t *event)
 {
     (void)workers;
@@ -125,28 +165,60 @@ static void check_memory(void *arg, struct fix_worker *workers, uint32_t rank, c
                      json_integer_value(json_object_get(predicted, exact[i])));
     json_int_t held = json_integer_value(json_object_get(peak, "buffers")),
                said = json_integer_value(json_object_get(predicted, "buffers"));
-    if (held > said || held < said - said / 8)
-        fail_msg("%u of %u: %lld bytes of buffers, %lld predicted", rank, *(uint32_t *)arg, held, said);
+    const struct shape *shape = arg;
+    if (held > said || (held < said - said / 8 && shape->placement == PLACE_PIPELINE))
+        fail_msg("%u of %u: %lld bytes of buffers, %lld predicted", rank, shape->ranks, held, said);
 }
 
-static void run_order(struct fixture *fix, const struct world *world, uint32_t ranks,
-                      enum plan_schedule order, struct outcome *out)
+static void spec_train(json_t *spec, const struct fixture *fix, enum trained trained)
 {
+    json_t *train = json_object_get(spec, "train"), *method = json_object_get(spec, "method");
+    const json_t *full = json_object_get(fix->expected, "full");
+    json_object_set_new(train, "router_aux", json_boolean(trained == EVERYTHING_BALANCED));
+    if (trained >= EVERYTHING) {
+        json_object_set_new(spec, "method", json_pack("{s:s}", "kind", "full"));
+        json_object_set(train, "learning_rate", json_object_get(full, "peak_lr"));
+        json_object_set(train, "weight_decay", json_object_get(full, "weight_decay"));
+        return;
+    }
+    json_object_set_new(method, "dropout", json_real(0.1));
+    if (trained == ADAPTERS_AND_TABLE)
+        json_object_set_new(method, "modules_to_save", json_pack("[s]", "embed_tokens"));
+}
+
+static void run_shape(struct fixture *fix, const struct world *world, const struct shape *shape,
+                      struct outcome *out)
+{
+    uint32_t ranks = shape->ranks;
     json_t *spec = fix_spec(fix);
     json_object_set_new(spec, "sample", json_pack("{s:s, s:i}", "prompt", "x", "tokens", 12));
-    if (world->w.method == METHOD_FULL)
-        json_object_set_new(spec, "method", json_pack("{s:s}", "kind", "full"));
-    else
-        json_object_set_new(json_object_get(spec, "method"), "dropout", json_real(0.1));
-    struct plan *plan = order_plan(world, ranks, order);
-    fix_run(fix, plan, spec, add_prompt, check_memory, &ranks, out);
+    spec_train(spec, fix, world->trained);
+    struct plan *plan = shape_plan(world, shape);
+    struct shape arg = *shape;
+    fix_run(fix, plan, spec, add_prompt, check_memory, &arg, out);
     if (json_array_size(out->failures))
-        fail_msg("%s on %u ranks: %s", plan_schedule_name(order), ranks,
+        fail_msg("%s, %s on %u ranks: %s", plan_placement_name(plan->placement),
+                 plan_schedule_name(shape->order), ranks,
                  json_string_value(json_object_get(json_array_get(out->failures, 0), "text")));
     assert_int_equal(out->steps, 20);
     assert_int_equal(out->done, ranks);
     plan_destroy(plan);
     json_decref(spec);
+}
+
+/* PyTorch's, in double precision. */
+static void check_golden(const struct fixture *fix, enum trained trained, const struct outcome *out,
+                         const char *what)
+{
+    const json_t *want =
+        json_object_get(fix->expected, trained == EVERYTHING ? "full_fp64" : "full_aux_fp64");
+    for (uint32_t t = 0; t < out->steps; t++) {
+        double loss = json_number_value(json_array_get(json_object_get(want, "loss"), t)),
+               norm = json_number_value(json_array_get(json_object_get(want, "grad_norm"), t));
+        if (!(fabs(out->loss[t] - loss) <= 1e-6 * loss) || !(fabs(out->norm[t] - norm) <= 1e-5 * norm))
+            fail_msg("%s, step %u: loss %.9g and %.9g, norm %.9g and %.9g", what, t, out->loss[t], loss,
+                     out->norm[t], norm);
+    }
 }
 
 static void check_near(const struct outcome *one, const struct outcome *out, const char *what)
@@ -165,56 +237,101 @@ static void check_near(const struct outcome *one, const struct outcome *out, con
                                json_object_get(json_array_get(one->samples, i), "ids")));
 }
 
-static void check_orders(const char *model, bool full)
+/* Each of the shapes; the first of two ranks twice. */
+static void check_shapes(const char *model, enum trained trained, const struct shape *shapes, size_t count)
 {
-    static const enum plan_schedule orders[] = {SCHEDULE_INTERLEAVED, SCHEDULE_SPLIT};
     struct fixture fix;
     struct world world;
     struct outcome one, out, again;
+    bool repeated = false;
     fix_open(&fix, model);
     json_object_clear(fix.adapter); /* as peft begins: with dropout what is golden no longer counts */
-    world_init(&world, &fix, full);
-    run_order(&fix, &world, 1, SCHEDULE_1F1B, &one);
-    for (uint32_t ranks = 2; ranks <= 3; ranks++)
-        for (size_t i = 0; i < 2; i++) {
-            char what[80];
-            snprintf(what, sizeof what, "%s, %s on %u ranks", model, plan_schedule_name(orders[i]), ranks);
-            if (orders[i] == SCHEDULE_INTERLEAVED && ranks * LAPS > (uint32_t)world.problem.block_count) {
-                print_message("skipped: %s, which has %d blocks\n", what, world.problem.block_count);
-                continue;
-            }
-            run_order(&fix, &world, ranks, orders[i], &out);
-            check_near(&one, &out, what);
-            if (ranks == 2) {
-                run_order(&fix, &world, ranks, orders[i], &again);
-                assert_memory_equal(out.loss, again.loss, sizeof out.loss);
-                assert_memory_equal(out.norm, again.norm, sizeof out.norm);
-                assert_true(json_equal(out.artifacts, again.artifacts)); /* by their sha256 */
-                outcome_fini(&again);
-            }
-            outcome_fini(&out);
+    world_init(&world, &fix, trained);
+    run_shape(&fix, &world, &(struct shape){PLACE_SINGLE, SCHEDULE_1F1B, 1}, &one);
+    for (size_t i = 0; i < count; i++) {
+        char what[120];
+        snprintf(what, sizeof what, "%s, %s %s on %u ranks", model, plan_placement_name(shapes[i].placement),
+                 plan_schedule_name(shapes[i].order), shapes[i].ranks);
+        if (shapes[i].order == SCHEDULE_INTERLEAVED &&
+            shapes[i].ranks * LAPS > (uint32_t)world.problem.block_count) {
+            print_message("skipped: %s, which has %d blocks\n", what, world.problem.block_count);
+            continue;
         }
+        run_shape(&fix, &world, &shapes[i], &out);
+        check_near(&one, &out, what);
+        if (trained >= EVERYTHING)
+            check_golden(&fix, trained, &out, what);
+        if (!repeated || shapes[i].placement == PLACE_HYBRID) {
+            repeated = true;
+            run_shape(&fix, &world, &shapes[i], &again);
+            assert_memory_equal(out.loss, again.loss, sizeof out.loss);
+            assert_memory_equal(out.norm, again.norm, sizeof out.norm);
+            assert_true(json_equal(out.artifacts, again.artifacts)); /* by their sha256 */
+            outcome_fini(&again);
+        }
+        outcome_fini(&out);
+    }
     outcome_fini(&one);
     world_fini(&world);
     fix_close(&fix);
 }
 
+#define SHAPES(list) list, sizeof(list) / sizeof *(list)
+
 static void every_order_gives_one_devices_numbers(void **state)
 {
+    static const struct shape shapes[] = {{PLACE_PIPELINE, SCHEDULE_INTERLEAVED, 2},
+                                          {PLACE_PIPELINE, SCHEDULE_SPLIT, 2},
+                                          {PLACE_PIPELINE, SCHEDULE_INTERLEAVED, 3},
+                                          {PLACE_PIPELINE, SCHEDULE_SPLIT, 3}};
     (void)state;
-    check_orders("llama", false);
+    check_shapes("llama", ADAPTERS, SHAPES(shapes));
 }
 
 static void every_order_gives_one_devices_numbers_of_a_mixture(void **state)
 {
+    static const struct shape shapes[] = {{PLACE_PIPELINE, SCHEDULE_INTERLEAVED, 2},
+                                          {PLACE_PIPELINE, SCHEDULE_SPLIT, 2},
+                                          {PLACE_PIPELINE, SCHEDULE_SPLIT, 3}};
     (void)state;
-    check_orders("mixtral", false);
+    check_shapes("mixtral", ADAPTERS, SHAPES(shapes));
 }
 
-static void every_order_gives_one_devices_numbers_when_all_is_trained(void **state)
+/* What it sums over layers goes from stage to stage with the boundary tensors. */
+static void the_load_balancing_loss_is_over_all_stages(void **state)
 {
+    static const struct shape shapes[] = {{PLACE_PIPELINE, SCHEDULE_INTERLEAVED, 2},
+                                          {PLACE_PIPELINE, SCHEDULE_SPLIT, 3},
+                                          {PLACE_DATA, SCHEDULE_1F1B, 2},
+                                          {PLACE_HYBRID, SCHEDULE_1F1B, 3}},
+                              few[] = {{PLACE_PIPELINE, SCHEDULE_1F1B, 3}};
     (void)state;
-    check_orders("mixtral", true);
+    check_shapes("mixtral", EVERYTHING_BALANCED, SHAPES(shapes));
+    check_shapes("qwen3-moe", EVERYTHING_BALANCED, SHAPES(few));
+    check_shapes("olmoe", EVERYTHING_BALANCED, SHAPES(few));
+}
+
+/* The table is kept with block 0, copied to the head, and both uses' gradients are added there. */
+static void a_tied_embedding_is_trained_in_every_order(void **state)
+{
+    static const struct shape shapes[] = {{PLACE_PIPELINE, SCHEDULE_1F1B, 2},
+                                          {PLACE_PIPELINE, SCHEDULE_INTERLEAVED, 2},
+                                          {PLACE_PIPELINE, SCHEDULE_1F1B, 3},
+                                          {PLACE_PIPELINE, SCHEDULE_INTERLEAVED, 3},
+                                          {PLACE_PIPELINE, SCHEDULE_SPLIT, 3}};
+    static const struct shape few[] = {{PLACE_PIPELINE, SCHEDULE_SPLIT, 2}, {PLACE_HYBRID, SCHEDULE_1F1B, 3}};
+    (void)state;
+    check_shapes("qwen2", EVERYTHING, SHAPES(shapes));
+    check_shapes("gemma2", ADAPTERS_AND_TABLE, SHAPES(few));
+}
+
+static void replicas_train_everything_as_pytorch_does(void **state)
+{
+    static const struct shape shapes[] = {
+        {PLACE_DATA, SCHEDULE_1F1B, 2}, {PLACE_DATA, SCHEDULE_1F1B, 3}, {PLACE_HYBRID, SCHEDULE_1F1B, 3}};
+    (void)state;
+    check_shapes("qwen3", EVERYTHING, SHAPES(shapes));
+    check_shapes("qwen2", EVERYTHING, SHAPES(shapes));
 }
 
 int main(void)
@@ -222,7 +339,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_order_gives_one_devices_numbers),
         cmocka_unit_test(every_order_gives_one_devices_numbers_of_a_mixture),
-        cmocka_unit_test(every_order_gives_one_devices_numbers_when_all_is_trained),
+        cmocka_unit_test(the_load_balancing_loss_is_over_all_stages),
+        cmocka_unit_test(a_tied_embedding_is_trained_in_every_order),
+        cmocka_unit_test(replicas_train_everything_as_pytorch_does),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -13,12 +13,20 @@ struct emulated_thread {
 };
 extern _Thread_local struct emulated_thread emulated_now;
 
+/* What the words of the dialect come to, for the fiber that runs now. Where the host finds an address of the
+ * device, an access checked; a fault ends the launch, and the function does not return. */
 void *emulated_global(uintptr_t address, uint32_t bytes, enum emulated_access access);
+/* The array of the block that this place in a kernel declares, the same for all its threads. */
 void *emulated_block_memory(const void *site, uint64_t bytes);
-void *emulated_shared(void *at, uint32_t bytes, enum emulated_access access);
+/* An access to it, checked. Returns `at`. */
+void *emulated_shared(const void *at, uint32_t bytes, enum emulated_access access);
+/* Wait for all threads of the block; */
 void emulated_barrier(void);
+/* for all lanes of the warp; */
 void emulated_warp_barrier(void);
+/* for them, with the value that lane `from` gave. */
 float emulated_shuffle(float value, uint32_t from);
+/* End the launch: `text` does not hold. */
 void emulated_assert(const char *text);
 
 #define FUNCTION static inline __attribute__((unused))
@@ -54,6 +62,7 @@ void emulated_assert(const char *text);
             emulated_value;                                                                                  \
     } while (0)
 #define assert_device(x) ((x) ? (void)0 : emulated_assert(#x))
+#define UNROLL
 
 FUNCTION uint32_t thread(void)
 {

@@ -97,8 +97,8 @@ static void give_way(enum fiber_state state)
 static void fiber_main(void)
 {
     runner->function->run(runner->args);
-    give_way(FIBER_DONE);
-    abort(); /* nobody resumes what is done */
+    for (;;) /* nobody resumes what is done */
+        give_way(FIBER_DONE);
 }
 
 static void fiber_begin(struct fiber *fiber, uint8_t *stack)
@@ -131,8 +131,8 @@ static _Noreturn void fault(const char *what)
                 r->function->name, emulated_now.block_x, emulated_now.block_y, emulated_now.block_z,
                 emulated_now.thread, what);
     r->failed = true;
-    give_way(FIBER_DONE);
-    abort();
+    for (;;)
+        give_way(FIBER_DONE);
 }
 
 void emulated_assert(const char *text)
@@ -206,10 +206,10 @@ void *emulated_block_memory(const void *site, uint64_t bytes)
     return r->block_memory + at;
 }
 
-void *emulated_shared(void *address, uint32_t bytes, enum emulated_access access)
+void *emulated_shared(const void *address, uint32_t bytes, enum emulated_access access)
 {
     struct runner *r = runner;
-    uint64_t at = (uint64_t)((uint8_t *)address - r->block_memory);
+    uint64_t at = (uint64_t)((const uint8_t *)address - r->block_memory);
     struct emulated_who other = {0};
     for (uint32_t i = 0; i < r->site_count; i++)
         if (at >= r->sites[i].at && at + bytes <= (uint64_t)r->sites[i].at + r->sites[i].bytes) {
@@ -219,7 +219,7 @@ void *emulated_shared(void *address, uint32_t bytes, enum emulated_access access
                 if (wrong != NULL)
                     access_fault(wrong, "shared byte", at - r->sites[i].at, bytes, access, &other);
             }
-            return address;
+            return r->block_memory + at;
         }
     access_fault("outside of its array", "shared byte", at, bytes, access, &other);
 }

@@ -1,6 +1,596 @@
+/* Attention in tiles of 64 queries and 64 keys with a running softmax (Dao et al. 2022, algorithms 1 and 4;
+ * the split of backward into kernels over keys and over queries as Dao 2023). A block has 256 threads as a
+ * square of 16 × 16: thread (ty, tx) holds scores of queries ty + 16 i and keys tx + 16 j, i, j < 4, and sums
+ * of 4 rows and 4 neighbouring columns for every panel of 64 columns. Scores are products of slices of 32
+ * columns, so shared memory (35 KiB) does not grow with head_dim; the kernels differ in their registers, for
+ * heads of up to 64, 128 and 256 values. No score matrix of a row is ever in memory, no sum is atomic: equal
+ * calls give equal bits.
+ *
+ * Blocks find their row on the device: tile t of all rows belongs to the last row r with row_start[r] / 64 +
+ * r
+ * <= t, which leaves every row at least as many numbers as it has tiles; a block whose number is over has
+ * nothing to do.
+ */
 #ifndef MOTLEY_ENGINE_GPU_KERNELS_ATTENTION_K_H
 #define MOTLEY_ENGINE_GPU_KERNELS_ATTENTION_K_H
 
-#define ATTENTION_KERNELS(X)
+#define ATTENTION_KERNELS(X)                                                                                 \
+    X(attention_64, 256)                                                                                     \
+    X(attention_128, 256)                                                                                    \
+    X(attention_256, 256)                                                                                    \
+    X(attention_delta, 256)                                                                                  \
+    X(attention_queries_64, 256)                                                                             \
+    X(attention_queries_128, 256)                                                                            \
+    X(attention_queries_256, 256)                                                                            \
+    X(attention_keys_64, 256)                                                                                \
+    X(attention_keys_128, 256)                                                                               \
+    X(attention_keys_256, 256)
 
+enum {
+    ATTENTION_ROWS = 64,       /* queries, or keys, of a tile */
+    ATTENTION_SLICE = 32,      /* columns of q and k, or of dout and v, at a time */
+    ATTENTION_PANEL = 64,      /* columns of v, or of what is summed, at a time */
+    ATTENTION_DELTAS = 8,      /* rows that a block of attention_delta takes */
+    ATTENTION_WIDTH_MAX = 256, /* of a head */
+    ATTENTION_PANELS_MAX = ATTENTION_WIDTH_MAX / ATTENTION_PANEL
+};
+
+/* What rows, heads and masks are. q: [tokens, heads, head_dim], rows ldq apart; k, v: [keys, kv_heads,
+ * head_dim], rows ldk apart. row_start: u32 [rows + 1]; 0: one row of all tokens. Query i of a row sits at
+ * position offset + i, key j at j. window: how many keys a query sees, itself counted (all: UINT32_MAX). cap:
+ * 0 for none. */
+struct attention_shape {
+    uint64_t q, k, v, row_start;
+    uint32_t rows, tokens, heads, kv_heads, head_dim, ldq, ldk, window, offset;
+    float scale, cap;
+};
+
+/* out: [tokens, heads, head_dim]; lse: [tokens, heads], the logarithms of the softmax sums, or 0. Blocks:
+ * tiles of queries × heads. */
+struct attention_forward_args {
+    struct attention_shape shape;
+    uint64_t out, lse;
+};
+struct attention_64_args {
+    struct attention_forward_args of;
+};
+struct attention_128_args {
+    struct attention_forward_args of;
+};
+struct attention_256_args {
+    struct attention_forward_args of;
+};
+
+/* delta[tokens, heads] = <out, dout>: rows * width values each, count of them; 32 lanes a sum. */
+struct attention_delta_args {
+    uint64_t out, dout, delta, count; /* tokens * heads */
+    uint32_t width;                   /* head_dim */
+};
+
+/* attention_queries_…: dq, over tiles of queries × heads. attention_keys_…: dk, dv, over tiles of keys ×
+ * kv_heads. dq is laid out as q, dk and dv as k and v, dout as out. */
+struct attention_backward_args {
+    struct attention_shape shape;
+    uint64_t lse, dout, delta, dq, dk, dv;
+};
+struct attention_queries_64_args {
+    struct attention_backward_args of;
+};
+struct attention_queries_128_args {
+    struct attention_backward_args of;
+};
+struct attention_queries_256_args {
+    struct attention_backward_args of;
+};
+struct attention_keys_64_args {
+    struct attention_backward_args of;
+};
+struct attention_keys_128_args {
+    struct attention_backward_args of;
+};
+struct attention_keys_256_args {
+    struct attention_backward_args of;
+};
+
+#ifdef GPU_KERNELS
+
+/* Four neighbouring values: one load from shared memory. */
+struct __attribute__((aligned(16))) attention_quad {
+    float x, y, z, w;
+};
+
+/* Rows of shared tiles lie so far apart, in quads: an odd number, so that 8 threads on 8 rows meet all banks.
+ */
+enum {
+    ATTENTION_SLICE_LD = ATTENTION_SLICE / 4 + 1,
+    ATTENTION_PANEL_LD = ATTENTION_PANEL / 4,
+    ATTENTION_WEIGHT_LD = ATTENTION_ROWS / 4 + 1,
+    ATTENTION_TILES = 2 * ATTENTION_ROWS * ATTENTION_SLICE_LD, /* two slices; a panel needs no more */
+    ATTENTION_WEIGHTS = ATTENTION_ROWS * ATTENTION_WEIGHT_LD
+};
+
+/* A tile of a row. */
+struct attention_place {
+    uint32_t begin, length; /* of the row: its first token, its tokens */
+    uint32_t first, count;  /* of the tile, from the row's beginning; count 0: nothing to do */
+};
+
+FUNCTION uint32_t attention_min(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
+FUNCTION struct attention_place attention_find(const struct attention_shape *a, uint32_t tile)
+{
+    const uint32_t *start = POINTER(const uint32_t, a->row_start);
+    struct attention_place place;
+    uint32_t row = 0, over = a->rows;
+    place.begin = 0;
+    place.length = a->tokens;
+    if (a->row_start != 0) {
+        while (over - row > 1) {
+            uint32_t middle = row + (over - row) / 2;
+            if (LOAD(start, middle) / ATTENTION_ROWS + middle <= tile)
+                row = middle;
+            else
+                over = middle;
+        }
+        place.begin = LOAD(start, row);
+        uint32_t end = LOAD(start, row + 1);
+        assert_device(place.begin <= end && end <= a->tokens);
+        place.length = end - place.begin;
+    }
+    place.first = (tile - place.begin / ATTENTION_ROWS - row) * ATTENTION_ROWS;
+    place.count = place.first < place.length ? attention_min(place.length - place.first, ATTENTION_ROWS) : 0;
+    return place;
+}
+
+/* scores[i][j] = <left row ty + 16 i, right row tx + 16 j>, rows of `width` values in device memory, of which
+ * there are `lefts` and `rights`; by way of shared memory `tiles`. */
+FUNCTION void attention_scores(const float *left, uint32_t ld_left, uint32_t lefts, const float *right,
+                               uint32_t ld_right, uint32_t rights, uint32_t width,
+                               struct attention_quad *tiles, float scores[4][4])
+{
+    const uint32_t tx = thread() % 16, ty = thread() / 16;
+    struct attention_quad *others = tiles + ATTENTION_ROWS * ATTENTION_SLICE_LD;
+    for (uint32_t i = 0; i < 4; i++)
+        for (uint32_t j = 0; j < 4; j++)
+            scores[i][j] = 0.0f;
+    for (uint32_t at = 0; at < width; at += ATTENTION_SLICE) {
+        uint32_t quads = (attention_min(width - at, ATTENTION_SLICE) + 3) / 4;
+        uint32_t column = thread() % ATTENTION_SLICE;
+        barrier();
+        for (uint32_t row = thread() / ATTENTION_SLICE; column < 4 * quads && row < ATTENTION_ROWS;
+             row += 8) {
+            float a = 0.0f, b = 0.0f;
+            if (at + column < width && row < lefts)
+                a = LOAD(left, (uint64_t)row * ld_left + at + column);
+            if (at + column < width && row < rights)
+                b = LOAD(right, (uint64_t)row * ld_right + at + column);
+            PUT((float *)tiles, 4 * row * ATTENTION_SLICE_LD + column, a);
+            PUT((float *)others, 4 * row * ATTENTION_SLICE_LD + column, b);
+        }
+        barrier();
+        if (ty >= lefts || tx >= rights)
+            continue; /* to barriers that all meet */
+        for (uint32_t quad = 0; quad < quads; quad++) {
+            struct attention_quad a[4], b[4];
+            UNROLL
+            for (uint32_t i = 0; i < 4; i++) {
+                a[i] = GET(tiles, (ty + 16 * i) * ATTENTION_SLICE_LD + quad);
+                b[i] = GET(others, (tx + 16 * i) * ATTENTION_SLICE_LD + quad);
+            }
+            for (uint32_t i = 0; i < 4; i++)
+                for (uint32_t j = 0; j < 4; j++) {
+                    float s = math_fma(a[i].x, b[j].x, scores[i][j]);
+                    s = math_fma(a[i].y, b[j].y, s);
+                    s = math_fma(a[i].z, b[j].z, s);
+                    scores[i][j] = math_fma(a[i].w, b[j].w, s);
+                }
+        }
+    }
+}
+
+/* Columns [at, at + 64) of `count` rows of `width` values come to shared memory, rows up to a multiple of 4
+ * and columns beyond as zeros. Before it all threads have met, and after it. */
+FUNCTION void attention_panel(const float *from, uint32_t ld, uint32_t count, uint32_t at, uint32_t width,
+                              struct attention_quad *panel)
+{
+    uint32_t column = thread() % ATTENTION_PANEL, rows = (count + 3) / 4 * 4;
+    uint32_t columns = attention_min((width - at + 3) / 4 * 4, ATTENTION_PANEL);
+    barrier();
+    for (uint32_t row = thread() / ATTENTION_PANEL; column < columns && row < rows; row += 4) {
+        float value = 0.0f;
+        if (row < count && at + column < width)
+            value = LOAD(from, (uint64_t)row * ld + at + column);
+        PUT((float *)panel, row * ATTENTION_PANEL + column, value);
+    }
+    barrier();
+}
+
+/* The thread's 4 × 4 values into the shared matrix of weights[query][key]. */
+FUNCTION void attention_put(struct attention_quad *weights, float values[4][4])
+{
+    const uint32_t tx = thread() % 16, ty = thread() / 16;
+    for (uint32_t i = 0; i < 4; i++)
+        for (uint32_t j = 0; j < 4; j++)
+            PUT((float *)weights, 4 * (ty + 16 * i) * ATTENTION_WEIGHT_LD + tx + 16 * j, values[i][j]);
+}
+
+FUNCTION void attention_add(float sums[4], float weight, struct attention_quad value)
+{
+    sums[0] = math_fma(weight, value.x, sums[0]);
+    sums[1] = math_fma(weight, value.y, sums[1]);
+    sums[2] = math_fma(weight, value.z, sums[2]);
+    sums[3] = math_fma(weight, value.w, sums[3]);
+}
+
+/* sums[i] += Σ over `count` keys of weights[ty + 16 i][key] * panel[key][4 tx …], where the panel has such
+ * columns. */
+FUNCTION void attention_over_keys(const struct attention_quad *weights, const struct attention_quad *panel,
+                                  uint32_t count, float sums[4][4])
+{
+    const uint32_t tx = thread() % 16, ty = thread() / 16;
+    for (uint32_t key = 0; key < count; key += 4) {
+        struct attention_quad weight[4], value[4];
+        UNROLL
+        for (uint32_t i = 0; i < 4; i++) {
+            weight[i] = GET(weights, (ty + 16 * i) * ATTENTION_WEIGHT_LD + key / 4);
+            value[i] = GET(panel, (key + i) * ATTENTION_PANEL_LD + tx);
+        }
+        UNROLL
+        for (uint32_t i = 0; i < 4; i++) {
+            attention_add(sums[i], weight[i].x, value[0]);
+            attention_add(sums[i], weight[i].y, value[1]);
+            attention_add(sums[i], weight[i].z, value[2]);
+            attention_add(sums[i], weight[i].w, value[3]);
+        }
+    }
+}
+
+/* sums[i] += Σ over `count` queries of weights[query][4 ty + i] * panel[query][4 tx …]. */
+FUNCTION void attention_over_queries(const struct attention_quad *weights, const struct attention_quad *panel,
+                                     uint32_t count, float sums[4][4])
+{
+    const uint32_t tx = thread() % 16, ty = thread() / 16;
+    for (uint32_t query = 0; query < count; query++) {
+        struct attention_quad weight = GET(weights, query * ATTENTION_WEIGHT_LD + ty);
+        struct attention_quad value = GET(panel, query * ATTENTION_PANEL_LD + tx);
+        attention_add(sums[0], weight.x, value);
+        attention_add(sums[1], weight.y, value);
+        attention_add(sums[2], weight.z, value);
+        attention_add(sums[3], weight.w, value);
+    }
+}
+
+/* The panels that a kernel has; the loop's count is written out so that it is unrolled first of all. */
+FUNCTION void attention_clear(float sums[ATTENTION_PANELS_MAX][4][4], const uint32_t panels)
+{
+    UNROLL
+    for (uint32_t p = 0; p < ATTENTION_PANELS_MAX; p++)
+        for (uint32_t i = 0; i < 4 && p < panels; i++)
+            sums[p][i][0] = sums[p][i][1] = sums[p][i][2] = sums[p][i][3] = 0.0f;
+}
+
+/* The thread's 4 columns of panel `at` of row `row`, scaled, to device memory. */
+FUNCTION void attention_store(float *to, uint64_t row, uint32_t at, uint32_t width, const float sums[4],
+                              float factor)
+{
+    uint32_t column = at + 4 * (thread() % 16);
+    for (uint32_t i = 0; i < 4; i++)
+        if (column + i < width)
+            STORE(to, row + column + i, factor * sums[i]);
+}
+
+FUNCTION uint32_t attention_sees(const struct attention_shape *a, uint32_t query, uint32_t key)
+{
+    uint32_t position = a->offset + query;
+    return key <= position && position - key < a->window;
+}
+
+/* The first tile of keys that queries from `query` on see anything of. */
+FUNCTION uint32_t attention_first_key(const struct attention_shape *a, uint32_t query)
+{
+    uint32_t position = a->offset + query;
+    return position < a->window ? 0 : (position - a->window + 1) / ATTENTION_ROWS * ATTENTION_ROWS;
+}
+
+FUNCTION float attention_cap(const struct attention_shape *a, float score)
+{
+    score *= a->scale;
+    return a->cap > 0.0f ? a->cap * math_tanh(score / a->cap) : score;
+}
+
+/* One tile of keys into the running softmax: scores become weights, relative to the greatest score of each
+ * row so far; sums are the thread's own part of a row. What was summed before is to be multiplied by factor.
+ */
+FUNCTION void attention_softmax(const struct attention_shape *a, uint32_t query, uint32_t queries,
+                                uint32_t key, float scores[4][4], float greatest[4], float sum[4],
+                                float factor[4])
+{
+    const uint32_t tx = thread() % 16, ty = thread() / 16;
+    UNROLL
+    for (uint32_t i = 0; i < 4; i++) {
+        float top = greatest[i];
+        for (uint32_t j = 0; j < 4; j++) {
+            uint32_t row = ty + 16 * i;
+            scores[i][j] = row < queries && attention_sees(a, query + row, key + tx + 16 * j)
+                               ? attention_cap(a, scores[i][j])
+                               : -math_infinity();
+            top = math_max(top, scores[i][j]);
+        }
+        for (uint32_t mask = 8; mask > 0; mask /= 2)
+            top = math_max(top, shuffle_xor(top, mask));
+        float against = top == -math_infinity() ? 0.0f : top; /* a row that has seen nothing yet */
+        factor[i] = math_exp(greatest[i] - against);
+        sum[i] *= factor[i];
+        greatest[i] = top;
+        for (uint32_t j = 0; j < 4; j++) {
+            scores[i][j] = math_exp(scores[i][j] - against);
+            sum[i] += scores[i][j];
+        }
+    }
+}
+
+FUNCTION void attention_forward(const struct attention_forward_args *args, const uint32_t panels)
+{
+    SHARED(struct attention_quad, tiles, ATTENTION_TILES);
+    SHARED(struct attention_quad, weights, ATTENTION_WEIGHTS);
+    const struct attention_shape *a = &args->shape;
+    const uint32_t tx = thread() % 16, ty = thread() / 16, head = block_y();
+    /* later tiles see more keys: they begin first */
+    struct attention_place at = attention_find(a, blocks_x() - 1 - block_x());
+    if (at.count == 0)
+        return;
+    uint32_t kv = head / (a->heads / a->kv_heads), ldo = a->heads * a->head_dim;
+    const float *q =
+        POINTER(const float, a->q) + (uint64_t)(at.begin + at.first) * a->ldq + head * a->head_dim;
+    const float *k = POINTER(const float, a->k) + (uint64_t)at.begin * a->ldk + kv * a->head_dim;
+    const float *v = POINTER(const float, a->v) + (uint64_t)at.begin * a->ldk + kv * a->head_dim;
+    float sums[ATTENTION_PANELS_MAX][4][4];
+    float greatest[4], sum[4], factor[4], scores[4][4];
+    UNROLL
+    for (uint32_t i = 0; i < 4; i++) {
+        greatest[i] = -math_infinity();
+        sum[i] = 0.0f;
+    }
+    attention_clear(sums, panels);
+    uint32_t last = a->offset + at.first + at.count;
+    for (uint32_t key = attention_first_key(a, at.first); key < last; key += ATTENTION_ROWS) {
+        uint32_t keys = attention_min(last - key, ATTENTION_ROWS);
+        attention_scores(q, a->ldq, at.count, k + (uint64_t)key * a->ldk, a->ldk, keys, a->head_dim, tiles,
+                         scores);
+        attention_softmax(a, at.first, at.count, key, scores, greatest, sum, factor);
+        attention_put(weights, scores);
+        UNROLL
+        for (uint32_t p = 0; p < panels; p++) {
+            attention_panel(v + (uint64_t)key * a->ldk, a->ldk, keys, p * ATTENTION_PANEL, a->head_dim,
+                            tiles);
+            for (uint32_t i = 0; i < 4; i++)
+                for (uint32_t j = 0; j < 4; j++)
+                    sums[p][i][j] *= factor[i];
+            if (ty < at.count && p * ATTENTION_PANEL + 4 * tx < a->head_dim)
+                attention_over_keys(weights, tiles, keys, sums[p]);
+        }
+    }
+    UNROLL
+    for (uint32_t i = 0; i < 4; i++) {
+        for (uint32_t mask = 8; mask > 0; mask /= 2)
+            sum[i] += shuffle_xor(sum[i], mask);
+        uint32_t row = ty + 16 * i;
+        if (row >= at.count)
+            continue;
+        uint64_t token = (uint64_t)at.begin + at.first + row;
+        UNROLL
+        for (uint32_t p = 0; p < panels; p++)
+            attention_store(POINTER(float, args->out), token * ldo + (uint64_t)head * a->head_dim,
+                            p * ATTENTION_PANEL, a->head_dim, sums[p][i], 1.0f / sum[i]);
+        if (tx == 0 && args->lse != 0)
+            STORE(POINTER(float, args->lse), token * a->heads + head, greatest[i] + math_log(sum[i]));
+    }
+}
+
+KERNEL(attention_64, 256)
+{
+    attention_forward(&args.of, 1);
+}
+
+KERNEL(attention_128, 256)
+{
+    attention_forward(&args.of, 2);
+}
+
+KERNEL(attention_256, 256)
+{
+    attention_forward(&args.of, 4);
+}
+
+KERNEL(attention_delta, 256)
+{
+    uint64_t item = (uint64_t)block_x() * ATTENTION_DELTAS + thread() / 32;
+    const float *out = POINTER(const float, args.out), *dout = POINTER(const float, args.dout);
+    float sum = 0.0f;
+    for (uint32_t i = thread() % 32; item < args.count && i < args.width; i += 32)
+        sum = math_fma(LOAD(out, item * args.width + i), LOAD(dout, item * args.width + i), sum);
+    for (uint32_t mask = 16; mask > 0; mask /= 2)
+        sum += shuffle_xor(sum, mask);
+    if (item < args.count && thread() % 32 == 0)
+        STORE(POINTER(float, args.delta), item, sum);
+}
+
+/* What a tile pair of backward works on. */
+struct attention_pair {
+    uint32_t token;                     /* of the first query */
+    uint32_t query, queries, key, keys; /* from the row's beginning, how many */
+    uint32_t head;
+    const float *q, *k, *v, *dout; /* of the first query or key, and of the head */
+};
+
+/* The weights of a pair, as forward had them, and the gradient of the scores before scale and cap. */
+FUNCTION void attention_gradients(const struct attention_backward_args *args,
+                                  const struct attention_pair *pair, struct attention_quad *tiles,
+                                  float weight[4][4], float slope[4][4])
+{
+    const struct attention_shape *a = &args->shape;
+    const uint32_t tx = thread() % 16, ty = thread() / 16;
+    const float *lse = POINTER(const float, args->lse), *delta = POINTER(const float, args->delta);
+    attention_scores(pair->q, a->ldq, pair->queries, pair->k, a->ldk, pair->keys, a->head_dim, tiles, weight);
+    attention_scores(pair->dout, a->heads * a->head_dim, pair->queries, pair->v, a->ldk, pair->keys,
+                     a->head_dim, tiles, slope);
+    UNROLL
+    for (uint32_t i = 0; i < 4; i++) {
+        uint32_t row = ty + 16 * i;
+        float against = 0.0f, mean = 0.0f;
+        if (row < pair->queries) {
+            against = LOAD(lse, (uint64_t)(pair->token + row) * a->heads + pair->head);
+            mean = LOAD(delta, (uint64_t)(pair->token + row) * a->heads + pair->head);
+        }
+        for (uint32_t j = 0; j < 4; j++) {
+            if (row < pair->queries && attention_sees(a, pair->query + row, pair->key + tx + 16 * j)) {
+                float score = attention_cap(a, weight[i][j]), bent = a->cap > 0.0f ? score / a->cap : 0.0f;
+                weight[i][j] = math_exp(score - against);
+                slope[i][j] = weight[i][j] * (slope[i][j] - mean) * math_fma(-bent, bent, 1.0f) * a->scale;
+            } else {
+                weight[i][j] = 0.0f;
+                slope[i][j] = 0.0f;
+            }
+        }
+    }
+}
+
+FUNCTION void attention_queries(const struct attention_backward_args *args, const uint32_t panels)
+{
+    SHARED(struct attention_quad, tiles, ATTENTION_TILES);
+    SHARED(struct attention_quad, weights, ATTENTION_WEIGHTS);
+    const struct attention_shape *a = &args->shape;
+    const uint32_t tx = thread() % 16, ty = thread() / 16;
+    struct attention_place at = attention_find(a, blocks_x() - 1 - block_x());
+    if (at.count == 0)
+        return;
+    struct attention_pair pair;
+    pair.head = block_y();
+    uint32_t kv = pair.head / (a->heads / a->kv_heads), ldo = a->heads * a->head_dim;
+    uint64_t row_at = (uint64_t)at.begin * a->ldk + kv * a->head_dim;
+    pair.token = at.begin + at.first;
+    pair.query = at.first;
+    pair.queries = at.count;
+    pair.q = POINTER(const float, a->q) + (uint64_t)pair.token * a->ldq + pair.head * a->head_dim;
+    pair.dout = POINTER(const float, args->dout) + (uint64_t)pair.token * ldo + pair.head * a->head_dim;
+    float sums[ATTENTION_PANELS_MAX][4][4], weight[4][4], slope[4][4];
+    attention_clear(sums, panels);
+    uint32_t last = at.first + at.count;
+    for (pair.key = attention_first_key(a, at.first); pair.key < last; pair.key += ATTENTION_ROWS) {
+        pair.keys = attention_min(last - pair.key, ATTENTION_ROWS);
+        pair.k = POINTER(const float, a->k) + row_at + (uint64_t)pair.key * a->ldk;
+        pair.v = POINTER(const float, a->v) + row_at + (uint64_t)pair.key * a->ldk;
+        attention_gradients(args, &pair, tiles, weight, slope);
+        attention_put(weights, slope);
+        UNROLL
+        for (uint32_t p = 0; p < panels; p++) {
+            attention_panel(pair.k, a->ldk, pair.keys, p * ATTENTION_PANEL, a->head_dim, tiles);
+            if (ty < at.count && p * ATTENTION_PANEL + 4 * tx < a->head_dim)
+                attention_over_keys(weights, tiles, pair.keys, sums[p]);
+        }
+    }
+    UNROLL
+    for (uint32_t p = 0; p < panels; p++)
+        for (uint32_t i = 0; i < 4; i++)
+            if (ty + 16 * i < at.count)
+                attention_store(POINTER(float, args->dq),
+                                (uint64_t)(pair.token + ty + 16 * i) * a->ldq + pair.head * a->head_dim,
+                                p * ATTENTION_PANEL, a->head_dim, sums[p][i], 1.0f);
+}
+
+KERNEL(attention_queries_64, 256)
+{
+    attention_queries(&args.of, 1);
+}
+
+KERNEL(attention_queries_128, 256)
+{
+    attention_queries(&args.of, 2);
+}
+
+KERNEL(attention_queries_256, 256)
+{
+    attention_queries(&args.of, 4);
+}
+
+/* sums += weights, transposed, times `rows`: a matrix of pair->queries rows, ld apart. */
+FUNCTION void attention_keys_add(const struct attention_pair *pair, const float *rows, uint32_t ld,
+                                 uint32_t width, float values[4][4], struct attention_quad *weights,
+                                 struct attention_quad *tiles, const uint32_t panels,
+                                 float sums[ATTENTION_PANELS_MAX][4][4])
+{
+    const uint32_t tx = thread() % 16, ty = thread() / 16;
+    attention_put(weights, values);
+    UNROLL
+    for (uint32_t p = 0; p < panels; p++) {
+        attention_panel(rows, ld, pair->queries, p * ATTENTION_PANEL, width, tiles);
+        if (4 * ty < pair->keys && p * ATTENTION_PANEL + 4 * tx < width)
+            attention_over_queries(weights, tiles, pair->queries, sums[p]);
+    }
+    barrier();
+}
+
+FUNCTION void attention_keys(const struct attention_backward_args *args, const uint32_t panels)
+{
+    SHARED(struct attention_quad, tiles, ATTENTION_TILES);
+    SHARED(struct attention_quad, weights, ATTENTION_WEIGHTS);
+    const struct attention_shape *a = &args->shape;
+    const uint32_t ty = thread() / 16, kv = block_y(), group = a->heads / a->kv_heads;
+    struct attention_place at = attention_find(a, block_x());
+    if (at.count == 0)
+        return;
+    struct attention_pair pair;
+    uint32_t ldo = a->heads * a->head_dim;
+    uint64_t key_at = (uint64_t)(at.begin + at.first) * a->ldk + kv * a->head_dim;
+    pair.key = at.first;
+    pair.keys = at.count;
+    pair.k = POINTER(const float, a->k) + key_at;
+    pair.v = POINTER(const float, a->v) + key_at;
+    float dk[ATTENTION_PANELS_MAX][4][4], dv[ATTENTION_PANELS_MAX][4][4];
+    float weight[4][4], slope[4][4];
+    attention_clear(dk, panels);
+    attention_clear(dv, panels);
+    for (pair.head = kv * group; pair.head < (kv + 1) * group; pair.head++)
+        for (pair.query = at.first; pair.query < at.length && attention_first_key(a, pair.query) <= at.first;
+             pair.query += ATTENTION_ROWS) {
+            pair.token = at.begin + pair.query;
+            pair.queries = attention_min(at.length - pair.query, ATTENTION_ROWS);
+            pair.q = POINTER(const float, a->q) + (uint64_t)pair.token * a->ldq + pair.head * a->head_dim;
+            pair.dout =
+                POINTER(const float, args->dout) + (uint64_t)pair.token * ldo + pair.head * a->head_dim;
+            attention_gradients(args, &pair, tiles, weight, slope);
+            attention_keys_add(&pair, pair.dout, ldo, a->head_dim, weight, weights, tiles, panels, dv);
+            attention_keys_add(&pair, pair.q, a->ldq, a->head_dim, slope, weights, tiles, panels, dk);
+        }
+    UNROLL
+    for (uint32_t p = 0; p < panels; p++)
+        for (uint32_t i = 0; i < 4; i++)
+            if (4 * ty + i < at.count) {
+                uint64_t row = key_at + (uint64_t)(4 * ty + i) * a->ldk;
+                attention_store(POINTER(float, args->dk), row, p * ATTENTION_PANEL, a->head_dim, dk[p][i],
+                                1.0f);
+                attention_store(POINTER(float, args->dv), row, p * ATTENTION_PANEL, a->head_dim, dv[p][i],
+                                1.0f);
+            }
+}
+
+KERNEL(attention_keys_64, 256)
+{
+    attention_keys(&args.of, 1);
+}
+
+KERNEL(attention_keys_128, 256)
+{
+    attention_keys(&args.of, 2);
+}
+
+KERNEL(attention_keys_256, 256)
+{
+    attention_keys(&args.of, 4);
+}
+
+#endif
 #endif

@@ -14,6 +14,7 @@
  *   GET(name, i), PUT(name, i, v)
  *   FUNCTION           before a function that kernels call
  *   assert_device(x)   ends the launch with ERR_DEVICE_FAULT when false
+ *   UNROLL             before a loop whose count is constant: arrays that it indexes stay in registers
  *
  * Barriers and shuffles must be met by all threads of the block (warp). Nothing is contracted to fused
  * multiply-add unless written as math_fma(), and the functions of math.h are our own: so a kernel gives the

@@ -1,45 +1,156 @@
-/* Kernels on flat arrays and plain rows: one thread a value. */
+/* Kernels on flat arrays and plain rows: four values to a thread, each of its own. */
 #ifndef MOTLEY_ENGINE_GPU_KERNELS_FLAT_K_H
 #define MOTLEY_ENGINE_GPU_KERNELS_FLAT_K_H
 
-#define FLAT_KERNELS(X) X(add_rows, 256) X(copy_rows, 256)
+#include "engine/gpu/kernels/four.h"
 
-/* y[rows,width] += alpha * x */
+#define FLAT_KERNELS(X)                                                                                      \
+    X(add_rows, 256) X(copy_rows, 256) X(bias_rows, 256) X(softcap, 256) X(glu, 256) X(glu_backward, 256)    \
+        X(cast, 256)
+
+/* y[rows,width] += alpha * x. In all kernels with `wide`: see four.h. */
 struct add_rows_args {
-    uint64_t x, y, count; /* rows * width */
-    uint32_t width, ldx, ldy;
+    uint64_t x, y;
+    uint32_t rows, width, ldx, ldy, wide;
     float alpha;
 };
 
 /* y[rows,width] = x */
 struct copy_rows_args {
+    uint64_t x, y;
+    uint32_t rows, width, ldx, ldy, wide;
+};
+
+/* x[rows,width] += bias[width] */
+struct bias_rows_args {
+    uint64_t x, bias;
+    uint32_t rows, width, ldx, wide;
+};
+
+/* x[count] = cap * tanh(x / cap) */
+struct softcap_args {
+    uint64_t x, count;
+    uint32_t wide;
+    float cap;
+};
+
+/* act[tokens,width] = f(gate) * up; gate_up[tokens, 2 * width]; gelu: f is gelu by its tanh form, else silu
+ */
+struct glu_args {
+    uint64_t gate_up, act;
+    uint32_t tokens, width, gelu, wide;
+};
+
+/* gate_up becomes its gradient */
+struct glu_backward_args {
+    uint64_t gate_up, dact;
+    uint32_t tokens, width, gelu, wide;
+};
+
+/* y[count] = x, of elements (four.h) x_as and y_as */
+struct cast_args {
     uint64_t x, y, count;
-    uint32_t width, ldx, ldy;
+    uint32_t x_as, y_as, wide;
 };
 
 #ifdef GPU_KERNELS
 
 KERNEL(add_rows, 256)
 {
-    uint64_t i = (uint64_t)block_x() * 256 + thread();
-    if (i >= args.count)
-        return;
-    uint64_t row = i / args.width, column = i % args.width;
+    struct place at = place_in_rows(args.rows, args.width);
     const float *x = POINTER(const float, args.x);
     float *y = POINTER(float, args.y);
-    uint64_t at = row * args.ldy + column;
-    STORE(y, at, math_fma(args.alpha, LOAD(x, row * args.ldx + column), LOAD(y, at)));
+    struct four a = four_load(x, at.row * args.ldx + at.column, at.n, args.wide);
+    struct four b = four_load(y, at.row * args.ldy + at.column, at.n, args.wide);
+    for (uint32_t j = 0; j < 4; j++)
+        b.v[j] = math_fma(args.alpha, a.v[j], b.v[j]);
+    four_store(y, at.row * args.ldy + at.column, at.n, args.wide, b);
 }
 
 KERNEL(copy_rows, 256)
 {
-    uint64_t i = (uint64_t)block_x() * 256 + thread();
-    if (i >= args.count)
-        return;
-    uint64_t row = i / args.width, column = i % args.width;
-    const float *x = POINTER(const float, args.x);
-    float *y = POINTER(float, args.y);
-    STORE(y, row * args.ldy + column, LOAD(x, row * args.ldx + column));
+    struct place at = place_in_rows(args.rows, args.width);
+    struct four a = four_load(POINTER(const float, args.x), at.row * args.ldx + at.column, at.n, args.wide);
+    four_store(POINTER(float, args.y), at.row * args.ldy + at.column, at.n, args.wide, a);
+}
+
+KERNEL(bias_rows, 256)
+{
+    struct place at = place_in_rows(args.rows, args.width);
+    float *x = POINTER(float, args.x);
+    struct four a = four_load(x, at.row * args.ldx + at.column, at.n, args.wide);
+    struct four b = four_load(POINTER(const float, args.bias), at.column, at.n, args.wide);
+    for (uint32_t j = 0; j < 4; j++)
+        a.v[j] += b.v[j];
+    four_store(x, at.row * args.ldx + at.column, at.n, args.wide, a);
+}
+
+FUNCTION float softcapped(float x, float cap)
+{
+    return cap * math_tanh(x / cap);
+}
+
+KERNEL(softcap, 256)
+{
+    struct place at = place_in_array(args.count);
+    float *x = POINTER(float, args.x);
+    struct four a = four_load(x, at.column, at.n, args.wide);
+    for (uint32_t j = 0; j < 4; j++)
+        a.v[j] = softcapped(a.v[j], args.cap);
+    four_store(x, at.column, at.n, args.wide, a);
+}
+
+/* Both gates are x * sigmoid(z(x)): z is x for silu, and for gelu's tanh form, as 1 + tanh(u) = 2 *
+ * sigmoid(2u), it is sqrt(8 / pi) * (x + 0.044715 x^3). */
+FUNCTION float gate_sigmoid(uint32_t gelu, float x)
+{
+    float z = x;
+    if (gelu)
+        z = x * math_fma(x * x, 0.0713548163f, 1.59576912f);
+    return 1.0f / (1.0f + math_exp(-z));
+}
+
+/* dz / dx */
+FUNCTION float gate_slope(uint32_t gelu, float x)
+{
+    return gelu ? math_fma(x * x, 0.214064449f, 1.59576912f) : 1.0f;
+}
+
+KERNEL(glu, 256)
+{
+    struct place at = place_in_rows(args.tokens, args.width);
+    const float *gate_up = POINTER(const float, args.gate_up);
+    uint64_t gate = at.row * 2 * args.width + at.column;
+    struct four g = four_load(gate_up, gate, at.n, args.wide);
+    struct four u = four_load(gate_up, gate + args.width, at.n, args.wide);
+    for (uint32_t j = 0; j < 4; j++)
+        g.v[j] = g.v[j] * gate_sigmoid(args.gelu, g.v[j]) * u.v[j];
+    four_store(POINTER(float, args.act), at.row * args.width + at.column, at.n, args.wide, g);
+}
+
+KERNEL(glu_backward, 256)
+{
+    struct place at = place_in_rows(args.tokens, args.width);
+    float *gate_up = POINTER(float, args.gate_up);
+    uint64_t gate = at.row * 2 * args.width + at.column;
+    struct four g = four_load(gate_up, gate, at.n, args.wide);
+    struct four u = four_load(gate_up, gate + args.width, at.n, args.wide);
+    struct four d =
+        four_load(POINTER(const float, args.dact), at.row * args.width + at.column, at.n, args.wide);
+    for (uint32_t j = 0; j < 4; j++) {
+        float x = g.v[j], s = gate_sigmoid(args.gelu, x), value = x * s;
+        g.v[j] = d.v[j] * u.v[j] * math_fma(value * (1.0f - s), gate_slope(args.gelu, x), s);
+        u.v[j] = d.v[j] * value;
+    }
+    four_store(gate_up, gate, at.n, args.wide, g);
+    four_store(gate_up, gate + args.width, at.n, args.wide, u);
+}
+
+KERNEL(cast, 256)
+{
+    struct place at = place_in_array(args.count);
+    struct four a = four_load_as(args.x_as, args.x, at.column, at.n, args.wide);
+    four_store_as(args.y_as, args.y, at.column, at.n, args.wide, a);
 }
 
 #endif

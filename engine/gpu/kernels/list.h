@@ -7,10 +7,24 @@
 #include "engine/gpu/kernels/attention.k.h"
 #include "engine/gpu/kernels/experts.k.h"
 #include "engine/gpu/kernels/flat.k.h"
+#include "engine/gpu/kernels/loss.k.h"
+#include "engine/gpu/kernels/optimizer.k.h"
 #include "engine/gpu/kernels/product.k.h"
+#include "engine/gpu/kernels/random.k.h"
 #include "engine/gpu/kernels/rows.k.h"
+#include "engine/gpu/kernels/tables.k.h"
+#include "engine/gpu/kernels/unpack.k.h"
 
 #define GPU_KERNEL_LIST(X)                                                                                   \
-    FLAT_KERNELS(X) ROWS_KERNELS(X) PRODUCT_KERNELS(X) EXPERTS_KERNELS(X) ATTENTION_KERNELS(X)
+    FLAT_KERNELS(X)                                                                                          \
+    ROWS_KERNELS(X)                                                                                          \
+    TABLES_KERNELS(X)                                                                                        \
+    RANDOM_KERNELS(X)                                                                                        \
+    LOSS_KERNELS(X)                                                                                          \
+    OPTIMIZER_KERNELS(X)                                                                                     \
+    UNPACK_KERNELS(X)                                                                                        \
+    PRODUCT_KERNELS(X)                                                                                       \
+    EXPERTS_KERNELS(X)                                                                                       \
+    ATTENTION_KERNELS(X)
 
 #endif

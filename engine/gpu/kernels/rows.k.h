@@ -1,6 +1,219 @@
+/* Kernels whose rows are normalised, rotated, or summed. */
 #ifndef MOTLEY_ENGINE_GPU_KERNELS_ROWS_K_H
 #define MOTLEY_ENGINE_GPU_KERNELS_ROWS_K_H
 
-#define ROWS_KERNELS(X)
+#include "engine/gpu/kernels/four.h"
+#include "engine/gpu/kernels/team.h"
 
+#define ROWS_KERNELS(X)                                                                                      \
+    X(rmsnorm, 256) X(rmsnorm_backward, 256) X(rope, 256) X(column_sums, 256) X(column_sums_add, 256)
+
+/* y = x / sqrt(mean(x^2) + eps) * (offset + weight) of vectors[count] of `width`, so many to a row. A vector
+ * is a block's with `by_block`, else a warp's. y may be x. */
+struct rmsnorm_args {
+    uint64_t x, weight, y, count;
+    uint32_t width, vectors, ldx, ldy, wide, by_block;
+    float eps, offset;
+};
+
+/* dx = or += the gradient of x, unless dx is 0; inverse[count] = 1 / sqrt(mean(x^2) + eps), unless it is 0.
+ * dx may be dy. */
+struct rmsnorm_backward_args {
+    uint64_t x, weight, dy, dx, inverse, count;
+    uint32_t width, vectors, ldx, lddy, lddx, accumulate, wide, by_block;
+    float eps, offset;
+};
+
+/* Rotate the halves of the first 2 * half values of each head. table[table_rows, 2 * half]: cosines, then
+ * sines. */
+struct rope_args {
+    uint64_t x, positions, table, count; /* tokens * heads */
+    uint32_t heads, head_dim, half, ldx, table_rows, wide;
+    float sign; /* -1: the other way */
+};
+
+/* partial[chunk, width], f64: sums over the chunk's rows of x, or with dy of x * dy * inverse[row]. Blocks
+ * are of 32 columns (block_x) of a chunk (block_y). A row is one of `vectors` in a row of memory. */
+struct column_sums_args {
+    uint64_t x, dy, inverse, partial;
+    uint32_t rows, width, vectors, ldx, lddy, chunk_rows;
+};
+
+/* y[width] += the chunks' sums, in order, rounded once */
+struct column_sums_add_args {
+    uint64_t partial, y;
+    uint32_t width, chunks;
+};
+
+#ifdef GPU_KERNELS
+
+/* A vector as its team's threads take it: four values, then the next four `team.size` further on. */
+struct rmsnorm_vector {
+    struct team team;
+    uint64_t index, row, column;
+};
+
+FUNCTION struct rmsnorm_vector rmsnorm_vector_of(struct team team, uint64_t index, uint32_t vectors,
+                                                 uint32_t width)
+{
+    struct rmsnorm_vector vector;
+    vector.team = team;
+    vector.index = index;
+    vector.row = index / vectors;
+    vector.column = index % vectors * width;
+    return vector;
+}
+
+FUNCTION uint32_t four_left(uint32_t width, uint32_t at)
+{
+    return width - at < 4 ? width - at : 4;
+}
+
+FUNCTION void rmsnorm_run(const struct rmsnorm_args args, struct rmsnorm_vector vector)
+{
+    const float *x = POINTER(const float, args.x) + vector.row * args.ldx + vector.column;
+    const float *weight = POINTER(const float, args.weight);
+    float *y = POINTER(float, args.y) + vector.row * args.ldy + vector.column;
+    uint32_t begin = vector.team.rank * 4, step = vector.team.size * 4;
+    float sum = 0.0f;
+    for (uint32_t at = begin; at < args.width; at += step) {
+        struct four a = four_load(x, at, four_left(args.width, at), args.wide);
+        for (uint32_t j = 0; j < 4; j++)
+            sum = math_fma(a.v[j], a.v[j], sum);
+    }
+    float inverse = 1.0f / math_sqrt(team_sum(vector.team, sum) / (float)args.width + args.eps);
+    for (uint32_t at = begin; at < args.width; at += step) {
+        uint32_t n = four_left(args.width, at);
+        struct four a = four_load(x, at, n, args.wide), w = four_load(weight, at, n, args.wide);
+        for (uint32_t j = 0; j < 4; j++)
+            a.v[j] = (w.v[j] + args.offset) * (a.v[j] * inverse);
+        four_store(y, at, n, args.wide, a);
+    }
+}
+
+KERNEL(rmsnorm, 256)
+{
+    SHARED(double, shared, TEAM_SHARED(256));
+    if (args.by_block) {
+        struct team team = team_block(256, shared);
+        rmsnorm_run(args, rmsnorm_vector_of(team, block_x(), args.vectors, args.width));
+        return;
+    }
+    for (uint64_t i = team_warp_index(256); i < args.count; i += team_warp_count(256))
+        rmsnorm_run(args, rmsnorm_vector_of(team_warp(), i, args.vectors, args.width));
+}
+
+/* With r = 1 / rms: dx = r * (w dy) - x * r^3 / n * sum(x w dy). */
+FUNCTION void rmsnorm_backward_run(const struct rmsnorm_backward_args args, struct rmsnorm_vector vector)
+{
+    const float *x = POINTER(const float, args.x) + vector.row * args.ldx + vector.column;
+    const float *weight = POINTER(const float, args.weight);
+    const float *dy = POINTER(const float, args.dy) + vector.row * args.lddy + vector.column;
+    float *dx = POINTER(float, args.dx) + vector.row * args.lddx + vector.column;
+    uint32_t begin = vector.team.rank * 4, step = vector.team.size * 4;
+    float squares = 0.0f, products = 0.0f;
+    for (uint32_t at = begin; at < args.width; at += step) {
+        uint32_t n = four_left(args.width, at);
+        struct four a = four_load(x, at, n, args.wide);
+        for (uint32_t j = 0; j < 4; j++)
+            squares = math_fma(a.v[j], a.v[j], squares);
+        if (args.dx == 0)
+            continue;
+        struct four w = four_load(weight, at, n, args.wide), d = four_load(dy, at, n, args.wide);
+        for (uint32_t j = 0; j < 4; j++)
+            products = math_fma(a.v[j], (w.v[j] + args.offset) * d.v[j], products);
+    }
+    float size = (float)args.width;
+    float r = 1.0f / math_sqrt(team_sum(vector.team, squares) / size + args.eps);
+    if (args.inverse != 0 && vector.team.rank == 0)
+        STORE(POINTER(float, args.inverse), vector.index, r);
+    if (args.dx == 0)
+        return;
+    float b = r * r * r * (team_sum(vector.team, products) / size);
+    for (uint32_t at = begin; at < args.width; at += step) {
+        uint32_t n = four_left(args.width, at);
+        struct four a = four_load(x, at, n, args.wide), w = four_load(weight, at, n, args.wide);
+        struct four d = four_load(dy, at, n, args.wide), was;
+        if (args.accumulate)
+            was = four_load(dx, at, n, args.wide);
+        for (uint32_t j = 0; j < 4; j++) {
+            float change = math_fma(-a.v[j], b, (w.v[j] + args.offset) * d.v[j] * r);
+            d.v[j] = args.accumulate ? was.v[j] + change : change;
+        }
+        four_store(dx, at, n, args.wide, d);
+    }
+}
+
+KERNEL(rmsnorm_backward, 256)
+{
+    SHARED(double, shared, TEAM_SHARED(256));
+    if (args.by_block) {
+        struct team team = team_block(256, shared);
+        rmsnorm_backward_run(args, rmsnorm_vector_of(team, block_x(), args.vectors, args.width));
+        return;
+    }
+    for (uint64_t i = team_warp_index(256); i < args.count; i += team_warp_count(256))
+        rmsnorm_backward_run(args, rmsnorm_vector_of(team_warp(), i, args.vectors, args.width));
+}
+
+KERNEL(rope, 256)
+{
+    struct place at = place_in_rows(args.count, args.half);
+    if (at.n == 0)
+        return;
+    uint64_t token = at.row / args.heads, head = at.row % args.heads;
+    uint32_t position = LOAD(POINTER(const uint32_t, args.positions), token);
+    assert_device(position < args.table_rows);
+    const float *table = POINTER(const float, args.table) + (uint64_t)position * 2 * args.half;
+    float *x = POINTER(float, args.x) + token * args.ldx + head * args.head_dim;
+    struct four cosines = four_load(table, at.column, at.n, args.wide);
+    struct four sines = four_load(table, args.half + at.column, at.n, args.wide);
+    struct four a = four_load(x, at.column, at.n, args.wide);
+    struct four b = four_load(x, args.half + at.column, at.n, args.wide);
+    for (uint32_t j = 0; j < 4; j++) {
+        float was = a.v[j], c = cosines.v[j], s = sines.v[j] * args.sign;
+        a.v[j] = math_fma(was, c, -(b.v[j] * s));
+        b.v[j] = math_fma(b.v[j], c, was * s);
+    }
+    four_store(x, at.column, at.n, args.wide, a);
+    four_store(x, args.half + at.column, at.n, args.wide, b);
+}
+
+KERNEL(column_sums, 256)
+{
+    SHARED(double, sums, 256);
+    uint32_t column = block_x() * 32 + thread() % 32;
+    uint32_t begin = block_y() * args.chunk_rows;
+    uint32_t end = args.rows - begin < args.chunk_rows ? args.rows : begin + args.chunk_rows;
+    const float *x = POINTER(const float, args.x), *dy = POINTER(const float, args.dy);
+    double sum = 0.0;
+    for (uint32_t i = begin + thread() / 32; column < args.width && i < end; i += 8) {
+        uint64_t row = i / args.vectors, at = (uint64_t)(i % args.vectors) * args.width + column;
+        float v = LOAD(x, row * args.ldx + at);
+        if (args.dy != 0)
+            v = LOAD(dy, row * args.lddy + at) * v * LOAD(POINTER(const float, args.inverse), i);
+        sum += (double)v;
+    }
+    PUT(sums, thread(), sum);
+    barrier();
+    if (thread() >= 32 || column >= args.width)
+        return;
+    for (uint32_t i = 1; i < 8; i++)
+        sum += GET(sums, i * 32 + thread());
+    STORE(POINTER(double, args.partial), (uint64_t)block_y() * args.width + column, sum);
+}
+
+KERNEL(column_sums_add, 256)
+{
+    uint32_t column = block_x() * 256 + thread();
+    float *y = POINTER(float, args.y);
+    double sum = 0.0;
+    if (column >= args.width)
+        return;
+    for (uint32_t i = 0; i < args.chunks; i++)
+        sum += LOAD(POINTER(const double, args.partial), (uint64_t)i * args.width + column);
+    STORE(y, column, (float)((double)LOAD(y, column) + sum));
+}
+
+#endif
 #endif

@@ -1,0 +1,69 @@
+#include "engine/gpu/cards.h"
+
+#include <stdlib.h>
+
+#include "engine/gpu/gpu.h"
+
+/* Free memory, asked through a context of the card's own; ERR_UNSUPPORTED where this build has no code for
+ * it. */
+static int card_try(const struct gpu_driver *driver, struct gpu_library *library, uint32_t index,
+                    const struct gpu_info *info, uint64_t *available, struct err *err)
+{
+    struct gpu_context *context;
+    const void *image;
+    uint64_t bytes, total;
+    if (info->prohibited)
+        return err_set(err, ERR_DENIED, "its compute mode lets no process use it (prohibited)");
+    if (driver != &gpu_driver_emulated && gpu_code_find(driver->kind, info->arch, &image, &bytes, err) != 0)
+        return -1;
+    if (driver->context_create(library, index, NULL, 0, &context, err) != 0)
+        return info->exclusive ? err_wrap(err, "its compute mode lets one process use it (exclusive)") : -1;
+    int status = driver->memory_info(context, available, &total, err);
+    driver->context_destroy(context);
+    return status;
+}
+
+static json_t *card_describe(const struct gpu_driver *driver, struct gpu_library *library, uint32_t index)
+{
+    struct gpu_info info = {.name = ""};
+    struct err err;
+    uint64_t available = 0;
+    int status = driver->info(library, index, &info, &err);
+    bool known = status == 0;
+    if (known)
+        status = card_try(driver, library, index, &info, &available, &err);
+    return json_pack("{s:s, s:i, s:s, s:s, s:s, s:s, s:I, s:o, s:i, s:i, s:i, s:b, s:o}", "kind",
+                     driver->kind, "index", (int)index, "name", info.name, "arch", info.arch, "pci", info.pci,
+                     "uuid", info.uuid, "memory_bytes", (json_int_t)info.memory, "free_bytes",
+                     status == 0 ? json_integer((json_int_t)available) : json_null(), "warp", (int)info.warp,
+                     "units", (int)info.units, "clock_khz", (int)info.clock_khz, "usable", status == 0, "why",
+                     status == 0 ? json_null() : json_string(err.text));
+}
+
+static void driver_describe(const struct gpu_driver *driver, json_t *drivers, json_t *cards)
+{
+    struct gpu_library *library = NULL;
+    struct err err;
+    uint32_t version = 0, count = 0;
+    int status = driver->open(&library, &version, &err);
+    if (status == 0)
+        status = driver->count(library, &count, &err);
+    for (uint32_t i = 0; status == 0 && i < count; i++)
+        json_array_append_new(cards, card_describe(driver, library, i));
+    json_array_append_new(drivers, json_pack("{s:s, s:i, s:o}", "kind", driver->kind, "version", (int)version,
+                                             "why", status == 0 ? json_null() : json_string(err.text)));
+    if (library != NULL)
+        driver->close(library);
+}
+
+json_t *gpu_cards(struct err *err)
+{
+    json_t *drivers = json_array(), *cards = json_array();
+    for (const struct gpu_driver *const *driver = gpu_drivers; *driver != NULL; driver++)
+        if (*driver != &gpu_driver_emulated || getenv("MOTLEY_EMULATED_CARDS") != NULL)
+            driver_describe(*driver, drivers, cards);
+    json_t *all = json_pack("{s:o, s:o}", "drivers", drivers, "cards", cards);
+    if (all == NULL)
+        err_set(err, ERR_NOMEM, "out of memory for a list of cards");
+    return all;
+}

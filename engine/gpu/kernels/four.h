@@ -1,0 +1,133 @@
+/* Four neighbouring values to a thread: what kernels on rows and flat arrays are made of. Where the host says
+ * that all addresses and row distances are multiples of four values (`wide`), they move in one access;
+ * elsewhere one by one, which gives the same bits.
+ */
+#ifndef MOTLEY_ENGINE_GPU_KERNELS_FOUR_H
+#define MOTLEY_ENGINE_GPU_KERNELS_FOUR_H
+
+/* The types of values, for host and kernels. */
+enum { ELEMENT_F32, ELEMENT_BF16, ELEMENT_F16 };
+
+#ifdef GPU_KERNELS
+
+struct four {
+    float v[4];
+} __attribute__((aligned(16)));
+
+struct four_halves {
+    uint16_t v[4];
+} __attribute__((aligned(8)));
+
+/* Where a thread's n ≤ 4 values are; n = 0: it has none. */
+struct place {
+    uint64_t row, column;
+    uint32_t n;
+};
+
+/* Threads are counted over all blocks of `threads`; a division of 32 bits does where there are so few. */
+FUNCTION struct place place_of_group(uint64_t rows, uint32_t width, uint32_t per_thread, uint32_t threads)
+{
+    struct place place;
+    uint32_t groups = (width + per_thread - 1) / per_thread, group;
+    uint64_t i = (uint64_t)block_x() * threads + thread();
+    place.row = i <= 0xffffffffu ? (uint32_t)i / groups : i / groups;
+    group = (uint32_t)(i - place.row * groups);
+    place.column = (uint64_t)group * per_thread;
+    place.n = place.row >= rows ? 0 : width - (uint32_t)place.column;
+    place.n = place.n < per_thread ? place.n : per_thread;
+    return place;
+}
+
+/* In rows of `width` values; blocks have 256 threads. */
+FUNCTION struct place place_in_rows(uint64_t rows, uint32_t width)
+{
+    return place_of_group(rows, width, 4, 256);
+}
+
+/* In a flat array: row is 0. */
+FUNCTION struct place place_in_array(uint64_t count)
+{
+    struct place place;
+    place.row = 0;
+    place.column = ((uint64_t)block_x() * 256 + thread()) * 4;
+    place.n = 0;
+    if (place.column < count)
+        place.n = count - place.column < 4 ? (uint32_t)(count - place.column) : 4;
+    return place;
+}
+
+/* p[at..at+n); 0 beyond. */
+FUNCTION struct four four_load(const float *p, uint64_t at, uint32_t n, uint32_t wide)
+{
+    struct four x;
+    if (wide && n == 4)
+        return LOAD((const struct four *)(const void *)(p + at), 0);
+    for (uint32_t j = 0; j < 4; j++) {
+        x.v[j] = 0.0f;
+        if (j < n)
+            x.v[j] = LOAD(p, at + j);
+    }
+    return x;
+}
+
+FUNCTION void four_store(float *p, uint64_t at, uint32_t n, uint32_t wide, struct four x)
+{
+    if (wide && n == 4) {
+        struct four *to = (struct four *)(void *)(p + at);
+        STORE(to, 0, x);
+        return;
+    }
+    for (uint32_t j = 0; j < 4; j++)
+        if (j < n)
+            STORE(p, at + j, x.v[j]);
+}
+
+FUNCTION float element_of(uint32_t element, uint16_t x)
+{
+    return element == ELEMENT_BF16 ? math_of_bf16(x) : math_of_f16(x);
+}
+
+/* The same of values of any element type. */
+FUNCTION struct four four_load_as(uint32_t element, uint64_t address, uint64_t at, uint32_t n, uint32_t wide)
+{
+    struct four x;
+    const uint16_t *p = POINTER(const uint16_t, address);
+    if (element == ELEMENT_F32)
+        return four_load(POINTER(const float, address), at, n, wide);
+    if (wide && n == 4) {
+        struct four_halves h = LOAD((const struct four_halves *)(const void *)(p + at), 0);
+        for (uint32_t j = 0; j < 4; j++)
+            x.v[j] = element_of(element, h.v[j]);
+        return x;
+    }
+    for (uint32_t j = 0; j < 4; j++) {
+        x.v[j] = 0.0f;
+        if (j < n)
+            x.v[j] = element_of(element, LOAD(p, at + j));
+    }
+    return x;
+}
+
+FUNCTION void four_store_as(uint32_t element, uint64_t address, uint64_t at, uint32_t n, uint32_t wide,
+                            struct four x)
+{
+    struct four_halves h;
+    uint16_t *p = POINTER(uint16_t, address);
+    if (element == ELEMENT_F32) {
+        four_store(POINTER(float, address), at, n, wide, x);
+        return;
+    }
+    for (uint32_t j = 0; j < 4; j++)
+        h.v[j] = element == ELEMENT_BF16 ? math_to_bf16(x.v[j]) : math_to_f16(x.v[j]);
+    if (wide && n == 4) {
+        struct four_halves *to = (struct four_halves *)(void *)(p + at);
+        STORE(to, 0, h);
+        return;
+    }
+    for (uint32_t j = 0; j < 4; j++)
+        if (j < n)
+            STORE(p, at + j, h.v[j]);
+}
+
+#endif
+#endif

@@ -1,0 +1,143 @@
+/* Kernels on rows of tables that indices choose. Indices outside of their table end the launch. */
+#ifndef MOTLEY_ENGINE_GPU_KERNELS_TABLES_K_H
+#define MOTLEY_ENGINE_GPU_KERNELS_TABLES_K_H
+
+#include "engine/gpu/kernels/four.h"
+
+#define TABLES_KERNELS(X)                                                                                    \
+    X(embed, 256) X(embed_chain, 256) X(embed_backward, 256) X(gather_rows, 256) X(scatter_rows, 256)
+
+/* out[t] = scale * table[ids[t]], the table of elements (four.h) table_as */
+struct embed_args {
+    uint64_t ids, table, out;
+    uint32_t tokens, hidden, vocab, table_as, wide;
+    float scale;
+};
+
+/* chain[tokens]: for the gradient of a table. Tokens of one id are linked in their order: chain[t].next is
+ * the next token of t's id, or EMBED_CHAIN_END, and chain[t].first says that none comes before t. */
+enum { EMBED_CHAIN_END = 0x7fffffff };
+struct embed_link {
+    uint32_t next, first;
+};
+struct embed_chain_args {
+    uint64_t ids, chain;
+    uint32_t tokens;
+};
+
+/* dtable[ids[t]] += scale * dout[t], in the order of t: a block takes all tokens of one id */
+struct embed_backward_args {
+    uint64_t ids, chain, dout, dtable;
+    uint32_t hidden, vocab, wide;
+    float scale;
+};
+
+/* y[i] = x[index[i]], i < rows */
+struct gather_rows_args {
+    uint64_t x, index, y;
+    uint32_t rows, width, x_rows, wide;
+};
+
+/* y[index[i]] = scale * x[i], i < rows */
+struct scatter_rows_args {
+    uint64_t x, index, y;
+    uint32_t rows, width, y_rows, wide;
+    float scale;
+};
+
+#ifdef GPU_KERNELS
+
+KERNEL(embed, 256)
+{
+    struct place at = place_in_rows(args.tokens, args.hidden);
+    if (at.n == 0)
+        return;
+    uint32_t id = LOAD(POINTER(const uint32_t, args.ids), at.row);
+    assert_device(id < args.vocab);
+    uint64_t from = (uint64_t)id * args.hidden + at.column;
+    struct four a = four_load_as(args.table_as, args.table, from, at.n, args.wide);
+    for (uint32_t j = 0; j < 4; j++)
+        a.v[j] *= args.scale;
+    four_store(POINTER(float, args.out), at.row * args.hidden + at.column, at.n, args.wide, a);
+}
+
+KERNEL(embed_chain, 256)
+{
+    SHARED(uint32_t, tile, 256);
+    const uint32_t *ids = POINTER(const uint32_t, args.ids);
+    uint32_t t = block_x() * 256 + thread(), id = t < args.tokens ? LOAD(ids, t) : 0;
+    struct embed_link link;
+    link.next = EMBED_CHAIN_END;
+    link.first = 1;
+    for (uint32_t base = 0; base < args.tokens; base += 256) {
+        uint32_t left = args.tokens - base, count = left < 256 ? left : 256;
+        if (thread() < count)
+            PUT(tile, thread(), LOAD(ids, base + thread()));
+        barrier();
+        for (uint32_t i = 0; t < args.tokens && i < count; i++) {
+            uint32_t u = base + i;
+            if (GET(tile, i) != id)
+                continue;
+            if (u < t)
+                link.first = 0;
+            else if (u > t && u < link.next)
+                link.next = u;
+        }
+        barrier();
+    }
+    if (t < args.tokens) {
+        uint32_t *chain = POINTER(uint32_t, args.chain);
+        STORE(chain, 2 * (uint64_t)t, link.next);
+        STORE(chain, 2 * (uint64_t)t + 1, link.first);
+    }
+}
+
+KERNEL(embed_backward, 256)
+{
+    const uint32_t *chain = POINTER(const uint32_t, args.chain);
+    uint32_t first = block_x(), id = LOAD(POINTER(const uint32_t, args.ids), first);
+    if (LOAD(chain, 2 * (uint64_t)first + 1) == 0)
+        return;
+    assert_device(id < args.vocab);
+    float *row = POINTER(float, args.dtable) + (uint64_t)id * args.hidden;
+    for (uint32_t column = thread() * 4; column < args.hidden; column += 4 * 256) {
+        uint32_t n = args.hidden - column < 4 ? args.hidden - column : 4;
+        struct four sum = four_load(row, column, n, args.wide);
+        for (uint32_t t = first; t != EMBED_CHAIN_END; t = LOAD(chain, 2 * (uint64_t)t)) {
+            struct four d = four_load(POINTER(const float, args.dout), (uint64_t)t * args.hidden + column, n,
+                                      args.wide);
+            for (uint32_t j = 0; j < 4; j++)
+                sum.v[j] = math_fma(args.scale, d.v[j], sum.v[j]);
+        }
+        four_store(row, column, n, args.wide, sum);
+    }
+}
+
+KERNEL(gather_rows, 256)
+{
+    struct place at = place_in_rows(args.rows, args.width);
+    if (at.n == 0)
+        return;
+    uint32_t from = LOAD(POINTER(const uint32_t, args.index), at.row);
+    assert_device(from < args.x_rows);
+    struct four a = four_load(POINTER(const float, args.x), (uint64_t)from * args.width + at.column, at.n,
+                              args.wide);
+    four_store(POINTER(float, args.y), at.row * args.width + at.column, at.n, args.wide, a);
+}
+
+KERNEL(scatter_rows, 256)
+{
+    struct place at = place_in_rows(args.rows, args.width);
+    if (at.n == 0)
+        return;
+    uint32_t to = LOAD(POINTER(const uint32_t, args.index), at.row);
+    assert_device(to < args.y_rows);
+    struct four a =
+        four_load(POINTER(const float, args.x), at.row * args.width + at.column, at.n, args.wide);
+    for (uint32_t j = 0; j < 4; j++)
+        a.v[j] *= args.scale;
+    four_store(POINTER(float, args.y), (uint64_t)to * args.width + at.column, at.n, args.wide, a);
+}
+
+#endif
+#endif

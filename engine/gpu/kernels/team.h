@@ -1,0 +1,91 @@
+/* Threads that share a row: a warp, or a whole block. Sums and maxima over a team are the same in all its
+ * threads; their order depends on the team's size and the warp's alone.
+ */
+#ifndef MOTLEY_ENGINE_GPU_KERNELS_TEAM_H
+#define MOTLEY_ENGINE_GPU_KERNELS_TEAM_H
+
+#ifdef GPU_KERNELS
+
+/* Doubles of shared memory that a team of `threads` needs: one a warp. */
+#define TEAM_SHARED(threads) ((threads) / 32)
+
+struct team {
+    uint32_t rank, size; /* this thread of so many */
+    double *shared;      /* 0: the team is a warp */
+};
+
+FUNCTION struct team team_warp(void)
+{
+    struct team team;
+    team.rank = lane();
+    team.size = warp_size();
+    team.shared = 0;
+    return team;
+}
+
+FUNCTION struct team team_block(uint32_t threads, double *shared)
+{
+    struct team team;
+    team.rank = thread();
+    team.size = threads;
+    team.shared = shared;
+    return team;
+}
+
+/* This warp of all blocks' and how many those are; blocks have so many threads. */
+FUNCTION uint64_t team_warp_index(uint32_t threads)
+{
+    return (uint64_t)block_x() * (threads / warp_size()) + warp();
+}
+
+FUNCTION uint64_t team_warp_count(uint32_t threads)
+{
+    return (uint64_t)blocks_x() * (threads / warp_size());
+}
+
+/* Each warp's value, for all threads of the block to read. */
+FUNCTION void team_share(struct team team, double v)
+{
+    barrier();
+    if (lane() == 0)
+        PUT(team.shared, warp(), v);
+    barrier();
+}
+
+FUNCTION float team_sum(struct team team, float v)
+{
+    float total = 0.0f;
+    v = warp_sum(v);
+    if (team.shared == 0)
+        return v;
+    team_share(team, (double)v);
+    for (uint32_t i = 0; i < team.size / warp_size(); i++)
+        total += (float)GET(team.shared, i);
+    return total;
+}
+
+FUNCTION double team_sum_wide(struct team team, double v)
+{
+    double total = 0.0;
+    v = warp_sum_wide(v);
+    if (team.shared == 0)
+        return v;
+    team_share(team, v);
+    for (uint32_t i = 0; i < team.size / warp_size(); i++)
+        total += GET(team.shared, i);
+    return total;
+}
+
+FUNCTION float team_max(struct team team, float v)
+{
+    v = warp_max(v);
+    if (team.shared == 0)
+        return v;
+    team_share(team, (double)v);
+    for (uint32_t i = 0; i < team.size / warp_size(); i++)
+        v = math_max(v, (float)GET(team.shared, i));
+    return v;
+}
+
+#endif
+#endif

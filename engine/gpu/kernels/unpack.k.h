@@ -1,0 +1,210 @@
+/* Packed weights to fp32: the bits of model/dequantise.c and model/nf4.c, which say what the blocks are. The
+ * functions unpack_… give four values of a matrix at once and are for other kernels, too.
+ */
+#ifndef MOTLEY_ENGINE_GPU_KERNELS_UNPACK_K_H
+#define MOTLEY_ENGINE_GPU_KERNELS_UNPACK_K_H
+
+#include "engine/gpu/kernels/dynamic_map.h"
+#include "engine/gpu/kernels/four.h"
+
+#define UNPACK_KERNELS(X) X(unpack_nf4, 256) X(unpack_blocks, 256)
+
+/* The kinds of blocks, for host and kernels. */
+enum { UNPACK_Q4_0, UNPACK_Q4_1, UNPACK_Q8_0, UNPACK_Q4_K, UNPACK_Q5_K, UNPACK_Q6_K };
+
+/* y[count] = values begin… of codes x under absmax, f32 or with `nested` u8 under scales; begin is a multiple
+ * of 64 */
+struct unpack_nf4_args {
+    uint64_t x, absmax, scales, y, begin, count;
+    uint32_t nested, wide;
+};
+
+/* y[count] = values begin… of blocks x of a kind; begin is a multiple of the kind's block */
+struct unpack_blocks_args {
+    uint64_t x, y, begin, count;
+    uint32_t kind, wide;
+};
+
+#ifdef GPU_KERNELS
+
+FUNCTION float nf4_value(uint32_t code)
+{
+    switch (code) {
+    case 0:
+        return -1.0f;
+    case 1:
+        return -0.6961928009986877f;
+    case 2:
+        return -0.5250730514526367f;
+    case 3:
+        return -0.39491748809814453f;
+    case 4:
+        return -0.28444138169288635f;
+    case 5:
+        return -0.18477343022823334f;
+    case 6:
+        return -0.09105003625154495f;
+    case 7:
+        return 0.0f;
+    case 8:
+        return 0.07958029955625534f;
+    case 9:
+        return 0.16093020141124725f;
+    case 10:
+        return 0.24611230194568634f;
+    case 11:
+        return 0.33791524171829224f;
+    case 12:
+        return 0.44070982933044434f;
+    case 13:
+        return 0.5626170039176941f;
+    case 14:
+        return 0.7229568362236023f;
+    default:
+        return 1.0f;
+    }
+}
+
+/* The scale of block `block` of 64 values. */
+FUNCTION float nf4_absmax(uint64_t absmax, uint64_t scales, uint32_t nested, uint64_t block)
+{
+    if (!nested)
+        return LOAD(POINTER(const float, absmax), block);
+    const float *scale = POINTER(const float, scales);
+    float product =
+        dynamic_with_sign(LOAD(POINTER(const uint8_t, absmax), block)) * LOAD(scale, 1 + block / 256);
+    return product + LOAD(scale, 0);
+}
+
+/* Values i…i + n of codes, i a multiple of 4, n ≤ 4; 0 beyond. table: the 16 of nf4_value, in shared memory.
+ */
+FUNCTION struct four unpack_nf4_four(const uint8_t *codes, float *table, float absmax, uint64_t i,
+                                     uint32_t n)
+{
+    struct four x;
+    for (uint32_t j = 0; j < 4; j += 2) {
+        uint32_t pair = j < n ? LOAD(codes, (i + j) / 2) : 0x77u;
+        x.v[j] = GET(table, pair >> 4) * absmax;
+        x.v[j + 1] = GET(table, pair & 15u) * absmax;
+    }
+    return x;
+}
+
+KERNEL(unpack_nf4, 256)
+{
+    SHARED(float, table, 16);
+    if (thread() < 16)
+        PUT(table, thread(), nf4_value(thread()));
+    barrier();
+    struct place at = place_in_array(args.count);
+    if (at.n == 0)
+        return;
+    uint64_t i = args.begin + at.column;
+    float absmax = nf4_absmax(args.absmax, args.scales, args.nested, i / 64);
+    struct four x = unpack_nf4_four(POINTER(const uint8_t, args.x), table, absmax, i, at.n);
+    four_store(POINTER(float, args.y), at.column, at.n, args.wide, x);
+}
+
+FUNCTION float half_at(const uint8_t *p, uint32_t i)
+{
+    return math_of_f16((uint16_t)(LOAD(p, i) | (uint32_t)LOAD(p, i + 1) << 8));
+}
+
+FUNCTION int32_t signed_byte(uint8_t x)
+{
+    return (int32_t)(x ^ 128u) - 128;
+}
+
+/* Q4_0, Q4_1: d, (m,) then 16 bytes, low nibbles first. Values j… of the block, j a multiple of 4. */
+FUNCTION struct four unpack_q4(const uint8_t *p, uint32_t j, uint32_t with_minimum)
+{
+    struct four x;
+    float d = half_at(p, 0), m = with_minimum ? half_at(p, 2) : 0.0f;
+    uint32_t first = (with_minimum ? 4 : 2) + j % 16, shift = j / 16 * 4;
+    for (uint32_t l = 0; l < 4; l++) {
+        int32_t q = (int32_t)((uint32_t)LOAD(p, first + l) >> shift & 15u);
+        x.v[l] = with_minimum ? (float)q * d + m : (float)(q - 8) * d;
+    }
+    return x;
+}
+
+/* Q8_0: d, then 32 signed bytes. */
+FUNCTION struct four unpack_q8(const uint8_t *p, uint32_t j)
+{
+    struct four x;
+    float d = half_at(p, 0);
+    for (uint32_t l = 0; l < 4; l++)
+        x.v[l] = (float)signed_byte(LOAD(p, 2 + j + l)) * d;
+    return x;
+}
+
+/* Q4_K: d, dmin, 6-bit scales and minima of 8 sub-blocks in 12 bytes, 128 bytes of nibbles; Q5_K: the fifth
+ * bits in 32 bytes before those. */
+FUNCTION struct four unpack_k45(const uint8_t *p, uint32_t j, uint32_t fifth)
+{
+    struct four x;
+    uint32_t sub = j / 32, at = j % 32, scale, minimum;
+    if (sub < 4) {
+        scale = LOAD(p, 4 + sub) & 63u;
+        minimum = LOAD(p, 8 + sub) & 63u;
+    } else {
+        uint32_t both = LOAD(p, 8 + sub);
+        scale = (both & 15u) | (uint32_t)LOAD(p, sub) >> 6 << 4;
+        minimum = both >> 4 | (uint32_t)LOAD(p, 4 + sub) >> 6 << 4;
+    }
+    float d = half_at(p, 0) * (float)scale, m = half_at(p, 2) * (float)minimum;
+    uint32_t first = (fifth ? 48 : 16) + sub / 2 * 32 + at;
+    for (uint32_t l = 0; l < 4; l++) {
+        uint32_t q = (uint32_t)LOAD(p, first + l) >> (sub % 2 * 4) & 15u;
+        if (fifth)
+            q |= ((uint32_t)LOAD(p, 16 + at + l) >> sub & 1u) << 4;
+        x.v[l] = d * (float)q - m;
+    }
+    return x;
+}
+
+/* Q6_K: 128 bytes of low nibbles, 64 of high pairs, 16 signed scales of 16 values each, d. */
+FUNCTION struct four unpack_q6_k(const uint8_t *p, uint32_t j)
+{
+    struct four x;
+    uint32_t run = j / 16, half = run / 8, k = run / 2 % 4, at = 16 * (run % 2) + j % 16;
+    float d = half_at(p, 208) * (float)signed_byte(LOAD(p, 192 + run));
+    for (uint32_t l = 0; l < 4; l++) {
+        uint32_t low = (uint32_t)LOAD(p, 64 * half + 32 * (k & 1u) + at + l) >> (k & 2u) * 2 & 15u;
+        uint32_t high = (uint32_t)LOAD(p, 128 + 32 * half + at + l) >> 2 * k & 3u;
+        x.v[l] = d * (float)((int32_t)(low | high << 4) - 32);
+    }
+    return x;
+}
+
+/* Values i…i + 4 of blocks x, i a multiple of 4. */
+FUNCTION struct four unpack_four(uint32_t kind, const uint8_t *x, uint64_t i)
+{
+    uint64_t small = i / 32, large = i / 256;
+    switch (kind) {
+    case UNPACK_Q4_0:
+        return unpack_q4(x + small * 18, (uint32_t)(i % 32), 0);
+    case UNPACK_Q4_1:
+        return unpack_q4(x + small * 20, (uint32_t)(i % 32), 1);
+    case UNPACK_Q8_0:
+        return unpack_q8(x + small * 34, (uint32_t)(i % 32));
+    case UNPACK_Q4_K:
+        return unpack_k45(x + large * 144, (uint32_t)(i % 256), 0);
+    case UNPACK_Q5_K:
+        return unpack_k45(x + large * 176, (uint32_t)(i % 256), 1);
+    default:
+        return unpack_q6_k(x + large * 210, (uint32_t)(i % 256));
+    }
+}
+
+KERNEL(unpack_blocks, 256)
+{
+    struct place at = place_in_array(args.count);
+    if (at.n == 0)
+        return;
+    struct four x = unpack_four(args.kind, POINTER(const uint8_t, args.x), args.begin + at.column);
+    four_store(POINTER(float, args.y), at.column, at.n, args.wide, x);
+}
+
+#endif
+#endif
