@@ -36,6 +36,7 @@ struct gpu {
     struct gpu_context *context;
     struct gpu_info info;
     struct gpu_module *module;
+    void *image; /* it was made of; owned */
     struct gpu_function *functions[GPU_KERNEL_COUNT];
     struct gpu_queue *queues[DEVICE_QUEUES];
     _Atomic uint64_t queued[DEVICE_QUEUES],
@@ -60,8 +61,8 @@ struct gpu_op {
     bool (*fits)(const struct gpu *gpu, const struct op *op);
     int (*run)(struct gpu_call *call, const struct op *op);
 };
-extern const struct gpu_op gpu_flat_ops[], gpu_rows_ops[], gpu_tables_ops[], gpu_random_ops[],
-    gpu_loss_ops[], gpu_optimizer_ops[], gpu_unpack_ops[], gpu_product_ops[], gpu_experts_ops[],
+extern const struct gpu_op gpu_flat_ops[], gpu_rows_ops[], gpu_tables_ops[], gpu_random_ops[], gpu_loss_ops[],
+    gpu_optimizer_ops[], gpu_unpack_ops[], gpu_product_ops[], gpu_experts_ops[],
     gpu_attention_ops[]; /* each ends with run NULL */
 
 /* op_supports of a GPU. Pure. */
@@ -113,9 +114,5 @@ static inline uint32_t gpu_element(enum dtype dtype)
 /* y[count] = x: flat.c, for other files too. */
 int gpu_cast(struct gpu_call *call, gpu_address x, enum dtype from, gpu_address y, enum dtype to,
              uint64_t count);
-
-/* The code object for a card of this architecture: code.c. ERR_UNSUPPORTED: this build has none, naming those
- * that it has. Borrowed for ever. */
-int gpu_code_find(const char *kind, const char *arch, const void **image, uint64_t *bytes, struct err *err);
 
 #endif

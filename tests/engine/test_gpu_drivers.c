@@ -152,8 +152,9 @@ static int scene_open(struct scene *s, const struct brand *brand, struct err *er
 static int scene_add(struct scene *s, uint32_t shared, struct err *err)
 {
     struct add_rows_args args = {
-        .x = s->x, .y = s->y, .count = COUNT, .width = COUNT, .ldx = COUNT, .ldy = COUNT, .alpha = 2};
-    return s->driver->launch(s->queues[0], s->add, (struct gpu_dims){(COUNT + 255) / 256, 1, 1}, 256, shared,
+        .x = s->x, .y = s->y, .rows = 1, .width = COUNT, .ldx = COUNT, .ldy = COUNT, .alpha = 2};
+    return s->driver->launch(s->queues[0], s->add,
+                             (struct gpu_dims){(uint32_t)gpu_row_blocks(1, COUNT, 4), 1, 1}, 256, shared,
                              &args, sizeof args, err);
 }
 
