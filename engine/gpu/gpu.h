@@ -115,4 +115,7 @@ static inline uint32_t gpu_element(enum dtype dtype)
 int gpu_cast(struct gpu_call *call, gpu_address x, enum dtype from, gpu_address y, enum dtype to,
              uint64_t count);
 
+/* The kernels' name of a kind of blocks (kernels/unpack.k.h): unpack.c. */
+uint32_t gpu_unpack_kind(enum pack_kind pack);
+
 #endif
