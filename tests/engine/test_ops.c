@@ -1,5 +1,6 @@
 /* Every op on every CPU device: the cases of cases_basic.h, and what no case says. */
 #include "engine/cases_basic.h"
+#include "engine/cases_bits.h"
 
 static void every_op_is_its_definition_on_every_device(void **state)
 {
@@ -48,31 +49,6 @@ static void adding_to_a_large_matrix_rounds_once(void **state)
 {
     (void)state;
     each_device(gemm_onto_large_c_on);
-}
-
-/* The gradient before a norm may take the place of that after it (heads' norms do so): the weight's gradient
- * is then the same. */
-static void norm_backward_in_place_on(struct bench *b)
-{
-    enum { ROWS = 40, WIDTH = 24, VECTORS = 3, COUNT = ROWS * WIDTH * VECTORS };
-    double x[COUNT], dy[COUNT], w[WIDTH];
-    float got[2][COUNT], sums[2][WIDTH];
-    const float zeros[WIDTH] = {0};
-    struct err err;
-    struct op_rmsnorm_backward o = {.rows = ROWS, .width = WIDTH, .vectors = VECTORS, .eps = 1e-5f};
-    o.x = normal(b, COUNT, x);
-    o.weight = normal(b, WIDTH, w);
-    o.dy = normal(b, COUNT, dy);
-    for (int in_place = 0; in_place < 2; in_place++) {
-        o.dx = in_place ? o.dy : empty(b, COUNT);
-        o.dweight = bytes_in(b, zeros, sizeof zeros, DTYPE_F32);
-        submit(b, (struct op){.kind = OP_RMSNORM_BACKWARD, .rmsnorm_backward = o});
-        check(buffer_read(o.dx.buffer, 0, got[in_place], sizeof got[0], &err));
-        check(buffer_read(o.dweight.buffer, 0, sums[in_place], sizeof sums[0], &err));
-        check(device_sync(b->device, &err));
-    }
-    assert_memory_equal(got[0], got[1], sizeof got[0]);
-    assert_memory_equal(sums[0], sums[1], sizeof sums[0]);
 }
 
 static void a_norms_gradient_may_replace_the_one_it_is_made_of(void **state)
