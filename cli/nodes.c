@@ -25,8 +25,8 @@ static void show_unknown(const json_t *jobs)
     size_t index;
     if (json_array_size(jobs) > 0)
         printf("jobs of the time after the backup, which the database does not know:");
-    json_array_foreach((json_t *)(uintptr_t)jobs, index, job)
-        printf("%s %lld (%s)", index > 0 ? "," : "", (long long)show_num(job, "job", 0), show_str(job, "node"));
+    json_array_foreach((json_t *)(uintptr_t)jobs, index, job) printf(
+        "%s %lld (%s)", index > 0 ? "," : "", (long long)show_num(job, "job", 0), show_str(job, "node"));
     if (json_array_size(jobs) > 0)
         printf("\n");
 }
@@ -93,6 +93,17 @@ static int show_catalogue(struct cli *cli, struct err *err)
     return 0;
 }
 
+/* Cards that are there, or were named, and are not used: why. */
+static void show_unused(const json_t *cards)
+{
+    const json_t *card;
+    size_t index;
+    json_array_foreach((json_t *)(uintptr_t)cards, index, card)
+        printf("not used: %s %s:%.0f%s%s: %s\n", show_str(card, "node"), show_str(card, "kind"),
+               show_num(card, "index", 0), json_object_get(card, "name") ? " " : "",
+               json_object_get(card, "name") ? show_str(card, "name") : "", show_str(card, "why"));
+}
+
 int command_devices(struct cli *cli, struct err *err)
 {
     json_t *answer = NULL;
@@ -100,11 +111,15 @@ int command_devices(struct cli *cli, struct err *err)
         return show_catalogue(cli, err);
     if (client_call(cli, "GET", NULL, &answer, err, "/v1/devices") < 0)
         return -1;
-    return show_list(
-        cli, answer, "devices",
-        "DEVICE:name:s KIND:kind:s STATE:state:s ISA:isa:s THREADS:threads:n MEMORY:memory_limit_bytes:b "
-        "DRAINED:drained:s JOB:job:n",
-        err);
+    json_t *unused = json_incref(json_object_get(answer, "unused"));
+    int result = show_list(cli, answer, "devices",
+                           "DEVICE:name:s KIND:kind:s STATE:state:s ISA:isa_effective:s THREADS:threads:n "
+                           "MEMORY:memory_limit_bytes:b DRAINED:drained:s JOB:job:n CARD:like:s",
+                           err);
+    if (!cli->json && result == 0)
+        show_unused(unused);
+    json_decref(unused);
+    return result;
 }
 
 int command_drain(struct cli *cli, struct err *err)

@@ -14,6 +14,8 @@ static int infer_check(const struct stage *stage, const struct kv_cache *cache, 
     uint64_t bytes = 4ull * tokens * l->model->shape.hidden;
     if (cache->stage != stage)
         return err_set(err, ERR_INVALID, "a KV cache of another stage");
+    if (stage_is_part(stage))
+        return err_set(err, ERR_UNSUPPORTED, "a KV cache with parts of layers");
     if (tokens == 0 || tokens > stage->options.tokens_max)
         return err_set(err, ERR_TOO_BIG, "%u tokens at once; the stage was made for %u", tokens,
                        stage->options.tokens_max);
@@ -64,7 +66,7 @@ static void infer_blocks(struct pass *pass, struct buffer *in, struct operand en
     else
         queue_copy(&pass->queue, pass->tokens, hidden, f32_at(in, 0), hidden, x, hidden);
     for (uint32_t i = 0; i < layers; i++)
-        layer_forward(pass, i, x, i + 1 == layers ? end : x);
+        layer_forward(pass, i, x, HALF_BOTH, i + 1 == layers ? end : x);
 }
 
 int stage_infer(struct stage *stage, struct kv_cache *cache, const int32_t *ids, uint32_t tokens,
@@ -73,6 +75,7 @@ int stage_infer(struct stage *stage, struct kv_cache *cache, const int32_t *ids,
     const struct footprint *l = &stage->layout;
     struct saved *slot;
     if (infer_check(stage, cache, ids, tokens, in, out, err) != 0 ||
+        blocks_bound(stage, stage->options.block_begin, stage->options.block_end, false, err) != 0 ||
         infer_describe(stage, cache, ids, tokens, &slot, err) != 0)
         return -1;
     struct pass pass = {

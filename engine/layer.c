@@ -228,7 +228,7 @@ static struct op glu_op(const struct layer_run *run, bool backward)
     const struct model_config *config = &run->pass->stage->config;
     bool sparse = run->plan->width[VALUE_CHOSEN] > 0;
     uint32_t copies = sparse ? config->experts_active : 1;
-    uint32_t tokens = run->pass->tokens * copies, width = sparse ? config->expert_ffn : config->ffn;
+    uint32_t tokens = run->pass->tokens * copies, width = run->plan->width[VALUE_ACT] / copies;
     enum glu_kind kind = config->gelu ? GLU_GELU_TANH : GLU_SILU;
     struct operand gate_up = run_value(run, VALUE_GATE_UP);
     if (backward)
@@ -250,8 +250,11 @@ static struct op glu_op(const struct layer_run *run, bool backward)
 static void begin_sum(const struct layer_run *run, const struct layer_step *step)
 {
     uint32_t hidden = shape(run)->hidden;
-    queue_copy(&run->pass->queue, run->pass->tokens, hidden, run_value(run, step->add), hidden,
-               run_value(run, step->out), hidden);
+    if (run->pass->stage->options.part.follows) /* another part adds the stream */
+        queue_zero(&run->pass->queue, run_value(run, step->out), (uint64_t)run->pass->tokens * hidden);
+    else
+        queue_copy(&run->pass->queue, run->pass->tokens, hidden, run_value(run, step->add), hidden,
+                   run_value(run, step->out), hidden);
 }
 
 static void add_forward(const struct layer_run *run, const struct layer_step *step)
@@ -430,6 +433,12 @@ static void step_forward(struct layer_run *run, const struct layer_step *step, b
     }
 }
 
+/* Of a part that follows, the stream's gradient that passes a half by is another's to add. */
+static bool passes_by(const struct layer_run *run, const struct layer_step *step)
+{
+    return run->pass->stage->options.part.follows && layer_gradient_is_stream(step->in);
+}
+
 static void step_backward(struct layer_run *run, const struct layer_step *step,
                           const struct tape_entry *entry, bool need_input)
 {
@@ -438,8 +447,8 @@ static void step_backward(struct layer_run *run, const struct layer_step *step,
     case STEP_NORM:
         if (need_input)
             block_norm_backward(run->pass, run->block, step->norm, run->pass->tokens,
-                                run_value(run, step->in), run_gradient(run, step->out), entry->accumulate,
-                                run_gradient(run, step->in));
+                                run_value(run, step->in), run_gradient(run, step->out),
+                                entry->accumulate && !passes_by(run, step), run_gradient(run, step->in));
         break;
     case STEP_QK_NORM:
         qk_norm_gradient(run, step->norm, 0, shape(run)->q_width);
@@ -489,33 +498,53 @@ static struct layer_run run_of(struct pass *pass, uint32_t layer, struct operand
                               .inner = pass_workspace(pass, l->workspace.inner)};
 }
 
-void layer_forward(struct pass *pass, uint32_t layer, struct operand x, struct operand out)
+static bool in_half(const struct layer_run *run, uint32_t step, enum layer_half half)
+{
+    return half == HALF_BOTH || (half == HALF_SECOND) == (step >= run->plan->second_half);
+}
+
+void layer_forward(struct pass *pass, uint32_t layer, struct operand x, enum layer_half half,
+                   struct operand out)
 {
     struct layer_run run = run_of(pass, layer, x, out);
     for (uint32_t s = 0; s < run.plan->step_count; s++)
-        step_forward(&run, &run.plan->steps[s], false);
+        if (in_half(&run, s, half))
+            step_forward(&run, &run.plan->steps[s], false);
 }
 
-/* What forward did not keep, for backward: only what that needs. */
-static void forward_again(struct layer_run *run)
+struct operand layer_middle(struct pass *pass, uint32_t layer)
 {
-    bool counting = run->pass->counting;
-    run->pass->counting = false;
+    struct layer_run run = run_of(pass, layer, (struct operand){0}, (struct operand){0});
+    return run_value(&run, VALUE_MID);
+}
+
+/* What forward did not keep, for backward: only what that needs. Of the FFN alone from what entered it, of
+ * attention alone all but its sum with the others'. */
+static void forward_again(struct layer_run *run, uint32_t layer, enum layer_half half)
+{
+    struct pass *pass = run->pass;
+    bool counting = pass->counting;
+    uint32_t hidden = shape(run)->hidden;
+    pass->counting = false;
+    if (half == HALF_SECOND)
+        queue_copy(&pass->queue, pass->tokens, hidden, pass_middle(pass, layer), hidden,
+                   run_value(run, VALUE_MID), hidden);
     for (uint32_t s = 0; s < run->plan->step_count; s++) {
         const struct layer_step *step = &run->plan->steps[s];
-        if (step->kept || step->kept_z)
-            step_forward(run, step, !step->kept);
+        bool kept = step->kept && !(half == HALF_FIRST && step->out == VALUE_MID);
+        if (in_half(run, s, half) && (kept || step->kept_z))
+            step_forward(run, step, !kept);
     }
-    run->pass->counting = counting;
+    pass->counting = counting;
 }
 
 void layer_backward(struct pass *pass, uint32_t layer, struct operand x, bool need_input,
-                    enum backward_part part)
+                    enum backward_part part, enum layer_half half)
 {
     struct layer_run run = run_of(pass, layer, x, (struct operand){0});
     bool whole = pass->stage->model.method.full; /* the first norm is trained, too */
     if (!pass->stage->layout.saves)
-        forward_again(&run);
+        forward_again(&run, layer, half);
     run.tape = part == BACKWARD_ALL        ? &run.plan->backward
                : part == BACKWARD_OF_INPUT ? &run.plan->backward_input
                                            : &run.plan->backward_weight;
@@ -523,6 +552,8 @@ void layer_backward(struct pass *pass, uint32_t layer, struct operand x, bool ne
         const struct tape_entry *entry = &run.tape->entries[e];
         const struct layer_step *step = &run.plan->steps[entry->step];
         bool first = step->in == VALUE_X || step->in == VALUE_NORM;
+        if (!in_half(&run, entry->step, half))
+            continue;
         if (entry->kind == TAPE_FORWARD)
             step_forward(&run, step, false);
         else

@@ -59,6 +59,60 @@ static int method_check(struct stage_options *o, struct err *err)
     return 0;
 }
 
+static int range_check(const char *what, uint32_t begin, uint32_t end, uint32_t all, struct err *err)
+{
+    if (end == 0 || (begin < end && end <= all))
+        return 0;
+    return err_set(err, ERR_INVALID, "stage: %s %u..%u of %u", what, begin, end, all);
+}
+
+/* What cannot be done with a part of a layer. */
+static const char *part_lacks(const struct stage_options *o)
+{
+    const struct model_config *c = o->config;
+    const struct layer_part *part = &o->part;
+    bool heads = part->kv_head_end > 0, rectangle = heads || part->column_end > 0;
+    return o->block_begin == 0 || o->block_end > c->layers + 1    ? "with the embedding or the head"
+           : o->split                                             ? "with split backward"
+           : c->post_norms                                        ? "where outputs are normed"
+           : c->packed && rectangle                               ? "of joined matrices"
+           : heads && c->qk_norm == 2                             ? "under a norm of all heads together"
+           : part->column_end > 0 && c->experts > 0               ? "by columns of experts"
+           : rectangle && o->lora.rank > 0 && o->lora.dropout > 0 ? "with dropout"
+                                                                  : NULL;
+}
+
+static int part_check(const struct stage_options *o, struct err *err)
+{
+    const struct layer_part *p = &o->part;
+    const struct model_config *c = o->config;
+    if (!p->follows && p->kv_head_end == 0 && p->column_end == 0 && p->expert_end == 0)
+        return 0;
+    if (range_check("heads of keys", p->kv_head_begin, p->kv_head_end, c->kv_heads, err) != 0 ||
+        range_check("columns of the FFN", p->column_begin, p->column_end, c->ffn, err) != 0 ||
+        range_check("experts", p->expert_begin, p->expert_end, c->experts, err) != 0)
+        return -1;
+    const char *lacks = part_lacks(o);
+    return lacks == NULL ? 0 : err_set(err, ERR_UNSUPPORTED, "stage: parts of layers %s", lacks);
+}
+
+/* Parts of packed tensors begin and end on blocks. */
+static int cuts_check(const struct stage_options *o, const struct layer_tensors *tensors, struct err *err)
+{
+    for (uint32_t i = 0; i < tensors->count; i++) {
+        const struct layer_tensor *t = &tensors->list[i];
+        char name[LAYER_NAME_MAX];
+        if (layer_tensor_whole(t) || layer_tensor_cut_fits(t))
+            continue;
+        layer_tensor_name(o->config, o->block_begin - 1, t, 0, name);
+        return err_set(
+            err, ERR_UNSUPPORTED,
+            "%s: rows %u..%u and columns %u..%u of it do not lie on the blocks that it is packed in", name,
+            t->row_begin, t->row_begin + t->rows, t->column_begin, t->column_begin + t->columns);
+    }
+    return 0;
+}
+
 static int options_check(struct stage_options *o, struct err *err)
 {
     if (o->rows_max == 0)
@@ -74,6 +128,12 @@ static int options_check(struct stage_options *o, struct err *err)
     if (o->block_begin >= o->block_end || o->block_end > o->config->layers + 2)
         return err_set(err, ERR_INVALID, "stage: blocks %u..%u of %u", o->block_begin, o->block_end,
                        o->config->layers + 2);
+    if (o->outside.block_begin == o->outside.block_end)
+        o->outside.block_begin = o->outside.block_end = o->block_begin;
+    if (o->outside.block_begin > o->outside.block_end || o->outside.block_begin < o->block_begin ||
+        o->outside.block_end > o->block_end)
+        return err_set(err, ERR_INVALID, "stage of blocks %u..%u: blocks %u..%u from outside", o->block_begin,
+                       o->block_end, o->outside.block_begin, o->outside.block_end);
     if (o->tokens_max == 0 || o->tokens_max > LAYOUT_TOKENS_MAX || o->rows_max > LAYOUT_TOKENS_MAX ||
         o->row_tokens_max > o->tokens_max || o->labelled_max > o->tokens_max ||
         o->positions_max > LAYOUT_TOKENS_MAX)
@@ -83,7 +143,9 @@ static int options_check(struct stage_options *o, struct err *err)
     if (o->micro_batches_in_flight > LAYOUT_SLOTS_MAX)
         return err_set(err, ERR_INVALID, "stage: %u micro-batches in flight, at most %u",
                        o->micro_batches_in_flight, LAYOUT_SLOTS_MAX);
-    return method_check(o, err);
+    if (method_check(o, err) != 0)
+        return -1;
+    return part_check(o, err);
 }
 
 double lora_scale(const struct lora_options *lora, uint32_t site)
@@ -106,6 +168,7 @@ struct layer_method stage_method(const struct stage_options *o)
     method.moments8 = o->moments8;
     method.train_embedding = o->train_embedding;
     method.train_head = o->train_head;
+    method.part = o->part;
     return method;
 }
 
@@ -116,6 +179,9 @@ int stage_layout_init(struct stage_options *o, struct footprint_model *model, st
         return -1;
     struct layer_method method = stage_method(o);
     footprint_model_init(o->config, &method, model);
+    if ((model->has_dense && cuts_check(o, &model->dense.tensors, err) != 0) ||
+        (model->has_sparse && cuts_check(o, &model->sparse.tensors, err) != 0))
+        return -1;
     footprint_of(model,
                  &(struct footprint_options){.train = o->mode == STAGE_TRAIN,
                                              .recompute = o->recompute,
@@ -126,7 +192,12 @@ int stage_layout_init(struct stage_options *o, struct footprint_model *model, st
                                              .tokens = o->tokens_max,
                                              .rows = o->rows_max,
                                              .labelled = o->labelled_max,
-                                             .positions = o->positions_max},
+                                             .positions = o->positions_max,
+                                             .outside_begin = o->outside.block_begin,
+                                             .outside_end = o->outside.block_end,
+                                             .outside_frozen = o->outside.frozen,
+                                             .outside_trained = o->outside.trained,
+                                             .moments_on_host = o->moments_on_host},
                  layout);
     return 0;
 }
@@ -143,7 +214,8 @@ int stage_memory_predict(const struct stage_options *options, struct stage_memor
                                            [MEM_ADAPTERS] = layout.adapters,
                                            [MEM_OPTIMIZER] = layout.optimizer,
                                            [MEM_ACTIVATIONS] = layout.activations,
-                                           [MEM_BUFFERS] = layout.buffers}};
+                                           [MEM_BUFFERS] = layout.buffers},
+                                 .host = layout.host};
     if (checked.workspace != NULL)
         out->bytes[MEM_BUFFERS] -= footprint_counted(layout.workspace.bytes);
     for (int i = 0; i < MEM_PURPOSES; i++)

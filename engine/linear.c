@@ -14,7 +14,8 @@ static struct operand unpack(struct pass *pass, const struct block_state *block,
                              const struct layer_tensor *matrix, uint32_t copy, uint64_t begin, uint64_t count)
 {
     struct buffer *area = matrix->trained ? block->trained : block->frozen;
-    uint64_t at = matrix->at + matrix->stride * copy;
+    uint64_t at =
+        matrix->at + matrix->stride * copy + (matrix->trained ? block->trained_at : block->frozen_at);
     bool nested = matrix->pack == PACK_NF4_DOUBLE, scaled = nested || matrix->pack == PACK_NF4;
     enum dtype dtype = matrix->pack == PACK_BF16  ? DTYPE_BF16
                        : matrix->pack == PACK_F16 ? DTYPE_F16
@@ -86,6 +87,7 @@ static void step_gemm(const struct layer_run *run, const struct layer_step *step
                       uint32_t n, uint32_t k, float alpha, struct operand a, uint32_t lda, struct operand b,
                       uint32_t ldb, float beta, struct operand c, uint32_t ldc, uint64_t stride)
 {
+    const struct layer_tensor *matrix = &run->plan->tensors.list[step->members[0].matrix];
     uint32_t rows = step_rows(run, step), experts = run->pass->stage->config.experts;
     if (!step->experts && order == GEMM_TN) {
         queue_gemm(&run->pass->queue, order, n, k, rows, alpha, a, lda, b, ldb, beta, c, ldc);
@@ -97,7 +99,8 @@ static void step_gemm(const struct layer_run *run, const struct layer_step *step
     }
     bool outer = order == GEMM_TN;
     queue_op(&run->pass->queue, &(struct op){.kind = OP_GEMM_GROUPED,
-                                             .gemm_grouped = {.groups = experts,
+                                             .gemm_grouped = {.first = matrix->copy_begin,
+                                                              .groups = matrix->copies,
                                                               .groups_all = experts,
                                                               .rows = rows,
                                                               .m = outer ? n : 0,
@@ -124,15 +127,16 @@ static void experts_unpacked(const struct layer_run *run, const struct layer_ste
 {
     struct pass *pass = run->pass;
     uint32_t step_size = panel_rows(pass, matrix), columns = matrix->columns;
+    uint32_t experts = pass->stage->config.experts;
     for (uint32_t expert = 0; expert < matrix->copies; expert++)
         for (uint32_t row = 0; row < matrix->rows; row += step_size) {
             uint32_t rows = matrix->rows - row < step_size ? matrix->rows - row : step_size;
             struct operand piece =
                 unpack(pass, run->block, matrix, expert, (uint64_t)row * columns, (uint64_t)rows * columns);
             queue_op(&pass->queue, &(struct op){.kind = OP_GEMM_GROUPED,
-                                                .gemm_grouped = {.first = expert,
+                                                .gemm_grouped = {.first = matrix->copy_begin + expert,
                                                                  .groups = 1,
-                                                                 .groups_all = matrix->copies,
+                                                                 .groups_all = experts,
                                                                  .rows = step_rows(run, step),
                                                                  .n = back ? columns : rows,
                                                                  .k = back ? rows : columns,
@@ -147,6 +151,28 @@ static void experts_unpacked(const struct layer_run *run, const struct layer_ste
                                                                  .ldb = columns,
                                                                  .ldc = ldc}});
         }
+}
+
+/* With a range of the experts, rows of the others get no product: they are zero. */
+static void others_zero(const struct layer_run *run, const struct layer_step *step, struct operand x,
+                        uint32_t width)
+{
+    const struct layer_tensor *matrix = &run->plan->tensors.list[step->members[0].matrix];
+    if (step->experts && matrix->copies < run->pass->stage->config.experts)
+        queue_zero(&run->pass->queue, x, (uint64_t)step_rows(run, step) * width);
+}
+
+/* Does another part of the layer add what all keep alike? */
+static bool follows(const struct layer_run *run)
+{
+    return run->pass->stage->options.part.follows;
+}
+
+/* A bias of the layer's output is whole in every part: one adds it. */
+static bool bias_here(const struct layer_run *run, const struct layer_step *step)
+{
+    bool output = step->out == VALUE_MID || step->out == VALUE_OUT;
+    return step->members[0].bias >= 0 && !(output && follows(run));
 }
 
 /* out = x W^T + beta out, or back: dx = dout W + beta dx. */
@@ -286,6 +312,7 @@ static void adapters_forward(struct layer_run *run, const struct layer_step *ste
     struct operand z = run_kept(run, step->z);
     if (step->ranks == 0)
         return;
+    others_zero(run, step, z, step->ranks);
     inner_forward(run, step, x, z);
     for (uint32_t m = 0; m < step->member_count && !only_z; m++) {
         const struct layer_member *member = &step->members[m];
@@ -363,14 +390,16 @@ void linear_forward(struct layer_run *run, const struct layer_step *step, bool o
     struct pass *pass = run->pass;
     struct operand in = run_value(run, step->in), out = {0};
     int32_t bias = step->members[0].bias;
+    bool adds = step->add != VALUE_NONE && !follows(run);
     if (!only_z) {
         out = run_value(run, step->out);
-        if (step->add != VALUE_NONE)
+        others_zero(run, step, out, step->outputs);
+        if (adds)
             queue_copy(&pass->queue, pass->tokens, step->outputs, run_value(run, step->add), step->outputs,
                        out, step->outputs);
-        base_multiply(run, step, false, in, step->add != VALUE_NONE ? 1 : 0, out);
+        base_multiply(run, step, false, in, adds ? 1 : 0, out);
     }
-    if (!only_z && bias >= 0)
+    if (!only_z && bias_here(run, step))
         queue_op(&pass->queue,
                  &(struct op){.kind = OP_BIAS,
                               .bias = {.rows = pass->tokens,
@@ -391,7 +420,7 @@ static void base_weights_backward(struct layer_run *run, const struct layer_step
         return;
     step_gemm(run, step, GEMM_TN, step->outputs, step->inputs, 1, g->dout, step->outputs, g->in, step->inputs,
               1, tensor_gradient(run->block, matrix), step->inputs, matrix->stride);
-    if (bias >= 0)
+    if (bias_here(run, step))
         queue_op(&run->pass->queue,
                  &(struct op){.kind = OP_COLUMN_SUM,
                               .column_sum = {.rows = run->pass->tokens,
@@ -435,10 +464,14 @@ void linear_backward(struct layer_run *run, const struct layer_step *step, const
                    run->plan->width[step->in], run_kept(run, step->split_in), run->plan->width[step->in]);
     if (input) {
         g.din = run_gradient(run, step->in);
+        if (!entry->accumulate)
+            others_zero(run, step, g.din, step->inputs);
         base_multiply(run, step, true, g.dout, entry->accumulate ? 1 : 0, g.din);
     }
     if (weights)
         base_weights_backward(run, step, &g);
-    if (step->ranks > 0 && (weights || input))
+    if (step->ranks > 0 && (weights || input)) {
+        others_zero(run, step, g.dz, step->ranks);
         adapters_backward(run, step, &g);
+    }
 }

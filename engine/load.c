@@ -1,8 +1,9 @@
-/* A stage's first values: weights streamed in and packed, rotary tables, adapters as peft starts them. A
- * tensor comes in pieces: helpers read, check and pack the next ones while the device's thread writes those
- * that are ready, in order.
+/* First values of an area, or of a flat range of it: weights streamed in and packed, adapters as peft starts
+ * them; and the rotary tables of a stage. A tensor comes in pieces: helpers read, check and pack the next
+ * ones while the device's thread writes those that are ready, in order. A range, or a part of a tensor, takes
+ * the bytes that the whole would have there: what is quantised, is so by the statistics of the whole tensor.
  */
-#include "engine/stage_private.h"
+#include "engine/load.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -10,37 +11,22 @@
 
 #include "common/half.h"
 #include "common/rand.h"
-#include "engine/ahead.h"
+#include "engine/op.h"
 #include "engine/rope.h"
+#include "model/dynamic_map.h"
 #include "model/nf4.h"
 
 enum { PIECE_VALUES = 1 << 18 }; /* read at once, or one row */
-
-/* Part of a tensor on its way. */
-struct piece {
-    uint64_t row, end;
-    float *values;   /* PIECE_VALUES or one row, the larger */
-    uint8_t *packed; /* the same as they are kept */
-};
-
-struct loader {
-    struct stage *stage;
-    const struct weight_source *source;
-    struct piece pieces[AHEAD_SLOTS_MAX];
-    float *absmax;   /* of the NF4 tensor being read */
-    uint8_t *nested; /* the same in 8 bits, then their scales */
-    struct err *err;
-};
 
 /* One copy of a tensor that is being loaded. */
 struct stream {
     struct loader *loader;
     const struct layer_tensor *tensor;
-    const char *name;
-    struct buffer *buffer;
-    uint64_t at;        /* of the copy in the buffer */
-    uint64_t step, row; /* rows of a piece; the next one's first */
-    bool as_it_is;      /* the file holds the very bytes that are kept */
+    char name[LAYER_NAME_MAX];
+    uint64_t at;             /* of the copy in its area */
+    uint64_t step, row, end; /* of the file's rows: those of a piece; the next one's first; the last */
+    bool all;                /* all pieces are read, for the scales */
+    bool as_it_is;           /* the file holds the very bytes that are kept */
 };
 
 /* An infinity or a NaN has an exponent of ones. Without a branch, so that it is as fast as memory. */
@@ -60,12 +46,22 @@ static bool halves_finite(const uint16_t *values, uint64_t count, uint16_t expon
     return found == 0;
 }
 
-static int put(const struct loader *loader, struct buffer *buffer, uint64_t at, const void *bytes,
-               uint64_t count)
+/* `count` bytes that belong at byte `at` of the area, as far as they are wanted. */
+static int put(const struct loader *loader, uint64_t at, const void *bytes, uint64_t count)
 {
-    if (buffer_write(buffer, at, bytes, count, loader->err) != 0)
+    const struct area_part *part = loader->part;
+    uint64_t from = at > part->begin ? at : part->begin, to = at + count < part->end ? at + count : part->end;
+    if (from >= to)
+        return 0;
+    if (buffer_write(part->view.buffer, part->view.at + (from - part->begin),
+                     (const uint8_t *)bytes + (from - at), to - from, loader->err) != 0)
         return -1;
-    return device_sync(loader->stage->device, loader->err);
+    return device_sync(loader->device, loader->err);
+}
+
+static bool wanted(const struct loader *loader, uint64_t begin, uint64_t end)
+{
+    return begin < loader->part->end && end > loader->part->begin;
 }
 
 static enum pack_kind kept_as(const struct layer_tensor *tensor)
@@ -73,39 +69,90 @@ static enum pack_kind kept_as(const struct layer_tensor *tensor)
     return tensor->trained ? PACK_F32 : tensor->pack;
 }
 
-/* Values [begin, begin + count) of the tensor, in the piece, as they are kept. */
-static void piece_pack(const struct stream *stream, const struct piece *piece, uint64_t begin, uint64_t count)
+/* Bytes that the first `values` of a copy fill, without scales. */
+static uint64_t values_bytes(const struct layer_tensor *tensor, uint64_t values)
 {
-    uint16_t *half = (uint16_t *)(void *)piece->packed;
-    switch (kept_as(stream->tensor)) {
-    case PACK_BF16:
-        for (uint64_t i = 0; i < count; i++)
-            half[i] = bf16_from_f32(piece->values[i]);
-        return;
-    case PACK_F16:
-        for (uint64_t i = 0; i < count; i++)
-            half[i] = f16_from_f32(piece->values[i]);
-        return;
-    case PACK_NF4:
-    case PACK_NF4_DOUBLE:
-        nf4_quantise(piece->values, count, piece->packed, stream->loader->absmax + begin / NF4_BLOCK);
-        return;
-    default:
-        return;
-    }
+    if (tensor->trained)
+        return 4 * values;
+    return pack_bytes(tensor->pack, values);
 }
 
+static bool is_nf4(const struct layer_tensor *tensor)
+{
+    return kept_as(tensor) == PACK_NF4 || kept_as(tensor) == PACK_NF4_DOUBLE;
+}
+
+/* Rows of `width` values of `bits` each: columns [begin, begin + count) moved together, in place. */
+static void columns_gather(void *values, uint64_t rows, uint64_t width, uint64_t begin, uint64_t count,
+                           uint32_t bits)
+{
+    uint8_t *bytes = values;
+    for (uint64_t row = 0; row < rows && count < width; row++)
+        memmove(bytes + row * count * bits / 8, bytes + (row * width + begin) * bits / 8, count * bits / 8);
+}
+
+/* --- pieces --- */
+
+/* Bits of a value as it is kept (not GGUF's kinds). */
+static uint32_t value_bits(const struct layer_tensor *tensor)
+{
+    return is_nf4(tensor) ? 4 : kept_as(tensor) == PACK_F32 ? 32 : 16;
+}
+
+/* The piece in the slot as it is kept: packed, the tensor's columns of it together. */
+static void piece_pack(const struct stream *stream, const struct load_piece *piece)
+{
+    const struct layer_tensor *t = stream->tensor;
+    uint64_t wide = t->whole_columns, rows = piece->end - piece->row, count = rows * wide;
+    uint16_t *half = (uint16_t *)(void *)piece->packed;
+    switch (kept_as(t)) {
+    case PACK_BF16:
+        for (uint64_t i = 0; i < count && !stream->as_it_is; i++)
+            half[i] = bf16_from_f32(piece->values[i]);
+        break;
+    case PACK_F16:
+        for (uint64_t i = 0; i < count && !stream->as_it_is; i++)
+            half[i] = f16_from_f32(piece->values[i]);
+        break;
+    case PACK_NF4:
+    case PACK_NF4_DOUBLE:
+        nf4_quantise(piece->values, count, piece->packed,
+                     stream->loader->absmax + piece->row * wide / NF4_BLOCK);
+        break;
+    default:
+        break;
+    }
+    void *kept = kept_as(t) == PACK_F32 ? (void *)piece->values : (void *)piece->packed;
+    columns_gather(kept, rows, wide, t->column_begin, t->columns, value_bits(t));
+}
+
+/* Where a row of the file lies in the area. */
+static uint64_t row_at(const struct stream *stream, uint64_t row)
+{
+    const struct layer_tensor *t = stream->tensor;
+    return stream->at + values_bytes(t, (row - t->row_begin) * t->columns);
+}
+
+static bool row_kept(const struct stream *stream, uint64_t row)
+{
+    return row >= stream->tensor->row_begin && row < stream->tensor->row_begin + stream->tensor->rows;
+}
+
+/* Pieces end where a part begins or ends, so that each is within it or outside. */
 static bool piece_next(void *context, uint32_t slot)
 {
     struct stream *stream = context;
-    struct piece *piece = &stream->loader->pieces[slot];
-    uint64_t rows = stream->tensor->rows;
-    if (stream->row == rows)
-        return false;
-    piece->row = stream->row;
-    piece->end = rows - piece->row < stream->step ? rows : piece->row + stream->step;
-    stream->row = piece->end;
-    return true;
+    struct load_piece *piece = &stream->loader->pieces[slot];
+    uint64_t first = stream->tensor->row_begin, last = first + stream->tensor->rows;
+    while (stream->row < stream->end) {
+        uint64_t edge = stream->row < first ? first : stream->row < last ? last : stream->end;
+        piece->row = stream->row;
+        piece->end = edge - piece->row < stream->step ? edge : piece->row + stream->step;
+        stream->row = piece->end;
+        if (stream->all || wanted(stream->loader, row_at(stream, piece->row), row_at(stream, piece->end)))
+            return true;
+    }
+    return false;
 }
 
 /* On any thread: read, check, pack. */
@@ -113,8 +160,8 @@ static int piece_prepare(void *context, uint32_t slot, struct err *err)
 {
     const struct stream *stream = context;
     const struct weight_source *source = stream->loader->source;
-    const struct piece *piece = &stream->loader->pieces[slot];
-    uint64_t columns = stream->tensor->columns, count = (piece->end - piece->row) * columns;
+    const struct load_piece *piece = &stream->loader->pieces[slot];
+    uint64_t columns = stream->tensor->whole_columns, count = (piece->end - piece->row) * columns;
     enum pack_kind pack = kept_as(stream->tensor);
     bool finite;
     if (stream->as_it_is) {
@@ -130,60 +177,88 @@ static int piece_prepare(void *context, uint32_t slot, struct err *err)
     }
     if (!finite)
         return err_set(err, ERR_NOT_FINITE, "tensor %s holds a value that is not finite", stream->name);
-    if (!stream->as_it_is)
-        piece_pack(stream, piece, piece->row * columns, count);
+    piece_pack(stream, piece);
     return 0;
 }
 
 static int piece_put(void *context, uint32_t slot, struct err *err)
 {
     const struct stream *stream = context;
-    const struct piece *piece = &stream->loader->pieces[slot];
-    uint64_t begin = piece->row * stream->tensor->columns, end = piece->end * stream->tensor->columns;
+    const struct load_piece *piece = &stream->loader->pieces[slot];
     (void)err; /* it is the loader's */
-    switch (kept_as(stream->tensor)) {
-    case PACK_BF16:
-    case PACK_F16:
-        return put(stream->loader, stream->buffer, stream->at + 2 * begin, piece->packed, 2 * (end - begin));
-    case PACK_NF4:
-    case PACK_NF4_DOUBLE:
-        return put(stream->loader, stream->buffer, stream->at + begin / 2, piece->packed,
-                   (end - begin + 1) / 2);
-    default:
-        return put(stream->loader, stream->buffer, stream->at + 4 * begin, piece->values, 4 * (end - begin));
-    }
+    if (!row_kept(stream, piece->row))
+        return 0; /* read for its scales alone */
+    const void *kept = kept_as(stream->tensor) == PACK_F32 ? (const void *)piece->values : piece->packed;
+    return put(stream->loader, row_at(stream, piece->row), kept,
+               values_bytes(stream->tensor, (piece->end - piece->row) * stream->tensor->columns));
 }
 
 static int pieces_load(struct stream *stream)
 {
     struct err *err = stream->loader->err;
-    uint32_t threads = device_threads(stream->loader->stage->device);
+    uint32_t threads = device_threads(stream->loader->device);
     struct ahead ahead = {.threads = threads < AHEAD_THREADS_MAX ? threads : AHEAD_THREADS_MAX,
                           .context = stream,
                           .next = piece_next,
                           .prepare = piece_prepare,
                           .use = piece_put};
     ahead.slots = ahead.threads + 2;
-    if (stream->step < stream->tensor->rows)
+    if (stream->step < stream->end - stream->row)
         return ahead_run(&ahead, err);
-    return piece_next(stream, 0) && (piece_prepare(stream, 0, err) != 0 || piece_put(stream, 0, err) != 0)
-               ? -1
-               : 0;
+    while (piece_next(stream, 0))
+        if (piece_prepare(stream, 0, err) != 0 || piece_put(stream, 0, err) != 0)
+            return -1;
+    return 0;
 }
 
-/* The scales of a tensor that has been quantised, once all of it has been read. */
-static int scales_put(const struct loader *loader, const struct layer_tensor *tensor, struct buffer *buffer,
-                      uint64_t at, uint64_t values)
+/* --- scales of NF4 --- */
+
+/* Bytes of a copy where the scales of NF4 lie; nothing of others. */
+static bool scales_wanted(const struct loader *loader, const struct layer_tensor *tensor, uint64_t at,
+                          uint64_t values)
 {
-    uint64_t blocks = nf4_blocks(values);
-    if (tensor->pack == PACK_NF4)
-        return put(loader, buffer, at + tensor->absmax, loader->absmax, 4 * blocks);
-    float *scales = loader->absmax + blocks; /* behind them there is room */
-    nf4_nest(loader->absmax, blocks, loader->nested, scales);
-    if (put(loader, buffer, at + tensor->absmax, loader->nested, blocks) != 0)
-        return -1;
-    return put(loader, buffer, at + tensor->scales, scales, 4 * nf4_scales(values));
+    uint64_t end = tensor->pack == PACK_NF4 ? tensor->absmax + 4 * nf4_blocks(values)
+                                            : tensor->scales + 4 * nf4_scales(values);
+    return is_nf4(tensor) && wanted(loader, at + tensor->absmax, at + end);
 }
+
+static int scales_begin(struct loader *loader, const char *name, uint64_t values)
+{
+    free(loader->absmax);
+    free(loader->nested);
+    loader->absmax = malloc(4 * (nf4_blocks(values) + nf4_scales(values)));
+    loader->nested = malloc(nf4_blocks(values));
+    if (loader->absmax == NULL || loader->nested == NULL)
+        return err_set(loader->err, ERR_NOMEM, "out of memory for the scales of %s", name);
+    return 0;
+}
+
+/* The scales of a tensor that has been quantised, once all of it has been read: of a part those of its
+ * blocks, as double quantisation leaves them where the whole has that. */
+static int scales_put(const struct loader *loader, const struct layer_tensor *t, uint64_t at)
+{
+    uint64_t wide = t->whole_columns, blocks = nf4_blocks(t->whole_rows * wide);
+    uint64_t own = nf4_blocks((uint64_t)t->rows * t->columns);
+    float *absmax = loader->absmax + t->row_begin * wide / NF4_BLOCK;
+    float *scales = loader->absmax + blocks; /* behind them there is room */
+    if (t->unnested || t->pack == PACK_NF4_DOUBLE)
+        nf4_nest(loader->absmax, blocks, loader->nested, scales);
+    if (t->pack == PACK_NF4_DOUBLE)
+        return put(loader, at + t->absmax, loader->nested, blocks) != 0
+                   ? -1
+                   : put(loader, at + t->scales, scales, 4 * nf4_scales(t->whole_rows * wide));
+    if (t->unnested) {
+        float map[DYNAMIC_MAP_SIZE];
+        dynamic_map(true, map);
+        nf4_unnest(map, loader->nested, scales, 0, blocks, loader->absmax);
+    }
+    if (t->columns < wide)
+        columns_gather(absmax, t->rows, wide / NF4_BLOCK, t->column_begin / NF4_BLOCK, t->columns / NF4_BLOCK,
+                       32);
+    return put(loader, at + t->absmax, absmax, 4 * own);
+}
+
+/* --- tensors --- */
 
 static bool half_as_it_is(const struct weight_source *source, const char *name, enum pack_kind pack)
 {
@@ -191,83 +266,55 @@ static bool half_as_it_is(const struct weight_source *source, const char *name, 
            source->read_packed != NULL && source->packing(source->context, name) == pack;
 }
 
-/* One copy of a tensor, streamed in pieces. */
-static int tensor_load(struct loader *loader, uint32_t block, const struct layer_tensor *tensor,
-                       uint32_t copy)
+static void pieces_free(struct loader *loader)
 {
-    const struct stage *stage = loader->stage;
-    const struct block_state *state = stage_block(stage, block);
-    struct buffer *buffer = tensor->trained ? state->trained : state->frozen;
-    uint64_t columns = tensor->columns, values = tensor->rows * columns;
-    uint64_t blocks = nf4_blocks(values), at = tensor->at + tensor->stride * copy;
-    bool nf4 = kept_as(tensor) == PACK_NF4 || kept_as(tensor) == PACK_NF4_DOUBLE;
-    /* whole blocks of NF4, whatever the columns: multiples of 64 rows, or all of them */
-    uint64_t step = PIECE_VALUES / columns > 0 ? PIECE_VALUES / columns : 1;
-    step = nf4 && columns % NF4_BLOCK != 0 ? (step > 64 ? step / 64 * 64 : 64) : step;
-    char name[LAYER_NAME_MAX];
-    layer_tensor_name(&stage->config, block - 1, tensor, copy, name);
-    if (nf4) {
-        free(loader->absmax);
-        free(loader->nested);
-        loader->absmax = malloc(4 * (blocks + nf4_scales(values)));
-        loader->nested = malloc(blocks);
-        if (loader->absmax == NULL || loader->nested == NULL)
-            return err_set(loader->err, ERR_NOMEM, "out of memory for the scales of %s", name);
+    for (uint32_t i = 0; i < AHEAD_SLOTS_MAX; i++) {
+        free(loader->pieces[i].values);
+        free(loader->pieces[i].packed);
     }
+}
+
+/* Room for so many values in each slot; resident only where they are used. */
+static int pieces_reserve(struct loader *loader, const char *name, uint64_t values)
+{
+    if (values <= loader->capacity)
+        return 0;
+    bool there = true;
+    pieces_free(loader);
+    loader->capacity = values;
+    for (uint32_t i = 0; i < AHEAD_SLOTS_MAX; i++) {
+        loader->pieces[i].values = malloc(4 * values);
+        loader->pieces[i].packed = malloc(2 * values);
+        there = there && loader->pieces[i].values != NULL && loader->pieces[i].packed != NULL;
+    }
+    return there ? 0 : err_set(loader->err, ERR_NOMEM, "out of memory for weights of %s in transit", name);
+}
+
+/* One copy of a tensor, streamed in pieces. */
+static int tensor_load(struct loader *loader, const struct layer_tensor *tensor, uint32_t copy)
+{
+    uint64_t columns = tensor->whole_columns, values = (uint64_t)tensor->rows * tensor->columns;
     struct stream stream = {.loader = loader,
                             .tensor = tensor,
-                            .name = name,
-                            .buffer = buffer,
-                            .at = at,
-                            .step = step,
-                            .as_it_is = half_as_it_is(loader->source, name, kept_as(tensor))};
-    if (pieces_load(&stream) != 0)
-        return -1;
-    return nf4 ? scales_put(loader, tensor, buffer, at, values) : 0;
-}
-
-static bool is_adapter(const struct layer_tensor *tensor)
-{
-    return tensor->role == TENSOR_LORA_A || tensor->role == TENSOR_LORA_B;
-}
-
-static int block_load(struct loader *loader, uint32_t block)
-{
-    const struct layer_tensors *tensors = stage_block(loader->stage, block)->tensors;
-    for (uint32_t i = 0; i < tensors->count; i++)
-        for (uint32_t copy = 0; copy < tensors->list[i].copies && !is_adapter(&tensors->list[i]); copy++)
-            if (tensor_load(loader, block, &tensors->list[i], copy) != 0)
-                return -1;
-    return 0;
-}
-
-static int table_load(const struct loader *loader, const struct rope_config *rope, uint64_t at)
-{
-    const struct stage *stage = loader->stage;
-    uint32_t width = stage->config.rotary_dim > 0 ? stage->config.rotary_dim : stage->config.head_dim;
-    float *inverse = malloc(4ull * width), *values = loader->pieces[0].values;
-    int status = inverse == NULL ? err_set(loader->err, ERR_NOMEM, "out of memory for rotary frequencies")
-                                 : rope_frequencies(rope, width, inverse, loader->err);
-    for (uint32_t position = 0; position < stage->options.positions_max && status == 0; position++) {
-        rope_row(inverse, width, position, values);
-        status = put(loader, stage->rope, at + 4ull * position * width, values, 4ull * width);
+                            .at = tensor->at + tensor->stride * copy,
+                            .row = tensor->row_begin,
+                            .end = (uint64_t)tensor->row_begin + tensor->rows};
+    bool nf4 = is_nf4(tensor);
+    /* whole blocks of NF4, whatever the columns: multiples of 64 rows, or all of them */
+    uint64_t step = PIECE_VALUES / columns > 0 ? PIECE_VALUES / columns : 1;
+    stream.step = nf4 && columns % NF4_BLOCK != 0 ? (step > 64 ? step / 64 * 64 : 64) : step;
+    stream.all = nf4 && scales_wanted(loader, tensor, stream.at, values);
+    if (stream.all && tensor->unnested) {
+        stream.row = 0;
+        stream.end = tensor->whole_rows;
     }
-    free(inverse);
-    return status;
-}
-
-static int rope_load(const struct loader *loader)
-{
-    const struct stage *stage = loader->stage;
-    const struct model_config *config = &stage->config;
-    uint32_t width = config->rotary_dim > 0 ? config->rotary_dim : config->head_dim;
-    if (stage->rope == NULL)
-        return 0;
-    if (table_load(loader, &config->rope, 0) != 0)
+    layer_tensor_name(loader->config, loader->part->block - 1, tensor, copy, stream.name);
+    stream.as_it_is = half_as_it_is(loader->source, stream.name, kept_as(tensor));
+    if (pieces_reserve(loader, stream.name, stream.step * columns) != 0 ||
+        (nf4 && scales_begin(loader, stream.name, tensor->whole_rows * columns) != 0) ||
+        pieces_load(&stream) != 0)
         return -1;
-    return config->rope_local_set
-               ? table_load(loader, &config->rope_local, 4ull * stage->options.positions_max * width)
-               : 0;
+    return stream.all ? scales_put(loader, tensor, stream.at) : 0;
 }
 
 /* FNV-1a: gives each name a stream of its own. */
@@ -279,53 +326,106 @@ static uint64_t name_hash(const char *name)
     return hash;
 }
 
-/* A uniform within 1/sqrt(fan_in), as PyTorch's kaiming_uniform with a = sqrt(5) gives it; B zero. */
-static int adapters_init(struct stage *stage, struct err *err)
+/* A uniform within 1/sqrt(fan_in), as PyTorch's kaiming_uniform with a = sqrt(5) gives it. (B is zero.) */
+static int adapter_init(const struct loader *loader, const struct layer_tensor *tensor, uint32_t copy)
 {
-    for (uint32_t i = 0; i < stage_parameter_count(stage); i++) {
-        struct parameter parameter = stage_parameter_at(stage, i);
-        if (stage->parameters[i].tensor->role != TENSOR_LORA_A)
-            continue;
-        uint64_t count = (uint64_t)parameter.rows * parameter.columns;
-        double bound = 1.0 / sqrt((double)parameter.columns);
-        struct rand_stream stream;
-        float *values = malloc(4 * count);
-        if (values == NULL)
-            return err_set(err, ERR_NOMEM, "out of memory for the first values of %s", parameter.name);
-        rand_stream_init(&stream, stage->options.seed, name_hash(parameter.name));
-        for (uint64_t at = 0; at < count; at++)
-            values[at] = (float)((2 * rand_stream_unit(&stream) - 1) * bound);
-        int status = stage_state_write(stage, i, STATE_VALUE, values, err);
-        free(values);
-        if (status != 0)
-            return -1;
+    uint64_t count = (uint64_t)tensor->rows * tensor->columns, at = tensor->at + tensor->stride * copy;
+    uint64_t wide = tensor->whole_columns, all = tensor->whole_rows * wide, kept = 0;
+    double bound = 1.0 / sqrt((double)wide);
+    struct rand_stream stream;
+    char name[LAYER_NAME_MAX];
+    if (!wanted(loader, at, at + 4 * count))
+        return 0;
+    float *values = malloc(4 * count);
+    layer_tensor_name(loader->config, loader->part->block - 1, tensor, copy, name);
+    if (values == NULL)
+        return err_set(loader->err, ERR_NOMEM, "out of memory for the first values of %s", name);
+    rand_stream_init(&stream, loader->seed, name_hash(name));
+    for (uint64_t i = 0; i < all && kept < count; i++) {
+        float value = (float)((2 * rand_stream_unit(&stream) - 1) * bound);
+        uint64_t row = i / wide - tensor->row_begin, column = i % wide - tensor->column_begin;
+        if (row < tensor->rows && column < tensor->columns)
+            values[kept++] = value;
+    }
+    int status = put(loader, at, values, 4 * count);
+    free(values);
+    return status;
+}
+
+static int copy_load(struct loader *loader, const struct layer_tensor *tensor, uint32_t copy)
+{
+    switch (tensor->role) {
+    case TENSOR_LORA_A:
+        return adapter_init(loader, tensor, copy);
+    case TENSOR_LORA_B:
+        return 0;
+    default:
+        return tensor_load(loader, tensor, copy);
+    }
+}
+
+int area_load(struct loader *loader, const struct area_part *part)
+{
+    loader->part = part;
+    if (part->begin == part->end)
+        return 0;
+    if (part->area == AREA_TRAINED &&
+        buffer_zero(part->view.buffer, part->view.at, part->end - part->begin, loader->err) != 0)
+        return -1;
+    for (uint32_t i = 0; i < part->tensors->count; i++) {
+        const struct layer_tensor *tensor = &part->tensors->list[i];
+        for (uint32_t copy = 0; copy < tensor->copies; copy++)
+            if (tensor->trained == (part->area == AREA_TRAINED) && copy_load(loader, tensor, copy) != 0)
+                return -1;
     }
     return 0;
 }
 
-int stage_load(struct stage *stage, const struct weight_source *source, struct err *err)
+static int table_load(const struct loader *loader, const struct rope_config *rope, uint32_t positions,
+                      uint64_t at)
 {
-    const struct footprint_shape *s = &stage->model.shape;
-    uint64_t widest = s->hidden > s->ffn ? s->hidden : s->ffn;
-    widest = widest > s->q_width ? widest : s->q_width;
-    uint64_t values = 64 * widest > PIECE_VALUES ? 64 * widest : PIECE_VALUES;
-    struct loader loader = {.stage = stage, .source = source, .err = err};
-    int status = 0;
-    for (uint32_t i = 0; i < AHEAD_SLOTS_MAX && status == 0; i++) { /* resident only where they are used */
-        loader.pieces[i].values = malloc(4 * values);
-        loader.pieces[i].packed = malloc(2 * values);
-        if (loader.pieces[i].values == NULL || loader.pieces[i].packed == NULL)
-            status = err_set(err, ERR_NOMEM, "out of memory for weights in transit");
+    const struct model_config *config = loader->config;
+    uint32_t width = config->rotary_dim > 0 ? config->rotary_dim : config->head_dim;
+    float *inverse = malloc(4ull * width);
+    int status = inverse == NULL ? err_set(loader->err, ERR_NOMEM, "out of memory for rotary frequencies")
+                                 : rope_frequencies(rope, width, inverse, loader->err);
+    for (uint32_t position = 0; position < positions && status == 0; position++) {
+        rope_row(inverse, width, position, loader->pieces[0].values);
+        status = put(loader, at + 4ull * position * width, loader->pieces[0].values, 4ull * width);
     }
-    for (uint32_t b = stage->options.block_begin; b < stage->options.block_end && status == 0; b++)
-        status = block_load(&loader, b);
-    if (status == 0)
-        status = rope_load(&loader);
-    for (uint32_t i = 0; i < AHEAD_SLOTS_MAX; i++) {
-        free(loader.pieces[i].values);
-        free(loader.pieces[i].packed);
-    }
-    free(loader.absmax);
-    free(loader.nested);
-    return status == 0 ? adapters_init(stage, err) : -1;
+    free(inverse);
+    return status;
+}
+
+int rope_load(struct loader *loader, uint32_t positions, struct buffer *rope)
+{
+    const struct model_config *config = loader->config;
+    uint32_t width = config->rotary_dim > 0 ? config->rotary_dim : config->head_dim;
+    if (rope == NULL)
+        return 0;
+    struct area_part part = {.view = {.buffer = rope}, .end = buffer_bytes(rope)};
+    loader->part = &part;
+    if (table_load(loader, &config->rope, positions, 0) != 0)
+        return -1;
+    return config->rope_local_set
+               ? table_load(loader, &config->rope_local, positions, 4ull * positions * width)
+               : 0;
+}
+
+int loader_init(struct loader *loader, struct device *device, const struct stage_options *options,
+                const struct weight_source *source, struct err *err)
+{
+    *loader = (struct loader){
+        .device = device, .config = options->config, .seed = options->seed, .source = source, .err = err};
+    if (pieces_reserve(loader, "the model", PIECE_VALUES) == 0)
+        return 0;
+    loader_fini(loader);
+    return -1;
+}
+
+void loader_fini(struct loader *loader)
+{
+    pieces_free(loader);
+    free(loader->absmax);
+    free(loader->nested);
 }

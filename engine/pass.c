@@ -101,8 +101,11 @@ static int boundary_check(const struct stage *stage, const struct buffer *buffer
 static int range_check(const struct stage *stage, uint32_t begin, uint32_t end, struct err *err)
 {
     const struct stage_options *o = &stage->options;
-    if (begin >= o->block_begin && end <= o->block_end && begin < end)
+    if (begin >= o->block_begin && end <= o->block_end && begin < end && !stage_is_part(stage))
         return 0;
+    if (stage_is_part(stage))
+        return err_set(err, ERR_INVALID, "stage of blocks %u..%u: parts of layers are run in halves",
+                       o->block_begin, o->block_end);
     return err_set(err, ERR_INVALID, "stage of blocks %u..%u: blocks %u..%u are asked of it", o->block_begin,
                    o->block_end, begin, end);
 }
@@ -177,7 +180,7 @@ static void blocks_forward(struct pass *pass, uint32_t begin, uint32_t end, stru
     for (uint32_t i = first; i < after; i++) {
         struct operand x = pass_x(pass, keep ? i : 0);
         struct operand next = i + 1 == after ? out : pass_x(pass, keep ? i + 1 : 0);
-        layer_forward(pass, i, x, next);
+        layer_forward(pass, i, x, HALF_BOTH, next);
     }
 }
 
@@ -264,6 +267,15 @@ static int place_take(struct stage *stage, const struct micro_batch *batch, stru
     return err_set(err, ERR_INVALID, "micro-batch %u: its place is that of another", batch->index);
 }
 
+/* What is saved has the head's gradients added at once. */
+static int forward_bound(const struct stage *stage, uint32_t begin, uint32_t end, bool saves, struct err *err)
+{
+    uint32_t head = stage->config.layers + 1;
+    if (blocks_bound(stage, begin, end, false, err) != 0)
+        return -1;
+    return saves && end == head + 1 ? blocks_bound(stage, head, end, true, err) : 0;
+}
+
 int stage_forward_blocks(struct stage *stage, const struct micro_batch *batch, uint32_t block_begin,
                          uint32_t block_end, struct buffer *in, struct buffer *out, struct saved **saved,
                          struct err *err)
@@ -279,6 +291,7 @@ int stage_forward_blocks(struct stage *stage, const struct micro_batch *batch, u
     if (range_check(stage, block_begin, block_end, err) != 0 ||
         boundary_check(stage, in, tokens, first ? tail : 0, block_begin > 0, "its input", err) != 0 ||
         boundary_check(stage, out, tokens, last ? tail : 0, !head, "its output", err) != 0 ||
+        forward_bound(stage, block_begin, block_end, saved != NULL, err) != 0 ||
         place_take(stage, batch, earlier, &slot, err) != 0)
         return -1;
     struct pass pass = pass_of(stage, slot, saved != NULL, err);
@@ -326,7 +339,7 @@ static void blocks_backward(struct pass *pass, uint32_t begin, uint32_t end, str
         queue_copy(&pass->queue, pass->tokens, hidden, f32_at(grad_in, 0), hidden, d, hidden);
     range_layers(stage, begin, end, &first, &after);
     for (uint32_t i = after; i-- > first;)
-        layer_backward(pass, i, pass_x(pass, i), i > first || grad_out != NULL || learns, part);
+        layer_backward(pass, i, pass_x(pass, i), i > first || grad_out != NULL || learns, part, HALF_BOTH);
     if (learns)
         embed_backward(pass, d);
     if (grad_out != NULL)
@@ -360,7 +373,8 @@ int stage_backward_blocks(struct stage *stage, const struct micro_batch *batch, 
         boundary_check(stage, grad_in, tokens, last ? tail : 0, !head, "the gradient of its output", err) !=
             0 ||
         boundary_check(stage, grad_out, tokens, first ? tail : 0, grad_out != NULL,
-                       "the gradient of its input", err) != 0) {
+                       "the gradient of its input", err) != 0 ||
+        blocks_bound(stage, block_begin, block_end, true, err) != 0) {
         slot_give(saved);
         return -1;
     }
@@ -384,14 +398,15 @@ int stage_backward_weights(struct stage *stage, const struct micro_batch *batch,
         return err_set(err, ERR_INVALID, "a stage that was not made for backward in two halves");
     if (backward_check(stage, batch, saved, err) != 0)
         return -1;
-    if (range_check(stage, block_begin, block_end, err) != 0) {
+    if (range_check(stage, block_begin, block_end, err) != 0 ||
+        blocks_bound(stage, block_begin, block_end, true, err) != 0) {
         slot_give(saved);
         return -1;
     }
     struct pass pass = pass_of(stage, saved, true, err);
     range_layers(stage, block_begin, block_end, &first, &after);
     for (uint32_t i = after; saved->tokens > 0 && i-- > first;)
-        layer_backward(&pass, i, pass_x(&pass, i), true, BACKWARD_OF_WEIGHT);
+        layer_backward(&pass, i, pass_x(&pass, i), true, BACKWARD_OF_WEIGHT, HALF_BOTH);
     if (pass.queue.failed || block_begin == stage->options.block_begin)
         slot_give(saved);
     return pass.queue.failed ? -1 : 0;
@@ -405,6 +420,95 @@ int stage_backward(struct stage *stage, const struct micro_batch *batch, struct 
                               err) != 0)
         return -1;
     return o->split ? stage_backward_weights(stage, batch, saved, o->block_begin, o->block_end, err) : 0;
+}
+
+/* --- halves --- */
+
+/* May this half of the block be run here? *layer counts from the stage's first. */
+static int half_check(const struct stage *stage, const struct micro_batch *batch, uint32_t block,
+                      enum stage_half half, uint32_t *layer, struct err *err)
+{
+    const struct stage_options *o = &stage->options;
+    const struct layer_part *part = &o->part;
+    if (block < o->block_begin || block >= o->block_end || block == 0 || block > stage->config.layers)
+        return err_set(err, ERR_INVALID, "stage of blocks %u..%u: half of block %u is asked of it",
+                       o->block_begin, o->block_end, block);
+    bool sparse = model_layer_is_sparse(&stage->config, block - 1);
+    bool cut = half == STAGE_HALF_ATTENTION ? part->kv_head_end > 0
+               : sparse                     ? part->expert_end > 0
+                                            : part->column_end > 0;
+    if (part->follows && !cut)
+        return err_set(err, ERR_INVALID, "block %u: its %s is whole on the first member, which runs it alone",
+                       block, half == STAGE_HALF_ATTENTION ? "attention" : "FFN");
+    if (o->recompute || o->split)
+        return err_set(err, ERR_UNSUPPORTED,
+                       "halves of blocks with recompute, or with backward in two parts");
+    if (batch->router_scale != 0 && sparse)
+        return err_set(err, ERR_UNSUPPORTED,
+                       "router_aux: the load-balancing loss where layers run in halves");
+    *layer = block - 1 - stage->layout.layer_begin;
+    return 0;
+}
+
+int stage_half_forward(struct stage *stage, const struct micro_batch *batch, uint32_t block,
+                       enum stage_half half, struct buffer *in, struct buffer *out, struct saved **saved,
+                       struct err *err)
+{
+    uint32_t tokens = batch->row_start[batch->rows], hidden = stage->config.hidden, layer;
+    struct saved *slot, *earlier = saved != NULL ? *saved : NULL;
+    if (saved != NULL && stage->options.mode != STAGE_TRAIN)
+        return err_set(err, ERR_INVALID, "a stage made for inference saves nothing for backward");
+    if (half_check(stage, batch, block, half, &layer, err) != 0 ||
+        boundary_check(stage, in, tokens, 0, true, "its input", err) != 0 ||
+        boundary_check(stage, out, tokens, 0, true, "its output", err) != 0 ||
+        blocks_bound(stage, block, block + 1, false, err) != 0 ||
+        place_take(stage, batch, earlier, &slot, err) != 0)
+        return -1;
+    struct pass pass = pass_of(stage, slot, saved != NULL, err);
+    struct operand x = pass_x(&pass, saved != NULL ? layer : 0), middle = layer_middle(&pass, layer);
+    bool first = half == STAGE_HALF_ATTENTION;
+    if (tokens > 0) {
+        queue_copy(&pass.queue, tokens, hidden, f32_at(in, 0), hidden, first ? x : middle, hidden);
+        if (!first && saved != NULL && stage->options.recompute)
+            queue_copy(&pass.queue, tokens, hidden, middle, hidden, pass_middle(&pass, layer), hidden);
+        layer_forward(&pass, layer, x, first ? HALF_FIRST : HALF_SECOND, f32_at(out, 0));
+        if (first)
+            queue_copy(&pass.queue, tokens, hidden, middle, hidden, f32_at(out, 0), hidden);
+    }
+    if (pass.queue.failed || saved == NULL)
+        slot_give(slot);
+    if (saved != NULL)
+        *saved = pass.queue.failed ? NULL : slot;
+    return pass.queue.failed ? -1 : 0;
+}
+
+int stage_half_backward(struct stage *stage, const struct micro_batch *batch, struct saved *saved,
+                        uint32_t block, enum stage_half half, struct buffer *grad_in, struct buffer *grad_out,
+                        struct err *err)
+{
+    uint32_t tokens = batch->row_start[batch->rows], hidden = stage->config.hidden, layer;
+    if (backward_check(stage, batch, saved, err) != 0)
+        return -1;
+    if (half_check(stage, batch, block, half, &layer, err) != 0 ||
+        boundary_check(stage, grad_in, tokens, 0, true, "the gradient of its output", err) != 0 ||
+        boundary_check(stage, grad_out, tokens, 0, grad_out != NULL, "the gradient of its input", err) != 0 ||
+        blocks_bound(stage, block, block + 1, true, err) != 0) {
+        slot_give(saved);
+        return -1;
+    }
+    struct pass pass = pass_of(stage, saved, true, err);
+    struct operand d = pass_workspace(&pass, stage->layout.workspace.d);
+    bool first = half == STAGE_HALF_ATTENTION;
+    if (tokens > 0) {
+        queue_copy(&pass.queue, tokens, hidden, f32_at(grad_in, 0), hidden, d, hidden);
+        layer_backward(&pass, layer, pass_x(&pass, layer), grad_out != NULL, BACKWARD_ALL,
+                       first ? HALF_FIRST : HALF_SECOND);
+        if (grad_out != NULL)
+            queue_copy(&pass.queue, tokens, hidden, d, hidden, f32_at(grad_out, 0), hidden);
+    }
+    if (pass.queue.failed || (first && block == stage->options.block_begin))
+        slot_give(saved);
+    return pass.queue.failed ? -1 : 0;
 }
 
 void stage_saved_release(struct saved *saved)
@@ -422,6 +526,7 @@ int stage_logits(struct stage *stage, const struct micro_batch *batch, struct bu
     if (!l->has_head)
         return err_set(err, ERR_INVALID, "logits are asked of a stage without the head");
     if (boundary_check(stage, in, tokens, 0, !l->has_embedding, "its input", err) != 0 ||
+        blocks_bound(stage, stage->options.block_begin, stage->options.block_end, false, err) != 0 ||
         slot_take(stage, batch, &slot, err) != 0)
         return -1;
     struct pass pass = pass_of(stage, slot, false, err);

@@ -57,6 +57,12 @@ struct operand pass_x(const struct pass *pass, uint32_t layer)
     return f32_at(pass->slot->buffer, slot->x + slot->x_stride * layer);
 }
 
+struct operand pass_middle(const struct pass *pass, uint32_t layer)
+{
+    const struct footprint_slot *slot = &pass->stage->layout.slot;
+    return f32_at(pass->slot->buffer, slot->middle + slot->middle_stride * layer);
+}
+
 struct operand pass_workspace(const struct pass *pass, uint64_t at)
 {
     return f32_at(pass->stage->workspace, at);
@@ -72,13 +78,14 @@ struct operand tensor_at(const struct block_state *block, const struct layer_ten
     enum dtype dtype = tensor->pack == PACK_BF16  ? DTYPE_BF16
                        : tensor->pack == PACK_F16 ? DTYPE_F16
                                                   : DTYPE_F32;
+    uint64_t at = tensor->at + (tensor->trained ? block->trained_at : block->frozen_at);
     return (struct operand){
-        .buffer = tensor->trained ? block->trained : block->frozen, .at = tensor->at, .dtype = dtype};
+        .buffer = tensor->trained ? block->trained : block->frozen, .at = at, .dtype = dtype};
 }
 
 struct operand tensor_gradient(const struct block_state *block, const struct layer_tensor *tensor)
 {
-    return f32_at(tensor->trained ? block->gradients : NULL, tensor->at);
+    return f32_at(tensor->trained ? block->gradients : NULL, block->gradients_at + tensor->at);
 }
 
 static struct operand per_token(const struct layer_run *run, struct operand base, uint64_t bytes)

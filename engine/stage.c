@@ -1,9 +1,11 @@
-/* The life of a stage: its buffers, its parameters' names. */
+/* The life of a stage: its buffers and what they hold at first. */
 #include "engine/stage_private.h"
 
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/load.h"
+#include "engine/shard_private.h"
 #include "model/tensors.h"
 
 enum {
@@ -12,27 +14,9 @@ enum {
     EXACT_HIDDEN_MAX = 256
 };
 
-static void block_names(struct stage *stage, uint32_t block, uint32_t *count)
+static bool outside(const struct stage_options *o, uint32_t block)
 {
-    const struct layer_tensors *tensors = stage_block(stage, block)->tensors;
-    for (uint32_t i = 0; i < tensors->count; i++)
-        for (uint32_t copy = 0; copy < tensors->list[i].copies && tensors->list[i].trained; copy++) {
-            struct parameter_place *place = &stage->parameters[(*count)++];
-            *place = (struct parameter_place){.block = block, .copy = copy, .tensor = &tensors->list[i]};
-            layer_tensor_name(&stage->config, block - 1, place->tensor, copy, place->name);
-        }
-}
-
-static int names_make(struct stage *stage, struct err *err)
-{
-    uint32_t count = stage->layout.parameters, made = 0;
-    stage->parameters = calloc(count + 1, sizeof *stage->parameters);
-    stage->sums = calloc(count + 1, sizeof *stage->sums);
-    if (stage->parameters == NULL || stage->sums == NULL)
-        return err_set(err, ERR_NOMEM, "out of memory for %u parameters' names", count);
-    for (uint32_t b = stage->options.block_begin; b < stage->options.block_end; b++)
-        block_names(stage, b, &made);
-    return 0;
+    return block >= o->outside.block_begin && block < o->outside.block_end;
 }
 
 /* An area of a block, zero at first; none where it has no bytes. */
@@ -46,21 +30,31 @@ static int area_allocate(struct stage *stage, uint64_t bytes, enum mem_purpose p
     return purpose == MEM_WEIGHTS ? 0 : buffer_zero(*out, 0, bytes, err);
 }
 
-static int block_allocate(struct stage *stage, uint32_t block, struct err *err)
+/* What is trained of the blocks that the stage keeps: a shard of whole ones. */
+static int state_allocate(struct stage *stage, struct err *err)
 {
-    struct block_state *state = stage_block(stage, block);
-    const struct layer_tensors *t = footprint_tensors(&stage->layout, block);
-    state->tensors = t;
-    if (area_allocate(stage, t->frozen_bytes, MEM_WEIGHTS, "a block's weights", &state->frozen, err) != 0 ||
-        area_allocate(stage, t->trained_bytes, MEM_ADAPTERS, "trained values", &state->trained, err) != 0)
-        return -1;
-    if (stage->options.mode != STAGE_TRAIN)
-        return 0;
-    if (area_allocate(stage, t->trained_bytes, MEM_ADAPTERS, "gradients", &state->gradients, err) != 0 ||
-        area_allocate(stage, t->moment_bytes, MEM_OPTIMIZER, "first moments", &state->moment1, err) != 0 ||
-        area_allocate(stage, t->moment_bytes, MEM_OPTIMIZER, "second moments", &state->moment2, err) != 0)
-        return -1;
-    return 0;
+    const struct stage_options *o = &stage->options;
+    struct shard_range *ranges = calloc(o->block_end - o->block_begin, sizeof *ranges);
+    uint32_t count = 0;
+    if (ranges == NULL)
+        return err_set(err, ERR_NOMEM, "out of memory for %u blocks", o->block_end - o->block_begin);
+    for (uint32_t b = o->block_begin; b < o->block_end; b++)
+        if (!stage_block(stage, b)->trained_outside)
+            ranges[count++] =
+                (struct shard_range){.block = b, .end = stage_block(stage, b)->tensors->trained_bytes};
+    int status = shard_make(&(struct shard_plan){.device = stage->device,
+                                                 .options = o,
+                                                 .layout = &stage->layout,
+                                                 .range_count = count,
+                                                 .ranges = ranges},
+                            &stage->state, err);
+    for (uint32_t i = 0; i < count && status == 0; i++) {
+        struct block_state *state = stage_block(stage, ranges[i].block);
+        state->trained = shard_values(stage->state, i).buffer;
+        state->gradients = shard_gradients(stage->state, i).buffer;
+    }
+    free(ranges);
+    return status;
 }
 
 /* The copy of a table that is kept elsewhere: it is no parameter here, and has no moments. */
@@ -83,9 +77,17 @@ static int blocks_allocate(struct stage *stage, struct err *err)
     stage->blocks = calloc(o->block_end - o->block_begin, sizeof *stage->blocks);
     if (stage->blocks == NULL)
         return err_set(err, ERR_NOMEM, "out of memory for %u blocks", o->block_end - o->block_begin);
-    for (uint32_t b = o->block_begin; b < o->block_end; b++)
-        if (block_allocate(stage, b, err) != 0)
+    for (uint32_t b = o->block_begin; b < o->block_end; b++) {
+        struct block_state *state = stage_block(stage, b);
+        state->tensors = footprint_tensors(&stage->layout, b);
+        state->frozen_outside = outside(o, b) && o->outside.frozen;
+        state->trained_outside = outside(o, b) && o->outside.trained;
+        if (!state->frozen_outside && area_allocate(stage, state->tensors->frozen_bytes, MEM_WEIGHTS,
+                                                    "a block's weights", &state->frozen, err) != 0)
             return -1;
+    }
+    if (state_allocate(stage, err) != 0)
+        return -1;
     return area_allocate(stage, stage->layout.rope_bytes, MEM_WEIGHTS, "rotary tables", &stage->rope, err);
 }
 
@@ -132,7 +134,28 @@ static int stage_allocate(struct stage *stage, struct err *err)
         slots_allocate(stage, err) != 0 || workspace_take(stage, err) != 0 ||
         buffer_create(stage->device, l->scalar_bytes, MEM_BUFFERS, "scalars", &stage->scalars, err) != 0)
         return -1;
+    shard_sums_set(stage->state, (struct area_view){.buffer = stage->scalars, .at = 16});
     return buffer_zero(stage->scalars, 0, l->scalar_bytes, err);
+}
+
+/* First values of what the stage keeps. */
+static int stage_load(struct stage *stage, const struct weight_source *source, struct err *err)
+{
+    struct loader loader;
+    if (loader_init(&loader, stage->device, &stage->options, source, err) != 0)
+        return -1;
+    int status = rope_load(&loader, stage->options.positions_max, stage->rope);
+    for (uint32_t b = stage->options.block_begin; b < stage->options.block_end && status == 0; b++) {
+        const struct block_state *state = stage_block(stage, b);
+        if (!state->frozen_outside)
+            status = area_load(&loader, &(struct area_part){.block = b,
+                                                            .tensors = state->tensors,
+                                                            .area = AREA_FROZEN,
+                                                            .view = {.buffer = state->frozen},
+                                                            .end = state->tensors->frozen_bytes});
+    }
+    loader_fini(&loader);
+    return status == 0 ? shard_load(stage->state, source, err) : -1;
 }
 
 int stage_create_from(struct device *device, const struct weight_source *source,
@@ -151,8 +174,8 @@ int stage_create_from(struct device *device, const struct weight_source *source,
         free(stage);
         return -1;
     }
-    if (stage_allocate(stage, err) != 0 || names_make(stage, err) != 0 ||
-        stage_load(stage, source, err) != 0 || device_sync(device, err) != 0) {
+    if (stage_allocate(stage, err) != 0 || stage_load(stage, source, err) != 0 ||
+        device_sync(device, err) != 0) {
         stage_destroy(stage);
         return err_wrap(err, "stage of blocks %u..%u", options->block_begin, options->block_end);
     }
@@ -192,11 +215,16 @@ static int model_read_packed(void *context, const char *name, enum pack_kind pac
     return model_tensor_read_packed(model, tensor, row_begin, row_end, dst, err);
 }
 
+struct weight_source stage_model_source(struct model *model)
+{
+    return (struct weight_source){
+        .read = model_read, .read_packed = model_read_packed, .packing = model_packing, .context = model};
+}
+
 int stage_create(struct device *device, struct model *model, const struct stage_options *options,
                  struct stage **out, struct err *err)
 {
-    struct weight_source source = {
-        .read = model_read, .read_packed = model_read_packed, .packing = model_packing, .context = model};
+    struct weight_source source = stage_model_source(model);
     return stage_create_from(device, &source, options, out, err);
 }
 
@@ -205,14 +233,10 @@ void stage_destroy(struct stage *stage)
     if (stage == NULL)
         return;
     uint32_t blocks = stage->options.block_end - stage->options.block_begin;
-    for (uint32_t i = 0; stage->blocks != NULL && i < blocks; i++) {
-        struct block_state *block = &stage->blocks[i];
-        buffer_destroy(block->frozen);
-        buffer_destroy(block->trained);
-        buffer_destroy(block->gradients);
-        buffer_destroy(block->moment1);
-        buffer_destroy(block->moment2);
-    }
+    for (uint32_t i = 0; stage->blocks != NULL && i < blocks; i++)
+        if (!stage->blocks[i].frozen_outside)
+            buffer_destroy(stage->blocks[i].frozen);
+    shard_destroy(stage->state);
     for (uint32_t i = 0; stage->slots != NULL && i < stage->layout.slots; i++) {
         buffer_destroy(stage->slots[i].buffer);
         event_destroy(stage->slots[i].written);
@@ -226,8 +250,6 @@ void stage_destroy(struct stage *stage)
     buffer_destroy(stage->scalars);
     free(stage->blocks);
     free(stage->slots);
-    free(stage->parameters);
-    free(stage->sums);
     free(stage);
 }
 

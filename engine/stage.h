@@ -33,12 +33,19 @@
 #include "engine/backend.h"
 #include "model/blocks.h"
 #include "model/config.h"
+#include "model/flat.h"
 #include "model/layer.h"
 
 struct model;
 struct stage;
 struct saved;
 struct kv_cache;
+
+/* Part of a buffer, from byte `at` on. */
+struct area_view {
+    struct buffer *buffer;
+    uint64_t at; /* a multiple of 64 */
+};
 
 struct lora_options {
     uint32_t rank;    /* 0: no adapters */
@@ -77,6 +84,19 @@ struct stage_options {
     bool recompute; /* save only each layer's input and compute the rest again in backward */
     bool split; /* backward in two halves: stage_backward_blocks for inputs, stage_backward_weights for the
                    gradients of matrices and adapters; not with recompute */
+    /* Blocks [begin, end) of the stage of which it keeps nothing in the areas named: the caller supplies them
+     * (stage_block_bind), and who keeps the trained values steps with them (engine/shard.h). Rotary tables
+     * are the stage's in any case. */
+    struct {
+        uint32_t block_begin, block_end;
+        bool frozen, trained; /* trained: with gradients and moments */
+    } outside;
+    /* Of each layer only this is here, and layers run in halves (stage_half_forward). Blocks of layers alone;
+     * not with recompute, split, norms after attention and FFN, joined q, k, v, nor, where heads or columns
+     * are cut, dropout or norms over all heads; columns of dense layers only. A part of a packed tensor
+     * begins and ends on its blocks, and is quantised as the whole is. */
+    struct layer_part part;
+    bool moments_on_host; /* AdamW's moments lie in host memory and pass through the device block by block */
     /* One workspace for several stages of a device, whose calls come one after the other: of at least
      * stage_workspace_bytes(), borrowed until stage_destroy. NULL: the stage has its own. */
     struct buffer *workspace;
@@ -86,6 +106,7 @@ struct stage_options {
 struct stage_memory {
     uint64_t bytes[MEM_PURPOSES];
     uint64_t total;
+    uint64_t host; /* beside that, of host memory: moments_on_host */
 };
 int stage_memory_predict(const struct stage_options *options, struct stage_memory *out, struct err *err);
 /* Bytes of the workspace that a stage with these options uses. Pure. */
@@ -105,6 +126,9 @@ struct weight_source {
     void *context;
 };
 
+/* That of a model that is open; borrows it. */
+struct weight_source stage_model_source(struct model *model);
+
 /* Make a stage and load its weights straight into their buffers, in pieces of 1 MiB of f32 (or 64 rows, the
  * larger), of which at most threads + 2 are on their way at once (10 where there are more threads): read
  * ahead, checked and packed by helper threads. `model` is borrowed for the call. Adapters start as peft
@@ -115,6 +139,37 @@ int stage_create(struct device *device, struct model *model, const struct stage_
 int stage_create_from(struct device *device, const struct weight_source *source,
                       const struct stage_options *options, struct stage **out, struct err *err);
 void stage_destroy(struct stage *stage); /* saved micro-batches end with it; caches must be gone */
+
+/* --- state from outside --- */
+
+/* The two areas of a block, each one run of bytes. Frozen: parameters as they are kept, packed ones with
+ * their scales. Trained: f32; its gradients lie as its values do. model/flat.h says where they may be cut. */
+/* Bytes of an area of a block. Pure. */
+int stage_area_bytes(const struct stage_options *options, uint32_t block, enum block_area area,
+                     uint64_t *bytes, struct err *err);
+/* Where an area is cut for `count` members: the last cut at or before each one's share of the bytes, member i
+ * having [cuts[i], cuts[i + 1]), empty where its share is 0; shares sum to 1, NULL: alike. Pure: all who ask
+ * get the same cuts. ERR_INVALID for shares that are no shares. */
+int stage_area_cuts(const struct stage_options *options, uint32_t block, enum block_area area, uint32_t count,
+                    const double *shares, uint64_t *cuts /* [count + 1] */, struct err *err);
+/* Fill bytes [begin, end) of an area with first values, the byte `begin` at the view's: what stage_create
+ * would have put there, quantised by the statistics of whole tensors. Only the tensors that the range touches
+ * are read; those of whose doubly quantised scales it has a part are read whole. Waits. */
+int stage_area_load(struct device *device, const struct weight_source *source,
+                    const struct stage_options *options, uint32_t block, enum block_area area, uint64_t begin,
+                    uint64_t end, struct area_view view, struct err *err);
+
+/* Whole areas of a block, for the moment; those without a buffer stay as they were. Gradients are added to:
+ * who supplies them zeroes them before. A forward that is saved adds to the head's; a tied head uses those of
+ * block 0. */
+struct block_areas {
+    struct area_view frozen, trained, gradients;
+};
+/* Use these until stage_block_release, or until others are bound; their buffers are the caller's and may be
+ * destroyed after that. ERR_INVALID for a block that keeps the area itself, a view that is too small, lies
+ * askew or on another device. A call that runs a block whose areas are not bound is refused by name. */
+int stage_block_bind(struct stage *stage, uint32_t block, const struct block_areas *areas, struct err *err);
+void stage_block_release(struct stage *stage, uint32_t block);
 
 /* rows may be 0 (an empty micro-batch: every call does nothing and succeeds). */
 struct micro_batch {
@@ -162,6 +217,21 @@ int stage_backward_blocks(struct stage *stage, const struct micro_batch *batch, 
                           struct buffer *grad_out, double scale, struct err *err);
 int stage_backward_weights(struct stage *stage, const struct micro_batch *batch, struct saved *saved,
                            uint32_t block_begin, uint32_t block_end, struct err *err);
+/* Half of a layer, for a group of ranks that have each a part of it: attention with the norm before it, or
+ * the FFN with its own. in and grad_in are whole and alike on all members, out and grad_out this member's
+ * part of a sum that the caller makes, [tokens, hidden]; the member that does not follow adds the residual
+ * (backward: the gradient that passes by), so that the sum is the next half's input. Gradients of what all
+ * keep alike (norms, routers, the narrow side of adapters) are parts of sums, too. A half that is not cut is
+ * run by the first member alone. *saved as in stage_forward_blocks; the attention of the stage's first block
+ * ends it. A stage that holds whole layers can be run in halves as well, to the same bits, but for recompute.
+ */
+enum stage_half { STAGE_HALF_ATTENTION, STAGE_HALF_FFN };
+int stage_half_forward(struct stage *stage, const struct micro_batch *batch, uint32_t block,
+                       enum stage_half half, struct buffer *in, struct buffer *out, struct saved **saved,
+                       struct err *err);
+int stage_half_backward(struct stage *stage, const struct micro_batch *batch, struct saved *saved,
+                        uint32_t block, enum stage_half half, struct buffer *grad_in, struct buffer *grad_out,
+                        struct err *err);
 void stage_saved_release(struct saved *saved); /* drop without backward; NULL is a no-op */
 
 /* Sum of cross-entropies and labelled tokens since stage_step_begin; 0 and 0 without the head. Waits.
@@ -183,13 +253,15 @@ struct step_update {
 };
 int stage_update(struct stage *stage, const struct step_update *update, struct err *err);
 
-/* Trained parameters by name, as in a PyTorch state dict without peft's prefix, such as
+/* Trained parameters that the stage keeps, by name, as in a PyTorch state dict without peft's prefix, such as
  * "model.layers.3.self_attn.q_proj.lora_A.weight", f32; those of experts one by one, as the hub's files name
  * them. Order: that of blocks, in a block that of the layer's steps. */
 struct parameter {
     const char *name; /* borrowed until stage_destroy */
     uint32_t rows, columns;
     bool vector; /* of one dimension: columns is 1 */
+    /* Where it lies in the tensor of that name: all of it, unless the stage holds parts of layers */
+    uint32_t row_begin, column_begin, whole_rows, whole_columns;
 };
 enum stage_state { STATE_VALUE, STATE_GRADIENT, STATE_MOMENT1, STATE_MOMENT2 };
 uint32_t stage_parameter_count(const struct stage *stage);

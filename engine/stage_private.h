@@ -21,19 +21,17 @@ struct saved {
     double router_scale; /* as struct micro_batch has it */
 };
 
-/* The parameters of one block: an area of frozen ones and one of trained ones, whose gradients and moments
- * lie in areas like it. */
+/* The parameters of one block: an area of frozen ones and one of trained ones, whose gradients lie in an area
+ * like it. NULL: nothing; or inference; or an area from outside that is not bound. Each lies `…_at` bytes
+ * into its buffer. */
 struct block_state {
     const struct layer_tensors *tensors;
-    struct buffer *frozen, *trained, *gradients, *moment1, *moment2; /* NULL: nothing, or inference */
+    struct buffer *frozen, *trained, *gradients;
+    uint64_t frozen_at, trained_at, gradients_at;
+    bool frozen_outside, trained_outside; /* else the stage keeps them, in frozen and in its shard */
 };
 
-/* A trained tensor of one block, and which of its copies. */
-struct parameter_place {
-    uint32_t block, copy;
-    const struct layer_tensor *tensor;
-    char name[LAYER_NAME_MAX];
-};
+struct shard;
 
 struct stage {
     struct footprint_model model;
@@ -47,10 +45,8 @@ struct stage {
     struct buffer *rope;        /* [positions_max, rotary] for all layers, then that of windowed ones */
     struct buffer *workspace, *scalars; /* scalars: loss, router's loss, then a sum of squares a parameter */
     struct saved *slots;
-    struct parameter_place *parameters;
-    double *sums; /* host copy of scalars */
-    uint64_t updates;
-    uint64_t labelled; /* since stage_step_begin */
+    struct shard *state; /* what is trained of the blocks that it keeps, whole */
+    uint64_t labelled;   /* since stage_step_begin */
 };
 
 /* Queues ops until the first failure, which it keeps: a sequence is checked once, at its end. */
@@ -126,19 +122,24 @@ struct operand run_kept(const struct layer_run *run, uint64_t bytes);
 /* Operands of a pass. layer counts from 0 within the stage. */
 struct operand pass_meta(const struct pass *pass, uint64_t at, enum dtype dtype);
 struct operand pass_x(const struct pass *pass, uint32_t layer);
+struct operand pass_middle(const struct pass *pass, uint32_t layer); /* parts of layers with recompute */
 struct operand pass_workspace(const struct pass *pass, uint64_t at);
 struct block_state *stage_block(const struct stage *stage, uint32_t block);
 /* The first copy of a tensor; its gradient, which must be trained. */
 struct operand tensor_at(const struct block_state *block, const struct layer_tensor *tensor);
 struct operand tensor_gradient(const struct block_state *block, const struct layer_tensor *tensor);
 
-/* layer.c: x[tokens,hidden] → out (which may be x). */
-void layer_forward(struct pass *pass, uint32_t layer, struct operand x, struct operand out);
+/* layer.c: x[tokens,hidden] → out (which may be x). A half: attention leaves its part of the sum in
+ * layer_middle, the FFN starts from there and leaves its own in out. */
+enum layer_half { HALF_BOTH, HALF_FIRST, HALF_SECOND };
+void layer_forward(struct pass *pass, uint32_t layer, struct operand x, enum layer_half half,
+                   struct operand out);
+struct operand layer_middle(struct pass *pass, uint32_t layer);
 /* d in the workspace: gradient of the output → gradient of x (unless !need_input). Destroys what was saved,
  * unless `part` is the input's alone; the weights' part comes later. */
 enum backward_part { BACKWARD_ALL, BACKWARD_OF_INPUT, BACKWARD_OF_WEIGHT };
 void layer_backward(struct pass *pass, uint32_t layer, struct operand x, bool need_input,
-                    enum backward_part part);
+                    enum backward_part part, enum layer_half half);
 /* y[rows,width] = norm(x) by tensor `norm` of the block; ld 0: width. */
 void block_norm(struct pass *pass, const struct block_state *block, int32_t norm, uint32_t rows,
                 struct operand x, struct operand y);
@@ -162,8 +163,14 @@ void head_backward(struct pass *pass, float scale);
 /* Logits of the given rows of x into the workspace's logits, at most head_rows. */
 void head_logits(struct pass *pass, struct operand x, uint32_t rows);
 
-/* load.c */
-int stage_load(struct stage *stage, const struct weight_source *source, struct err *err);
+/* Does it hold parts of layers? */
+static inline bool stage_is_part(const struct stage *stage)
+{
+    return layer_part_set(&stage->options.part);
+}
+
+/* outside.c: may blocks [begin, end) run? Not where areas from outside are missing. */
+int blocks_bound(const struct stage *stage, uint32_t begin, uint32_t end, bool gradients, struct err *err);
 
 /* pass.c: take a free place, describe the micro-batch in it; ERR_BUSY, ERR_TOO_BIG, ERR_INVALID. */
 int slot_take(struct stage *stage, const struct micro_batch *batch, struct saved **out, struct err *err);

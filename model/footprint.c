@@ -62,8 +62,9 @@ struct layer_method footprint_lora(uint32_t rank, uint32_t targets, bool dropout
 void footprint_model_init(const struct model_config *config, const struct layer_method *method,
                           struct footprint_model *m)
 {
+    struct model_config narrow = layer_part_config(config, &method->part);
     memset(m, 0, sizeof *m);
-    m->shape = shape_of(config);
+    m->shape = shape_of(&narrow);
     m->method = *method;
     for (uint32_t i = 0; i < LAYER_TARGETS_MAX; i++)
         m->rank = larger(m->rank, method->rank[i]);
@@ -146,6 +147,10 @@ static void slot_place(struct footprint *f, const struct footprint_options *o)
     slot->x_stride = o->train ? x_bytes : 0;
     slot->x = at;
     at += x_bytes * (o->train ? f->layers : f->layers > 0);
+    bool middles = o->train && o->recompute && layer_part_set(&f->model->method.part);
+    slot->middle_stride = middles ? x_bytes : 0;
+    slot->middle = at;
+    at += slot->middle_stride * f->layers;
     slot->saves = at;
     at += f->saves ? saves_bytes(f, f->layers) : 0;
     slot->head = take(&at, o->train && f->has_head ? o->labelled : 0, hidden);
@@ -203,27 +208,61 @@ uint64_t footprint_cache_bytes(const struct footprint *f, uint32_t tokens)
     return 2ull * f->layers * tokens * f->model->shape.kv_width * FIXED;
 }
 
-/* `count` blocks with these tensors. */
-static void blocks_count(struct footprint *f, const struct layer_tensors *tensors, uint32_t count, bool train)
+/* What blocks keep: bytes as they are counted, and trained tensors. */
+struct kept_state {
+    uint64_t frozen, trained, moments, moments_largest; /* moments: of one of the two; of the largest block */
+    uint32_t parameters;
+};
+
+static void blocks_add(struct kept_state *kept, const struct layer_tensors *tensors, uint32_t count)
 {
-    f->weights += count * footprint_counted(tensors->frozen_bytes);
-    f->adapters += count * (train ? 2 : 1) * footprint_counted(tensors->trained_bytes);
-    f->optimizer += count * (train ? 2 : 0) * footprint_counted(tensors->moment_bytes);
-    f->parameters += count * tensors->parameters;
+    uint64_t moments = footprint_counted(tensors->moment_bytes);
+    kept->frozen += count * footprint_counted(tensors->frozen_bytes);
+    kept->trained += count * footprint_counted(tensors->trained_bytes);
+    kept->moments += count * moments;
+    kept->moments_largest = larger64(kept->moments_largest, count > 0 ? moments : 0);
+    kept->parameters += count * tensors->parameters;
+}
+
+/* Of blocks [begin, end), which are the stage's. */
+static void range_add(const struct footprint *f, uint32_t begin, uint32_t end, struct kept_state *kept)
+{
+    const struct footprint_model *m = f->model;
+    uint32_t layers = m->shape.layers, first = begin > 1 ? begin - 1 : 0, last = end > 1 ? end - 1 : 0;
+    last = last < layers ? last : layers;
+    uint32_t count = first < last ? last - first : 0;
+    uint32_t sparse = count > 0 ? m->sparse_before[last] - m->sparse_before[first] : 0;
+    blocks_add(kept, &m->dense.tensors, count - sparse);
+    blocks_add(kept, &m->sparse.tensors, sparse);
+    if (begin == 0 && end > 0)
+        blocks_add(kept, &m->embedding, 1);
+    if (begin < end && end == layers + 2)
+        blocks_add(kept, footprint_tensors(f, layers + 1), 1);
+}
+
+/* Of all the stage's blocks but, with `without`, those from outside. */
+static struct kept_state kept_count(const struct footprint *f, const struct footprint_options *o,
+                                    bool without)
+{
+    struct kept_state kept = {0};
+    bool cut = without && o->outside_begin < o->outside_end;
+    range_add(f, o->block_begin, cut ? o->outside_begin : o->block_end, &kept);
+    if (cut)
+        range_add(f, o->outside_end, o->block_end, &kept);
+    return kept;
 }
 
 static void buffers_count(struct footprint *f, const struct footprint_options *o)
 {
     const struct footprint_model *m = f->model;
-    uint32_t sparse = sparse_layers(f, f->layers);
-    f->weights = f->adapters = f->optimizer = 0;
-    f->parameters = 0;
-    blocks_count(f, &m->dense.tensors, f->layers - sparse, o->train);
-    blocks_count(f, &m->sparse.tensors, sparse, o->train);
-    if (f->has_embedding)
-        blocks_count(f, &m->embedding, 1, o->train);
-    if (f->has_head)
-        blocks_count(f, footprint_tensors(f, m->shape.layers + 1), 1, o->train);
+    struct kept_state frozen = kept_count(f, o, o->outside_frozen),
+                      trained = kept_count(f, o, o->outside_trained);
+    uint64_t moments = (o->train ? 2 : 0) * trained.moments;
+    f->weights = frozen.frozen;
+    f->adapters = (o->train ? 2 : 1) * trained.trained;
+    f->optimizer = o->moments_on_host ? (o->train ? 2 : 0) * trained.moments_largest : moments;
+    f->host = o->moments_on_host ? moments : 0;
+    f->parameters = trained.parameters;
     f->rope_bytes = f->layers > 0 ? (uint64_t)o->positions * m->rotary * FIXED : 0;
     f->weights += footprint_counted(f->rope_bytes);
     f->scalar_bytes = 8 * (2 + (uint64_t)f->parameters);

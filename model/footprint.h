@@ -43,15 +43,20 @@ struct footprint_options {
     uint32_t slots;                  /* micro-batches in flight, ≥ 1 */
     uint32_t tokens, rows, labelled; /* most of a micro-batch */
     uint32_t positions;              /* of the rotary table */
+    /* Blocks [outside_begin, outside_end), of these, whose frozen or trained areas somebody else keeps */
+    uint32_t outside_begin, outside_end;
+    bool outside_frozen, outside_trained;
+    bool moments_on_host; /* on the device is room for the largest block's */
 };
 
 /* One place for a micro-batch: its description, layer inputs, what layers save, the head's gradient. */
 struct footprint_slot {
     uint64_t ids, positions, row_ids, row_start, label_index, targets, meta_bytes;
-    uint64_t x, x_stride; /* of inputs[layer] */
-    uint64_t saves;       /* of the first layer; bytes_saved() of a layer further on the next */
-    uint64_t head;        /* [labelled, hidden] */
-    uint64_t router;      /* counts, then sums: f32 [2][rows, experts]; models with experts, training */
+    uint64_t x, x_stride;           /* of inputs[layer] */
+    uint64_t middle, middle_stride; /* of what enters each layer's FFN: parts of layers with recompute */
+    uint64_t saves;                 /* of the first layer; bytes_saved() of a layer further on the next */
+    uint64_t head;                  /* [labelled, hidden] */
+    uint64_t router; /* counts, then sums: f32 [2][rows, experts]; models with experts, training */
     uint64_t bytes;
 };
 
@@ -82,6 +87,7 @@ struct footprint {
     uint32_t parameters;
     /* Sums of buffers as they are counted, by purpose */
     uint64_t weights, adapters, optimizer, activations, buffers;
+    uint64_t host; /* beside them, of host memory: moments_on_host */
 };
 
 enum { FOOTPRINT_GRANULE = 4096 };

@@ -50,7 +50,9 @@ static void linear_step(struct maker *maker, enum layer_value in, enum layer_val
             step->members[m].site++;
         step->outputs += parts[m].outputs;
     }
-    tensor_linear(&maker->tensors, experts ? config->experts : 1, bias, step);
+    const struct layer_part *part = &maker->tensors.method->part;
+    uint32_t here = part->expert_end > 0 ? part->expert_end - part->expert_begin : config->experts;
+    tensor_linear(&maker->tensors, experts ? here : 1, bias, step);
     maker->plan->width[out] = step->outputs * (experts ? config->experts_active : 1);
 }
 
@@ -421,15 +423,29 @@ static void tape_make(struct layer_plan *plan, enum tape_kind kind, bool dropout
     tape->work_bytes = maker.spans.bytes;
 }
 
-void layer_plan_init(const struct model_config *config, const struct layer_method *method, bool sparse,
+struct model_config layer_part_config(const struct model_config *config, const struct layer_part *part)
+{
+    struct model_config narrow = *config;
+    if (part->kv_head_end > 0) {
+        narrow.kv_heads = part->kv_head_end - part->kv_head_begin;
+        narrow.heads = narrow.kv_heads * (config->heads / config->kv_heads);
+    }
+    if (part->column_end > 0)
+        narrow.ffn = part->column_end - part->column_begin;
+    return narrow;
+}
+
+void layer_plan_init(const struct model_config *whole, const struct layer_method *method, bool sparse,
                      struct layer_plan *plan)
 {
-    struct maker maker = {.tensors = {.config = config, .method = method, .out = &plan->tensors},
-                          .plan = plan};
+    const struct model_config narrow = layer_part_config(whole, &method->part), *config = &narrow;
+    struct maker maker = {
+        .tensors = {.config = config, .whole = whole, .method = method, .out = &plan->tensors}, .plan = plan};
     uint32_t active = sparse ? config->experts_active : 0;
     memset(plan, 0, sizeof *plan);
     plan->width[VALUE_X] = config->hidden;
     attention_steps(&maker);
+    plan->second_half = plan->step_count;
     norm_step(&maker, TENSOR_NORM_FFN, VALUE_MID, VALUE_FFN_NORM);
     if (sparse)
         expert_steps(&maker);

@@ -36,7 +36,25 @@ enum {
 
 enum layer_base { LAYER_BASE_F32, LAYER_BASE_BF16, LAYER_BASE_F16, LAYER_BASE_NF4 };
 
+/* What of each layer is here, half-open; 0..0: all of it. Key and value heads come with the query heads they
+ * serve; columns of the FFN are rows of gate and up and columns of down. The parts of a layer's output, and
+ * of the gradients of what all keep alike, add up to the whole's (Shoeybi et al. 2019, section 3). */
+struct layer_part {
+    uint32_t kv_head_begin, kv_head_end;
+    uint32_t column_begin, column_end;
+    uint32_t expert_begin, expert_end;
+    bool follows; /* another part adds the residual and biases that all keep alike, and counts routers'
+                     choices */
+};
+
+/* Is it not the whole? */
+static inline bool layer_part_set(const struct layer_part *part)
+{
+    return part->follows || part->kv_head_end > 0 || part->column_end > 0 || part->expert_end > 0;
+}
+
 struct layer_method {
+    struct layer_part part;
     bool full;                        /* every parameter is trained, else adapters and the two below */
     enum layer_base base;             /* how frozen matrices are kept; F32 when full */
     bool double_quant;                /* of NF4's scales */
@@ -70,20 +88,24 @@ struct layer_tensor {
     uint32_t target;        /* bit of enum lora_target, or 0 */
     uint32_t rows, columns; /* a vector has one column */
     uint32_t copies;        /* experts, or 1 */
-    bool vector;            /* one dimension in files: norms and biases */
-    bool trained;           /* in the trained area (f32), else in the frozen one */
+    bool expert;            /* of experts, the first of them number copy_begin */
+    uint32_t copy_begin;
+    /* Of the tensor in the file it is rows [row_begin, row_begin + rows), columns likewise */
+    uint32_t row_begin, column_begin, whole_rows, whole_columns;
+    bool unnested; /* PACK_NF4 with the scales that double quantisation leaves: a part of such a tensor */
+    bool vector;   /* one dimension in files: norms and biases */
+    bool trained;  /* in the trained area (f32), else in the frozen one */
     enum pack_kind pack;
     uint64_t at, stride;     /* bytes into its area; from one copy to the next */
     uint64_t absmax, scales; /* NF4: bytes from where a copy begins */
-    bool moments8;
-    uint64_t moment, moment_stride; /* bytes into each moments' area, if trained */
-    uint64_t absmax8;               /* bytes from there: fp32 scales of blocks of 256, if moments8 */
+    bool moments8;           /* its moments are kept in 8 bits (model/flat.h places them) */
 };
 
 /* All tensors of a block and the sizes of its areas. Gradients lie as the trained values do. */
 struct layer_tensors {
     uint32_t count, parameters; /* parameters: trained tensors, copies counted */
     struct layer_tensor list[LAYER_TENSORS_MAX];
+    bool moments8;                                      /* of those tensors that can */
     uint64_t frozen_bytes, trained_bytes, moment_bytes; /* moment: of one of the two */
     uint64_t panel_bytes; /* fp32 in which a packed matrix is unpacked piece by piece; 0: none is */
 };
@@ -193,6 +215,7 @@ struct tape {
 struct layer_plan {
     struct layer_tensors tensors;
     uint32_t step_count;
+    uint32_t second_half; /* the first step of the FFN, its norm */
     struct layer_step steps[LAYER_STEPS_MAX];
     uint32_t width[VALUE_COUNT];       /* elements of 4 bytes a token; 0: not in this layer */
     bool kept[VALUE_COUNT];            /* in the micro-batch's place */
@@ -214,6 +237,13 @@ bool layer_gradient_in_place(enum layer_value value);
 /* A layer with experts (sparse) or without, under a method. config is within its bounds (config.h). */
 void layer_plan_init(const struct model_config *config, const struct layer_method *method, bool sparse,
                      struct layer_plan *plan);
+
+/* The config of a part: its heads and columns. */
+struct model_config layer_part_config(const struct model_config *config, const struct layer_part *part);
+/* Does a tensor hold all of the file's? */
+bool layer_tensor_whole(const struct layer_tensor *tensor);
+/* Whether its blocks are those of the whole tensor: false where a part is cut within one. */
+bool layer_tensor_cut_fits(const struct layer_tensor *tensor);
 
 /* The tensors of block 0, and of the last block: norm and head, the matrix only where the head has one of its
  * own (own_matrix: untied, or tied and the embedding is elsewhere). */

@@ -3,9 +3,10 @@
 
 #include <string.h>
 
+#include "model/flat.h"
+
 enum {
     MOMENT8_VALUES_MIN = 4096, /* smaller tensors keep fp32 moments, as bitsandbytes has it */
-    MOMENT8_BLOCK = 256,
     NF4_BLOCK = 64,
     NF4_NEST = 256,
     PANEL_BYTES = 8 << 20 /* of a packed matrix unpacked at once */
@@ -68,19 +69,12 @@ static void moments_place(struct tensor_maker *maker, struct layer_tensor *tenso
 {
     struct layer_tensors *out = maker->out;
     uint64_t values = values_of(tensor);
-    if (!maker->method->moments8) {
-        tensor->moment = tensor->at;
-        tensor->moment_stride = tensor->stride;
+    out->moments8 = maker->method->moments8;
+    tensor->moments8 = out->moments8 && values >= MOMENT8_VALUES_MIN && tensor->role != TENSOR_EMBEDDING;
+    if (out->moments8)
+        out->moment_bytes += flat_piece_moment_bytes(tensor, values) * tensor->copies;
+    else
         out->moment_bytes = out->trained_bytes;
-        return;
-    }
-    tensor->moments8 = values >= MOMENT8_VALUES_MIN && tensor->role != TENSOR_EMBEDDING;
-    tensor->absmax8 = aligned(values);
-    tensor->moment = out->moment_bytes;
-    tensor->moment_stride =
-        tensor->moments8 ? tensor->absmax8 + aligned(4 * ((values + MOMENT8_BLOCK - 1) / MOMENT8_BLOCK))
-                         : aligned(4 * values);
-    out->moment_bytes += tensor->moment_stride * tensor->copies;
 }
 
 /* Tensors [first, count) lie side by side, copy after copy, as one matrix of each copy. */
@@ -105,9 +99,76 @@ static void stack_place(struct tensor_maker *maker, uint32_t first, uint32_t cou
     }
 }
 
+/* --- parts --- */
+
+/* Where a part of a target's matrix begins along the side that is cut, and how long that side is in all. */
+struct cut {
+    bool rows, columns; /* which side; neither: it is whole */
+    uint32_t begin, whole;
+};
+
+static struct cut cut_of(const struct tensor_maker *maker, uint32_t target)
+{
+    const struct layer_part *part = &maker->method->part;
+    const struct model_config *c = maker->whole;
+    uint32_t kv = c->head_dim, q = c->heads / c->kv_heads * kv;
+    bool heads = part->kv_head_end > 0, ffn = part->column_end > 0;
+    switch (target) {
+    case LORA_Q:
+        return (struct cut){.rows = heads, .begin = part->kv_head_begin * q, .whole = c->kv_heads * q};
+    case LORA_K:
+    case LORA_V:
+        return (struct cut){.rows = heads, .begin = part->kv_head_begin * kv, .whole = c->kv_heads * kv};
+    case LORA_O:
+        return (struct cut){.columns = heads, .begin = part->kv_head_begin * q, .whole = c->kv_heads * q};
+    case LORA_GATE:
+    case LORA_UP:
+        return (struct cut){.rows = ffn, .begin = part->column_begin, .whole = c->ffn};
+    case LORA_DOWN:
+        return (struct cut){.columns = ffn, .begin = part->column_begin, .whole = c->ffn};
+    default:
+        return (struct cut){0};
+    }
+}
+
+/* What of the file's tensor it is. */
+static void part_place(const struct tensor_maker *maker, struct layer_tensor *tensor)
+{
+    struct cut cut = cut_of(maker, tensor->target);
+    enum tensor_role role = tensor->role;
+    tensor->whole_rows = tensor->rows;
+    tensor->whole_columns = tensor->columns;
+    if (cut.rows && (role == TENSOR_MATRIX || role == TENSOR_BIAS || role == TENSOR_LORA_B)) {
+        tensor->row_begin = cut.begin;
+        tensor->whole_rows = cut.whole;
+    }
+    if (cut.columns && (role == TENSOR_MATRIX || role == TENSOR_LORA_A)) {
+        tensor->column_begin = cut.begin;
+        tensor->whole_columns = cut.whole;
+    }
+    tensor->unnested = !layer_tensor_whole(tensor) && tensor->pack == PACK_NF4_DOUBLE;
+    if (tensor->unnested)
+        tensor->pack = PACK_NF4; /* blocks of scales run across the whole tensor */
+}
+
+bool layer_tensor_whole(const struct layer_tensor *tensor)
+{
+    return tensor->rows == tensor->whole_rows && tensor->columns == tensor->whole_columns;
+}
+
+bool layer_tensor_cut_fits(const struct layer_tensor *tensor)
+{
+    uint64_t unit = tensor->trained || tensor->pack <= PACK_F16 ? 1 : NF4_BLOCK;
+    uint64_t wide = tensor->whole_columns, end = (uint64_t)tensor->row_begin + tensor->rows;
+    if (tensor->columns < wide)
+        return wide % unit == 0 && tensor->column_begin % unit == 0 && tensor->columns % unit == 0;
+    return tensor->row_begin * wide % unit == 0 && (end == tensor->whole_rows || end * wide % unit == 0);
+}
+
 static uint32_t tensor_add(struct tensor_maker *maker, struct layer_tensor tensor)
 {
     struct layer_tensors *out = maker->out;
+    part_place(maker, &tensor);
     out->list[out->count] = tensor;
     return out->count++;
 }
@@ -148,6 +209,8 @@ static void matrices_make(struct tensor_maker *maker, uint32_t copies, struct la
                                          .rows = member->outputs,
                                          .columns = step->inputs,
                                          .copies = copies,
+                                         .expert = step->experts,
+                                         .copy_begin = step->experts ? method->part.expert_begin : 0,
                                          .trained = method->full,
                                          .pack = method->full || router ? PACK_F32 : matrix_pack(method)});
     }
@@ -170,6 +233,7 @@ static void matrices_make(struct tensor_maker *maker, uint32_t copies, struct la
 static void adapters_make(struct tensor_maker *maker, uint32_t copies, struct layer_step *step)
 {
     uint32_t first = maker->out->count, count = 0;
+    uint32_t copy_begin = step->experts ? maker->method->part.expert_begin : 0;
     for (uint32_t m = 0; m < step->member_count; m++) {
         struct layer_member *member = &step->members[m];
         member->rank = member->target == 0 || maker->method->full ? 0 : maker->method->rank[member->site];
@@ -183,6 +247,8 @@ static void adapters_make(struct tensor_maker *maker, uint32_t copies, struct la
                                                                      .rows = member->rank,
                                                                      .columns = step->inputs,
                                                                      .copies = copies,
+                                                                     .expert = step->experts,
+                                                                     .copy_begin = copy_begin,
                                                                      .trained = true});
     }
     if (count == 0)
@@ -197,6 +263,8 @@ static void adapters_make(struct tensor_maker *maker, uint32_t copies, struct la
                                                              .rows = member->outputs,
                                                              .columns = member->rank,
                                                              .copies = copies,
+                                                             .expert = step->experts,
+                                                             .copy_begin = copy_begin,
                                                              .trained = true});
         member->b = (int32_t)b;
         stack_place(maker, b, 1);
@@ -243,7 +311,7 @@ static void table_make(struct tensor_maker *maker, enum tensor_role role, bool t
 void layer_embedding_tensors(const struct model_config *config, const struct layer_method *method,
                              struct layer_tensors *out)
 {
-    struct tensor_maker maker = {.config = config, .method = method, .out = out};
+    struct tensor_maker maker = {.config = config, .whole = config, .method = method, .out = out};
     memset(out, 0, sizeof *out);
     table_make(&maker, TENSOR_EMBEDDING, method->train_embedding || (config->tied && method->train_head));
 }
@@ -251,7 +319,7 @@ void layer_embedding_tensors(const struct model_config *config, const struct lay
 void layer_head_tensors(const struct model_config *config, const struct layer_method *method, bool own_matrix,
                         struct layer_tensors *out)
 {
-    struct tensor_maker maker = {.config = config, .method = method, .out = out};
+    struct tensor_maker maker = {.config = config, .whole = config, .method = method, .out = out};
     memset(out, 0, sizeof *out);
     tensor_vector(&maker, TENSOR_NORM_FINAL, 0, config->hidden);
     if (own_matrix)
@@ -276,7 +344,7 @@ static enum arch_tensor arch_tensor_of(const struct model_config *config, const 
     if (tensor->target == 0)
         return alone[tensor->role];
     uint32_t bit = (uint32_t)__builtin_ctz(tensor->target);
-    if (tensor->copies > 1)
+    if (tensor->expert)
         return (enum arch_tensor)(ARCH_EXPERT_GATE + bit - (uint32_t)__builtin_ctz(LORA_GATE));
     return (enum arch_tensor)(ARCH_Q + bit);
 }
@@ -288,5 +356,6 @@ void layer_tensor_name(const struct model_config *config, uint32_t layer, const 
                          : tensor->role == TENSOR_LORA_A ? ".lora_A.weight"
                          : tensor->role == TENSOR_LORA_B ? ".lora_B.weight"
                                                          : ".weight";
-    arch_tensor_name(config->arch, arch_tensor_of(config, tensor), layer, copy, suffix, name);
+    arch_tensor_name(config->arch, arch_tensor_of(config, tensor), layer, tensor->copy_begin + copy, suffix,
+                     name);
 }

@@ -5,7 +5,8 @@
 #include "model/layer.h"
 
 struct tensor_maker {
-    const struct model_config *config;
+    const struct model_config *config; /* of the part … */
+    const struct model_config *whole;  /* … and of all */
     const struct layer_method *method;
     struct layer_tensors *out;
 };

@@ -37,7 +37,14 @@ static const struct pg_statement list_nodes = {
     "LEFT JOIN runs r ON r.id = a.run LEFT JOIN jobs j ON j.id = r.job"
 
 static const struct pg_statement list_devices = {
-    "device_list", "SELECT json_build_object('devices', coalesce((" DEVICES_SQL "), '[]'::json))", PG_READ};
+    "device_list",
+    "SELECT json_build_object('devices', coalesce((" DEVICES_SQL "), '[]'::json), "
+    " 'unused', coalesce((SELECT jsonb_agg(c.card || jsonb_build_object('node', n.name) "
+    "     ORDER BY n.name, c.card ->> 'kind', c.card ->> 'index') "
+    "   FROM nodes n, jsonb_array_elements(CASE jsonb_typeof(n.inventory::jsonb -> 'cards') WHEN 'array' "
+    "     THEN n.inventory::jsonb -> 'cards' ELSE '[]' END) AS c(card) "
+    "   WHERE n.removed_at IS NULL AND c.card ->> 'usable' = 'false'), '[]'::jsonb))",
+    PG_READ};
 
 static const struct pg_statement get_cluster = {
     "cluster_get",

@@ -14,8 +14,8 @@
 int store_node_list(struct store *store, store_doc_fn *done, void *arg, struct err *err);
 
 /* {"devices":[{"name","node","kind","state" (free|busy|drained|draining|unreachable|gone),"drained",
- * "job"|null,"memory_limit_bytes", … every key of the agent's inventory}]}. "job" is null for one that
- * `principal` may not see. */
+ * "job"|null,"memory_limit_bytes", … every key of the agent's inventory}], "unused": [{"node","kind","index",
+ * "name"?,"why", …}]}: cards that no device is. "job" is null for one that `principal` may not see. */
 int store_device_list(struct store *store, const struct principal *principal, store_doc_fn *done, void *arg,
                       struct err *err);
 

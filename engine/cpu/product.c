@@ -4,10 +4,15 @@
 enum {
     GEMM_COLUMNS_MAX = 4096, /* of one call: bounds what the library packs, and keeps it in cache */
     LIBRARY_SIDE_MIN = 256,  /* rows and columns of a piece that the library multiplies, if there are more */
-    LIBRARY_PIECES = 8,      /* rows are cut until there are so many pieces: it costs more than columns do */
+    LIBRARY_PIECES = 32,     /* columns are cut, then rows, until there are so many: work for 16 threads */
     THIN_ROWS_MAX = 192,     /* of products done by our own kernels, */
     THIN_COLUMNS_MAX = 64,   /* or columns */
     OWN_SHARED_MIN = 1 << 16 /* multiplications that the threads share */
+};
+
+/* Parts along rows and along columns. */
+struct grid {
+    uint32_t rows, columns;
 };
 
 struct product {
@@ -15,6 +20,7 @@ struct product {
     const struct op_gemm *op;
     bool exact;
     uint32_t parts;
+    struct grid grid; /* our own kernels' */
 };
 
 /* Few rows or columns: our own product packs little; the library's is made for large ones. The op's shape
@@ -63,21 +69,45 @@ static void even_range(uint32_t total, uint32_t unit, uint32_t parts, uint32_t i
     *end = last == units ? total : last * unit;
 }
 
+static uint32_t ceil_div(uint32_t a, uint32_t b)
+{
+    return a / b + (a % b != 0);
+}
+
+/* Pieces of our own kernels: whole strips of 4 and 6 rows, whole panels of 64 columns. */
+enum { OWN_ROWS = 48, OWN_COLUMNS = 64 };
+
 /* Our own kernels give a row the same numbers in a part of any size, so the threads share the longer side
- * evenly: whole strips of 4 and 6 rows, whole panels of 64 columns. */
+ * evenly; where its units are few or come out uneven, both sides are cut. Of grids that end as soon, the one
+ * with fewer cuts across: each part copies the panels that it uses. */
+static struct grid own_grid(const struct op_gemm *op, uint32_t threads)
+{
+    uint32_t rows = op->m < OWN_ROWS ? 1 : op->m / OWN_ROWS;
+    uint32_t columns = op->n < OWN_COLUMNS ? 1 : op->n / OWN_COLUMNS;
+    bool tall = op->m >= op->n;
+    uint32_t along = tall ? rows : columns, across = tall ? columns : rows;
+    uint32_t best_along = along < threads ? along : threads, best_across = 1;
+    uint64_t best = ceil_div(along, best_along) * (uint64_t)across;
+    for (uint32_t a = 2; along < 4 * threads && a <= across && a <= threads; a++) {
+        uint32_t each = ceil_div(threads, a), parts = along < each ? along : each;
+        uint64_t time = (uint64_t)ceil_div(parts * a, threads) * ceil_div(along, parts) * ceil_div(across, a);
+        if (10 * time <= 8 * best) { /* a fifth, for what it costs */
+            best = time;
+            best_along = parts;
+            best_across = a;
+        }
+    }
+    return tall ? (struct grid){best_along, best_across} : (struct grid){best_across, best_along};
+}
+
 static void own_part(const struct product *product, uint32_t index, uint32_t thread)
 {
     const struct op_gemm *op = product->op;
-    uint32_t begin, end;
-    if (op->m >= op->n) {
-        even_range(op->m, 48, product->parts, index, &begin, &end);
-        if (end > begin)
-            product_piece(product, thread, begin, end - begin, 0, op->n);
-    } else {
-        even_range(op->n, 64, product->parts, index, &begin, &end);
-        if (end > begin)
-            product_piece(product, thread, 0, op->m, begin, end - begin);
-    }
+    uint32_t row, row_end, column, column_end;
+    even_range(op->m, OWN_ROWS, product->grid.rows, index % product->grid.rows, &row, &row_end);
+    even_range(op->n, OWN_COLUMNS, product->grid.columns, index / product->grid.rows, &column, &column_end);
+    if (row_end > row && column_end > column)
+        product_piece(product, thread, row, row_end - row, column, column_end - column);
 }
 
 /* The largest power of two of pieces that leaves each LIBRARY_SIDE_MIN, at most `most`. */
@@ -96,7 +126,8 @@ static uint32_t library_column_pieces(const struct op_gemm *op)
 
 static uint32_t library_row_pieces(const struct op_gemm *op)
 {
-    return side_pieces(op->m, LIBRARY_PIECES / library_column_pieces(op));
+    uint32_t columns = library_column_pieces(op);
+    return side_pieces(op->m, columns < LIBRARY_PIECES ? LIBRARY_PIECES / columns : 1);
 }
 
 /* What the library answers for an element can depend on the size of its piece: pieces follow from the shape
@@ -116,13 +147,18 @@ uint32_t product_parts(const struct cpu_runner *runner, const struct op_gemm *op
         return 0;
     if (!product_is_own(op, exact))
         return library_row_pieces(op) * library_column_pieces(op);
-    return (uint64_t)op->m * op->n * op->k >= OWN_SHARED_MIN ? pool_threads(runner->pool) : 1;
+    if ((uint64_t)op->m * op->n * op->k < OWN_SHARED_MIN)
+        return 1;
+    struct grid grid = own_grid(op, pool_threads(runner->pool));
+    return grid.rows * grid.columns;
 }
 
 void product_part(const struct cpu_runner *runner, const struct op_gemm *op, bool exact, uint32_t index,
                   uint32_t parts, uint32_t thread)
 {
-    struct product product = {.runner = runner, .op = op, .exact = exact, .parts = parts};
+    struct product product = {.runner = runner, .op = op, .exact = exact, .parts = parts, .grid = {1, 1}};
+    if (parts > 1 && product_is_own(op, exact))
+        product.grid = own_grid(op, pool_threads(runner->pool));
     if (product_is_own(op, exact))
         own_part(&product, index, thread);
     else

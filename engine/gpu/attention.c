@@ -41,8 +41,8 @@ static enum gpu_kernel kernel_for(enum gpu_kernel first, uint32_t head_dim)
 
 static int forward_launch(struct gpu_call *call, const struct attention_forward_args *args, uint64_t tiles)
 {
-    return gpu_launch(call, kernel_for(KERNEL_attention_64, args->shape.head_dim), tiles, args->shape.heads, 1,
-                      args, sizeof *args);
+    return gpu_launch(call, kernel_for(KERNEL_attention_64, args->shape.head_dim), tiles, args->shape.heads,
+                      1, args, sizeof *args);
 }
 
 static int run_forward(struct gpu_call *call, const struct op *op)

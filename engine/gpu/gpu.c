@@ -6,6 +6,7 @@
 #include <time.h>
 
 static const uint64_t SYNC_TIMEOUT_NS = 600ull * 1000 * 1000 * 1000;
+enum { PAUSE_LEAST_NS = 20000, PAUSE_MOST_NS = 500000, PAUSE_PART = 32 };
 
 static struct gpu *gpu_of(const struct device *device)
 {
@@ -103,11 +104,12 @@ static int hip_open(const struct device_options *options, struct device **out, s
     return gpu_open(&gpu_driver_hip, options, out, err);
 }
 
-/* Wait with a deadline: busily for a moment, since most waits are short, then asleep between looks. */
+/* Wait with a deadline: busily for a moment, since most waits are short, then asleep between looks, for a
+ * part of what was waited so far. */
 static int gpu_event_await(const struct gpu *gpu, struct gpu_event *event, uint64_t timeout_ns,
                            struct err *err)
 {
-    struct timespec begin, now, pause = {.tv_nsec = 20000};
+    struct timespec begin, now, pause = {0};
     bool done = false;
     clock_gettime(CLOCK_MONOTONIC, &begin);
     for (uint32_t turn = 0;; turn++) {
@@ -121,20 +123,37 @@ static int gpu_event_await(const struct gpu *gpu, struct gpu_event *event, uint6
         if (waited >= timeout_ns)
             return err_set(err, ERR_TIMEOUT, "device %s has not done in %llu ms what was queued",
                            gpu->base.name, (unsigned long long)(timeout_ns / 1000000));
-        if (turn > 200)
+        if (turn > 200) {
+            uint64_t part = waited / PAUSE_PART;
+            pause.tv_nsec = (long)(part < PAUSE_LEAST_NS  ? PAUSE_LEAST_NS
+                                   : part > PAUSE_MOST_NS ? PAUSE_MOST_NS
+                                                          : part);
             nanosleep(&pause, NULL);
+        }
     }
+}
+
+/* A queue, about to be given something. */
+static struct gpu_queue *queue_use(struct gpu *gpu, enum device_queue queue)
+{
+    gpu->queued[queue]++;
+    return gpu->queues[queue];
 }
 
 static int queue_finish(struct gpu *gpu, enum device_queue queue, struct err *err)
 {
     struct gpu_event *event;
+    uint64_t queued = gpu->queued[queue];
+    if (gpu->finished[queue] == queued)
+        return 0;
     if (gpu->driver->event_create(gpu->context, false, &event, err) != 0)
         return -1;
     int status = gpu->driver->event_record(event, gpu->queues[queue], err);
     if (status == 0)
         status = gpu_event_await(gpu, event, SYNC_TIMEOUT_NS, err);
     gpu->driver->event_destroy(event);
+    if (status == 0)
+        gpu->finished[queue] = queued;
     return status;
 }
 
@@ -173,7 +192,7 @@ static int gpu_pass_begin(struct device *device, uint64_t key, bool *replayed, s
     pass->used = ++gpu->pass_count;
     if (pass->graph != NULL) {
         *replayed = true;
-        return gpu->driver->graph_launch(pass->graph, gpu->queues[DEVICE_COMPUTE], err);
+        return gpu->driver->graph_launch(pass->graph, queue_use(gpu, DEVICE_COMPUTE), err);
     }
     if (first)
         return 0;
@@ -190,7 +209,7 @@ static int gpu_pass_end(struct device *device, struct err *err)
     gpu->recording = NULL;
     if (gpu->driver->capture_end(gpu->queues[DEVICE_COMPUTE], &pass->graph, err) != 0)
         return -1;
-    return gpu->driver->graph_launch(pass->graph, gpu->queues[DEVICE_COMPUTE], err);
+    return gpu->driver->graph_launch(pass->graph, queue_use(gpu, DEVICE_COMPUTE), err);
 }
 
 /* --- memory */
@@ -260,28 +279,29 @@ static int gpu_write(enum device_queue queue, struct buffer *buffer, uint64_t at
                      uint64_t bytes, struct err *err)
 {
     struct gpu *gpu = gpu_of(buffer->device);
-    return gpu->driver->copy_in(gpu->queues[queue], buffer_at(buffer, at), src, bytes, err);
+    return gpu->driver->copy_in(queue_use(gpu, queue), buffer_at(buffer, at), src, bytes, err);
 }
 
 static int gpu_read(enum device_queue queue, struct buffer *buffer, uint64_t at, void *dst, uint64_t bytes,
                     struct err *err)
 {
     struct gpu *gpu = gpu_of(buffer->device);
-    return gpu->driver->copy_out(gpu->queues[queue], dst, buffer_at(buffer, at), bytes, err);
+    return gpu->driver->copy_out(queue_use(gpu, queue), dst, buffer_at(buffer, at), bytes, err);
 }
 
 static int gpu_copy(enum device_queue queue, struct buffer *dst, uint64_t dst_at, struct buffer *src,
                     uint64_t src_at, uint64_t bytes, struct err *err)
 {
     struct gpu *gpu = gpu_of(dst->device);
-    return gpu->driver->copy(gpu->queues[queue], buffer_at(dst, dst_at), buffer_at(src, src_at), bytes, err);
+    return gpu->driver->copy(queue_use(gpu, queue), buffer_at(dst, dst_at), buffer_at(src, src_at), bytes,
+                             err);
 }
 
 static int gpu_fill_zero(enum device_queue queue, struct buffer *buffer, uint64_t at, uint64_t bytes,
                          struct err *err)
 {
     struct gpu *gpu = gpu_of(buffer->device);
-    return gpu->driver->fill(gpu->queues[queue], buffer_at(buffer, at), 0, bytes, err);
+    return gpu->driver->fill(queue_use(gpu, queue), buffer_at(buffer, at), 0, bytes, err);
 }
 
 /* --- ops and events */
@@ -294,6 +314,7 @@ static bool gpu_supports(const struct device *device, const struct op *op)
 static int gpu_submit(enum device_queue queue, struct device *device, const struct op *op, struct err *err)
 {
     struct gpu_call call = {.gpu = gpu_of(device), .queue = queue, .err = err};
+    queue_use(call.gpu, queue);
     return gpu_run(&call, op) == 0 ? 0 : err_wrap(err, "device %s, op %s", device->name, op_name(op->kind));
 }
 
@@ -315,7 +336,7 @@ static void gpu_event_destroy(struct event *event)
 static int gpu_event_record(enum device_queue queue, struct event *event, struct err *err)
 {
     struct gpu *gpu = gpu_of(event->device);
-    return gpu->driver->event_record(event->extra, gpu->queues[queue], err);
+    return gpu->driver->event_record(event->extra, queue_use(gpu, queue), err);
 }
 
 static int gpu_event_wait(struct event *event, uint64_t timeout_ns, struct err *err)
@@ -334,10 +355,11 @@ static bool gpu_event_done(const struct event *event)
 static int gpu_queue_wait(enum device_queue queue, struct event *event, struct err *err)
 {
     struct gpu *gpu = gpu_of(event->device);
-    return gpu->driver->event_wait(event->extra, gpu->queues[queue], err);
+    return gpu->driver->event_wait(event->extra, queue_use(gpu, queue), err);
 }
 
-const struct gpu_driver *const gpu_drivers[] = {&gpu_driver_emulated, NULL};
+const struct gpu_driver *const gpu_drivers[] = {&gpu_driver_cuda, &gpu_driver_hip, &gpu_driver_emulated,
+                                                NULL};
 
 static const struct buffer_ops buffer_ops = {.create = gpu_buffer_create,
                                              .destroy = gpu_buffer_destroy,

@@ -38,6 +38,8 @@ struct gpu {
     struct gpu_module *module;
     struct gpu_function *functions[GPU_KERNEL_COUNT];
     struct gpu_queue *queues[DEVICE_QUEUES];
+    _Atomic uint64_t queued[DEVICE_QUEUES],
+        finished[DEVICE_QUEUES]; /* calls: equal when nothing is under way */
     gpu_address scratch[DEVICE_QUEUES];
     struct gpu_pass passes[GPU_GRAPHS_MAX];
     uint64_t pass_count;

@@ -1,7 +1,7 @@
 /* A product's and attention's numbers are the same bits whatever the number of threads: for shapes around
  * every threshold at which another kernel is chosen or work is cut, on every instruction set this machine
  * has. And there are parts enough for many threads. */
-#include "engine/cpu/cpu.h"
+#include "engine/cpu/product.h"
 #include "engine/ops.h"
 
 enum { THREADS_MAX = 8, SIDE_MAX = 1025, DEPTH = 150 };
@@ -276,12 +276,32 @@ static void sixteen_threads_have_work_for_one_long_row(void **state)
     assert_int_equal(parts_count(&cut), 2048 / ATTENTION_TILE);
 }
 
+/* Products of one row of a model like SmolLM2 (576 wide) and of one of 2048, forward: rows by outputs. */
+static void sixteen_threads_have_work_for_the_products_of_one_row(void **state)
+{
+    (void)state;
+    static const uint32_t shapes[][2] = {{2048, 576}, {2048, 1536}, {4096, 192},  {2048, 16}, {192, 576},
+                                         {128, 2048}, {1024, 2048}, {1024, 8192}, {64, 49152}};
+    struct cpu_runner runner;
+    struct err err;
+    struct device_options options = {.kind = "cpu", .name = "parts", .threads = 16, .isa = bench_isa};
+    check(cpu_runner_init(&runner, &options, &err));
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        struct op_gemm op = {.m = shapes[i][0], .n = shapes[i][1], .k = 576, .transpose_b = true, .alpha = 1};
+        uint32_t parts = product_parts(&runner, &op, false);
+        if (parts < 16)
+            fail_msg("[%u,%u] falls into %u parts", op.m, op.n, parts);
+    }
+    cpu_runner_fini(&runner);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_product_does_not_depend_on_the_number_of_threads),
         cmocka_unit_test(attention_does_not_depend_on_the_number_of_threads),
         cmocka_unit_test(sixteen_threads_have_work_for_one_long_row),
+        cmocka_unit_test(sixteen_threads_have_work_for_the_products_of_one_row),
     };
     return run_each_isa(tests, sizeof tests / sizeof *tests);
 }

@@ -50,9 +50,6 @@ int emulated_shadow_create(uint64_t bytes, struct emulated_shadow **out, struct 
 void emulated_shadow_destroy(struct emulated_shadow *shadow);
 void emulated_shadow_forget(struct emulated_shadow *shadow, uint64_t at, uint64_t bytes); /* never written */
 void emulated_shadow_write(struct emulated_shadow *shadow, uint64_t at, uint64_t bytes);  /* by a copy */
-/* Did somebody write all of it? *first: the first byte that nobody wrote. */
-bool emulated_shadow_written(const struct emulated_shadow *shadow, uint64_t at, uint64_t bytes,
-                             uint64_t *first);
 
 /* Who accesses: ordered against others of the same block by barriers. */
 struct emulated_who {

@@ -8,7 +8,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { PAGE = 4096 };
+enum { PAGE = 4096, POISON_BYTES = 1 << 20 };
 
 static uint64_t up(uint64_t value, uint64_t to)
 {
@@ -106,7 +106,8 @@ int emulated_memory_take(struct emulated_memory *memory, uint64_t bytes, gpu_add
         uint64_t at = memory->spans[span].begin;
         memory->held += counted;
         *out = (uintptr_t)(memory->addresses + at);
-        memset(memory->pages + at, 0xff, bytes); /* NaN, were it read */
+        /* NaN, were it read; the beginning of what is large, since every page takes time */
+        memset(memory->pages + at, 0xff, bytes < POISON_BYTES ? bytes : POISON_BYTES);
         if (memory->shadow != NULL)
             emulated_shadow_forget(memory->shadow, at, bytes);
         rc = 0;

@@ -1,45 +1,60 @@
-/* For every byte of memory, who accessed it in the launch under way, and whether anybody ever wrote it. Two
- * accesses of which one writes must be ordered: by being of one thread, or of one block with a barrier
- * between them, or of one warp with a warp's barrier between them. Launches of one queue are ordered; of
- * several, their events are what orders them, which is not looked at here. */
+/* For every word of memory, who accessed it in the launch under way, and whether anybody ever wrote it; for
+ * every byte, once a word was accessed in parts. Two accesses of which one writes must be ordered: by being
+ * of one thread, or of one block with a barrier between them, or of one warp with a warp's barrier between
+ * them. Launches of one queue are ordered; of several, their events are what orders them, which is not looked
+ * at here. */
 #include "engine/gpu/emulated/emulated.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
+enum { WORD = 4, PAGE = 4096, FORGET_BYTES = 64 << 10 /* from here on pages are given back */ };
+
 enum readers { READERS_NONE, READERS_ONE, READERS_WARP, READERS_BLOCK, READERS_ALL };
 
 struct mark {
-    uint32_t block, thread, warp, epoch, warp_epoch;
+    uint32_t block, epoch, warp_epoch;
+    uint16_t thread, warp;
 };
 
-struct byte_shadow {
+struct cell {
     uint32_t launch; /* of the marks */
-    uint8_t written; /* ever */
-    uint8_t wrote;   /* in this launch: `writer` did */
-    uint8_t updated; /* it was an atomic */
+    bool written;    /* ever */
+    bool wrote;      /* in this launch: `writer` did */
+    bool updated;    /* it was an atomic */
+    bool split;      /* of a word: its bytes have cells of their own, this one says nothing more */
     uint8_t readers; /* enum readers; the last of them in `reader` */
     struct mark writer, reader;
 };
 
 struct emulated_shadow {
     uint64_t bytes;
-    struct byte_shadow *at;
+    struct cell *words, *parts; /* parts: of bytes, never read before their word was split */
 };
+
+static struct cell *cells_map(uint64_t count)
+{
+    void *cells = mmap(NULL, count * sizeof(struct cell), PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return cells == MAP_FAILED ? NULL : cells;
+}
 
 int emulated_shadow_create(uint64_t bytes, struct emulated_shadow **out, struct err *err)
 {
-    *out = malloc(sizeof **out);
-    void *at = mmap(NULL, bytes * sizeof(struct byte_shadow), PROT_READ | PROT_WRITE,
-                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (*out == NULL || at == MAP_FAILED) {
-        free(*out);
-        *out = NULL;
+    struct emulated_shadow *shadow = calloc(1, sizeof *shadow);
+    *out = NULL;
+    if (shadow != NULL) {
+        shadow->bytes = (bytes + WORD - 1) / WORD * WORD;
+        shadow->words = cells_map(shadow->bytes / WORD);
+        shadow->parts = cells_map(shadow->bytes);
+    }
+    if (shadow == NULL || shadow->words == NULL || shadow->parts == NULL) {
+        emulated_shadow_destroy(shadow);
         return err_set(err, ERR_NOMEM, "no address space to check the accesses of %llu bytes",
                        (unsigned long long)bytes);
     }
-    **out = (struct emulated_shadow){.bytes = bytes, .at = at};
+    *out = shadow;
     return 0;
 }
 
@@ -47,28 +62,63 @@ void emulated_shadow_destroy(struct emulated_shadow *shadow)
 {
     if (shadow == NULL)
         return;
-    munmap(shadow->at, shadow->bytes * sizeof(struct byte_shadow));
+    if (shadow->words != NULL)
+        munmap(shadow->words, shadow->bytes / WORD * sizeof(struct cell));
+    if (shadow->parts != NULL)
+        munmap(shadow->parts, shadow->bytes * sizeof(struct cell));
     free(shadow);
+}
+
+/* Zero [begin, end), its whole pages by giving them back: most of a large allocation is never looked at. */
+static void cells_clear(uint8_t *begin, uint8_t *end)
+{
+    uint8_t *first = begin + (PAGE - (uintptr_t)begin % PAGE) % PAGE, *last = end - (uintptr_t)end % PAGE;
+    if (end - begin < FORGET_BYTES || madvise(first, (size_t)(last - first), MADV_DONTNEED) != 0) {
+        memset(begin, 0, (size_t)(end - begin));
+        return;
+    }
+    memset(begin, 0, (size_t)(first - begin));
+    memset(last, 0, (size_t)(end - last));
 }
 
 void emulated_shadow_forget(struct emulated_shadow *shadow, uint64_t at, uint64_t bytes)
 {
-    memset(shadow->at + at, 0, bytes * sizeof *shadow->at);
+    cells_clear((uint8_t *)(shadow->words + at / WORD),
+                (uint8_t *)(shadow->words + (at + bytes + WORD - 1) / WORD));
+}
+
+/* The cells of a word's bytes, which go on from what is known of the word. */
+static struct cell *word_split(struct emulated_shadow *shadow, uint64_t word)
+{
+    struct cell *parts = shadow->parts + word * WORD;
+    if (!shadow->words[word].split) {
+        for (int i = 0; i < WORD; i++)
+            parts[i] = shadow->words[word];
+        shadow->words[word].split = true;
+    }
+    return parts;
+}
+
+/* The cells of which the access is one: of a word, or of `*count` bytes. */
+static struct cell *cells_at(struct emulated_shadow *shadow, uint64_t at, uint64_t left, uint64_t *step,
+                             uint32_t *count)
+{
+    struct cell *word = shadow->words + at / WORD;
+    bool whole = at % WORD == 0 && left >= WORD;
+    uint64_t most = WORD - at % WORD;
+    *step = left < most ? left : most;
+    *count = whole && !word->split ? 1 : (uint32_t)*step;
+    return whole && !word->split ? word : word_split(shadow, at / WORD) + at % WORD;
 }
 
 void emulated_shadow_write(struct emulated_shadow *shadow, uint64_t at, uint64_t bytes)
 {
-    for (uint64_t i = at; i < at + bytes; i++)
-        shadow->at[i].written = 1;
-}
-
-bool emulated_shadow_written(const struct emulated_shadow *shadow, uint64_t at, uint64_t bytes,
-                             uint64_t *first)
-{
-    for (*first = at; *first < at + bytes; (*first)++)
-        if (!shadow->at[*first].written)
-            return false;
-    return true;
+    uint32_t count;
+    for (uint64_t done = 0, step; done < bytes; done += step) {
+        struct cell *cells = cells_at(shadow, at + done, bytes - done, &step, &count);
+        for (uint32_t i = 0; i < count; i++)
+            cells[i].written = true;
+    }
 }
 
 static bool ordered(const struct mark *before, const struct mark *now)
@@ -80,10 +130,10 @@ static bool ordered(const struct mark *before, const struct mark *now)
 }
 
 /* Are all reads so far ordered before this write? */
-static bool reads_ordered(const struct byte_shadow *byte, const struct mark *now)
+static bool reads_ordered(const struct cell *cell, const struct mark *now)
 {
-    const struct mark *reader = &byte->reader;
-    switch ((enum readers)byte->readers) {
+    const struct mark *reader = &cell->reader;
+    switch ((enum readers)cell->readers) {
     case READERS_NONE:
         return true;
     case READERS_ONE:
@@ -99,11 +149,11 @@ static bool reads_ordered(const struct byte_shadow *byte, const struct mark *now
     }
 }
 
-static void read_mark(struct byte_shadow *byte, const struct mark *now)
+static void read_mark(struct cell *cell, const struct mark *now)
 {
-    const struct mark *reader = &byte->reader;
-    enum readers readers = byte->readers;
-    if (reads_ordered(byte, now))
+    const struct mark *reader = &cell->reader;
+    enum readers readers = cell->readers;
+    if (reads_ordered(cell, now))
         readers = READERS_ONE;
     else if (reader->block != now->block || readers == READERS_ALL)
         readers = READERS_ALL;
@@ -111,8 +161,8 @@ static void read_mark(struct byte_shadow *byte, const struct mark *now)
         readers = READERS_BLOCK;
     else if (reader->thread != now->thread || readers == READERS_WARP)
         readers = READERS_WARP;
-    byte->readers = (uint8_t)readers;
-    byte->reader = *now;
+    cell->readers = (uint8_t)readers;
+    cell->reader = *now;
 }
 
 static struct emulated_who who_of(const struct mark *mark, uint32_t launch)
@@ -120,33 +170,33 @@ static struct emulated_who who_of(const struct mark *mark, uint32_t launch)
     return (struct emulated_who){.launch = launch, .block = mark->block, .thread = mark->thread};
 }
 
-static const char *byte_access(struct byte_shadow *byte, enum emulated_access access, uint32_t launch,
+static const char *cell_access(struct cell *cell, enum emulated_access access, uint32_t launch,
                                const struct mark *now, struct emulated_who *other)
 {
-    if (byte->launch != launch) {
-        byte->launch = launch;
-        byte->wrote = byte->updated = 0;
-        byte->readers = READERS_NONE;
+    if (cell->launch != launch) {
+        cell->launch = launch;
+        cell->wrote = cell->updated = 0;
+        cell->readers = READERS_NONE;
     }
-    if (access != EMULATED_WRITE && !byte->written)
+    if (access != EMULATED_WRITE && !cell->written)
         return "nobody wrote it";
-    bool both_atomic = access == EMULATED_ATOMIC && byte->updated;
-    if (byte->wrote && !both_atomic && !ordered(&byte->writer, now)) {
-        *other = who_of(&byte->writer, launch);
+    bool both_atomic = access == EMULATED_ATOMIC && cell->updated;
+    if (cell->wrote && !both_atomic && !ordered(&cell->writer, now)) {
+        *other = who_of(&cell->writer, launch);
         return "another thread writes it with no barrier between them";
     }
     if (access == EMULATED_READ) {
-        read_mark(byte, now);
+        read_mark(cell, now);
         return NULL;
     }
-    if (!reads_ordered(byte, now)) {
-        *other = who_of(&byte->reader, launch);
+    if (!reads_ordered(cell, now)) {
+        *other = who_of(&cell->reader, launch);
         return "another thread reads it with no barrier between them";
     }
-    byte->written = byte->wrote = 1;
-    byte->updated = access == EMULATED_ATOMIC;
-    byte->readers = READERS_NONE;
-    byte->writer = *now;
+    cell->written = cell->wrote = 1;
+    cell->updated = access == EMULATED_ATOMIC;
+    cell->readers = READERS_NONE;
+    cell->writer = *now;
     return NULL;
 }
 
@@ -155,12 +205,16 @@ const char *emulated_shadow_access(struct emulated_shadow *shadow, uint64_t at, 
                                    struct emulated_who *other)
 {
     struct mark now = {.block = who->block,
-                       .thread = who->thread,
-                       .warp = who->warp,
                        .epoch = who->epoch,
-                       .warp_epoch = who->warp_epoch};
+                       .warp_epoch = who->warp_epoch,
+                       .thread = (uint16_t)who->thread,
+                       .warp = (uint16_t)who->warp};
     const char *wrong = NULL;
-    for (uint64_t i = at; i < at + bytes && wrong == NULL; i++)
-        wrong = byte_access(&shadow->at[i], access, who->launch, &now, other);
+    uint32_t count;
+    for (uint64_t done = 0, step; done < bytes && wrong == NULL; done += step) {
+        struct cell *cells = cells_at(shadow, at + done, bytes - done, &step, &count);
+        for (uint32_t i = 0; i < count && wrong == NULL; i++)
+            wrong = cell_access(&cells[i], access, who->launch, &now, other);
+    }
     return wrong;
 }

@@ -1,12 +1,13 @@
-/* Attention in tiles of 64 queries and 64 keys with a running softmax (Dao et al. 2022, algorithms 1 and 4; the
- * split of backward into kernels over keys and over queries as Dao 2023). A block has 256 threads as a square
- * of 16 × 16: thread (ty, tx) holds scores of queries ty + 16 i and keys tx + 16 j, i, j < 4, and sums of 4
- * rows and 4 neighbouring columns for every panel of 64 columns. Scores are products of slices of 32 columns,
- * so shared memory (35 KiB) does not grow with head_dim; the kernels differ in their registers, for heads of
- * up to 64, 128 and 256 values. No score matrix of a row is ever in memory, no sum is atomic: equal calls give
- * equal bits.
+/* Attention in tiles of 64 queries and 64 keys with a running softmax (Dao et al. 2022, algorithms 1 and 4;
+ * the split of backward into kernels over keys and over queries as Dao 2023). A block has 256 threads as a
+ * square of 16 × 16: thread (ty, tx) holds scores of queries ty + 16 i and keys tx + 16 j, i, j < 4, and sums
+ * of 4 rows and 4 neighbouring columns for every panel of 64 columns. Scores are products of slices of 32
+ * columns, so shared memory (35 KiB) does not grow with head_dim; the kernels differ in their registers, for
+ * heads of up to 64, 128 and 256 values. No score matrix of a row is ever in memory, no sum is atomic: equal
+ * calls give equal bits.
  *
- * Blocks find their row on the device: tile t of all rows belongs to the last row r with row_start[r] / 64 + r
+ * Blocks find their row on the device: tile t of all rows belongs to the last row r with row_start[r] / 64 +
+ * r
  * <= t, which leaves every row at least as many numbers as it has tiles; a block whose number is over has
  * nothing to do.
  */
@@ -26,11 +27,12 @@
     X(attention_keys_256, 256)
 
 enum {
-    ATTENTION_ROWS = 64,    /* queries, or keys, of a tile */
-    ATTENTION_SLICE = 32,   /* columns of q and k, or of dout and v, at a time */
-    ATTENTION_PANEL = 64,   /* columns of v, or of what is summed, at a time */
-    ATTENTION_DELTAS = 8,   /* rows that a block of attention_delta takes */
-    ATTENTION_WIDTH_MAX = 256 /* of a head */
+    ATTENTION_ROWS = 64,       /* queries, or keys, of a tile */
+    ATTENTION_SLICE = 32,      /* columns of q and k, or of dout and v, at a time */
+    ATTENTION_PANEL = 64,      /* columns of v, or of what is summed, at a time */
+    ATTENTION_DELTAS = 8,      /* rows that a block of attention_delta takes */
+    ATTENTION_WIDTH_MAX = 256, /* of a head */
+    ATTENTION_PANELS_MAX = ATTENTION_WIDTH_MAX / ATTENTION_PANEL
 };
 
 /* What rows, heads and masks are. q: [tokens, heads, head_dim], rows ldq apart; k, v: [keys, kv_heads,
@@ -43,8 +45,8 @@ struct attention_shape {
     float scale, cap;
 };
 
-/* out: [tokens, heads, head_dim]; lse: [tokens, heads], the logarithms of the softmax sums, or 0. Blocks: tiles
- * of queries × heads. */
+/* out: [tokens, heads, head_dim]; lse: [tokens, heads], the logarithms of the softmax sums, or 0. Blocks:
+ * tiles of queries × heads. */
 struct attention_forward_args {
     struct attention_shape shape;
     uint64_t out, lse;
@@ -97,7 +99,8 @@ struct __attribute__((aligned(16))) attention_quad {
     float x, y, z, w;
 };
 
-/* Rows of shared tiles lie so far apart, in quads: an odd number, so that 8 threads on 8 rows meet all banks. */
+/* Rows of shared tiles lie so far apart, in quads: an odd number, so that 8 threads on 8 rows meet all banks.
+ */
 enum {
     ATTENTION_SLICE_LD = ATTENTION_SLICE / 4 + 1,
     ATTENTION_PANEL_LD = ATTENTION_PANEL / 4,
@@ -150,14 +153,15 @@ FUNCTION void attention_scores(const float *left, uint32_t ld_left, uint32_t lef
 {
     const uint32_t tx = thread() % 16, ty = thread() / 16;
     struct attention_quad *others = tiles + ATTENTION_ROWS * ATTENTION_SLICE_LD;
-    UNROLL for (uint32_t i = 0; i < 4; i++)
-        UNROLL for (uint32_t j = 0; j < 4; j++)
+    for (uint32_t i = 0; i < 4; i++)
+        for (uint32_t j = 0; j < 4; j++)
             scores[i][j] = 0.0f;
     for (uint32_t at = 0; at < width; at += ATTENTION_SLICE) {
         uint32_t quads = (attention_min(width - at, ATTENTION_SLICE) + 3) / 4;
         uint32_t column = thread() % ATTENTION_SLICE;
         barrier();
-        for (uint32_t row = thread() / ATTENTION_SLICE; column < 4 * quads && row < ATTENTION_ROWS; row += 8) {
+        for (uint32_t row = thread() / ATTENTION_SLICE; column < 4 * quads && row < ATTENTION_ROWS;
+             row += 8) {
             float a = 0.0f, b = 0.0f;
             if (at + column < width && row < lefts)
                 a = LOAD(left, (uint64_t)row * ld_left + at + column);
@@ -171,12 +175,13 @@ FUNCTION void attention_scores(const float *left, uint32_t ld_left, uint32_t lef
             continue; /* to barriers that all meet */
         for (uint32_t quad = 0; quad < quads; quad++) {
             struct attention_quad a[4], b[4];
-            UNROLL for (uint32_t i = 0; i < 4; i++) {
+            UNROLL
+            for (uint32_t i = 0; i < 4; i++) {
                 a[i] = GET(tiles, (ty + 16 * i) * ATTENTION_SLICE_LD + quad);
                 b[i] = GET(others, (tx + 16 * i) * ATTENTION_SLICE_LD + quad);
             }
-            UNROLL for (uint32_t i = 0; i < 4; i++)
-                UNROLL for (uint32_t j = 0; j < 4; j++) {
+            for (uint32_t i = 0; i < 4; i++)
+                for (uint32_t j = 0; j < 4; j++) {
                     float s = math_fma(a[i].x, b[j].x, scores[i][j]);
                     s = math_fma(a[i].y, b[j].y, s);
                     s = math_fma(a[i].z, b[j].z, s);
@@ -186,8 +191,8 @@ FUNCTION void attention_scores(const float *left, uint32_t ld_left, uint32_t lef
     }
 }
 
-/* Columns [at, at + 64) of `count` rows of `width` values come to shared memory, rows up to a multiple of 4 and
- * columns beyond as zeros. Before it all threads have met, and after it. */
+/* Columns [at, at + 64) of `count` rows of `width` values come to shared memory, rows up to a multiple of 4
+ * and columns beyond as zeros. Before it all threads have met, and after it. */
 FUNCTION void attention_panel(const float *from, uint32_t ld, uint32_t count, uint32_t at, uint32_t width,
                               struct attention_quad *panel)
 {
@@ -207,8 +212,8 @@ FUNCTION void attention_panel(const float *from, uint32_t ld, uint32_t count, ui
 FUNCTION void attention_put(struct attention_quad *weights, float values[4][4])
 {
     const uint32_t tx = thread() % 16, ty = thread() / 16;
-    UNROLL for (uint32_t i = 0; i < 4; i++)
-        UNROLL for (uint32_t j = 0; j < 4; j++)
+    for (uint32_t i = 0; i < 4; i++)
+        for (uint32_t j = 0; j < 4; j++)
             PUT((float *)weights, 4 * (ty + 16 * i) * ATTENTION_WEIGHT_LD + tx + 16 * j, values[i][j]);
 }
 
@@ -228,11 +233,13 @@ FUNCTION void attention_over_keys(const struct attention_quad *weights, const st
     const uint32_t tx = thread() % 16, ty = thread() / 16;
     for (uint32_t key = 0; key < count; key += 4) {
         struct attention_quad weight[4], value[4];
-        UNROLL for (uint32_t i = 0; i < 4; i++) {
+        UNROLL
+        for (uint32_t i = 0; i < 4; i++) {
             weight[i] = GET(weights, (ty + 16 * i) * ATTENTION_WEIGHT_LD + key / 4);
             value[i] = GET(panel, (key + i) * ATTENTION_PANEL_LD + tx);
         }
-        UNROLL for (uint32_t i = 0; i < 4; i++) {
+        UNROLL
+        for (uint32_t i = 0; i < 4; i++) {
             attention_add(sums[i], weight[i].x, value[0]);
             attention_add(sums[i], weight[i].y, value[1]);
             attention_add(sums[i], weight[i].z, value[2]);
@@ -256,12 +263,21 @@ FUNCTION void attention_over_queries(const struct attention_quad *weights, const
     }
 }
 
+/* The panels that a kernel has; the loop's count is written out so that it is unrolled first of all. */
+FUNCTION void attention_clear(float sums[ATTENTION_PANELS_MAX][4][4], const uint32_t panels)
+{
+    UNROLL
+    for (uint32_t p = 0; p < ATTENTION_PANELS_MAX; p++)
+        for (uint32_t i = 0; i < 4 && p < panels; i++)
+            sums[p][i][0] = sums[p][i][1] = sums[p][i][2] = sums[p][i][3] = 0.0f;
+}
+
 /* The thread's 4 columns of panel `at` of row `row`, scaled, to device memory. */
 FUNCTION void attention_store(float *to, uint64_t row, uint32_t at, uint32_t width, const float sums[4],
                               float factor)
 {
     uint32_t column = at + 4 * (thread() % 16);
-    UNROLL for (uint32_t i = 0; i < 4; i++)
+    for (uint32_t i = 0; i < 4; i++)
         if (column + i < width)
             STORE(to, row + column + i, factor * sums[i]);
 }
@@ -285,16 +301,18 @@ FUNCTION float attention_cap(const struct attention_shape *a, float score)
     return a->cap > 0.0f ? a->cap * math_tanh(score / a->cap) : score;
 }
 
-/* One tile of keys into the running softmax: scores become weights, relative to the greatest score of each row
- * so far; sums are the thread's own part of a row. What was summed before is to be multiplied by factor. */
+/* One tile of keys into the running softmax: scores become weights, relative to the greatest score of each
+ * row so far; sums are the thread's own part of a row. What was summed before is to be multiplied by factor.
+ */
 FUNCTION void attention_softmax(const struct attention_shape *a, uint32_t query, uint32_t queries,
                                 uint32_t key, float scores[4][4], float greatest[4], float sum[4],
                                 float factor[4])
 {
     const uint32_t tx = thread() % 16, ty = thread() / 16;
-    UNROLL for (uint32_t i = 0; i < 4; i++) {
+    UNROLL
+    for (uint32_t i = 0; i < 4; i++) {
         float top = greatest[i];
-        UNROLL for (uint32_t j = 0; j < 4; j++) {
+        for (uint32_t j = 0; j < 4; j++) {
             uint32_t row = ty + 16 * i;
             scores[i][j] = row < queries && attention_sees(a, query + row, key + tx + 16 * j)
                                ? attention_cap(a, scores[i][j])
@@ -307,7 +325,7 @@ FUNCTION void attention_softmax(const struct attention_shape *a, uint32_t query,
         factor[i] = math_exp(greatest[i] - against);
         sum[i] *= factor[i];
         greatest[i] = top;
-        UNROLL for (uint32_t j = 0; j < 4; j++) {
+        for (uint32_t j = 0; j < 4; j++) {
             scores[i][j] = math_exp(scores[i][j] - against);
             sum[i] += scores[i][j];
         }
@@ -325,18 +343,18 @@ FUNCTION void attention_forward(const struct attention_forward_args *args, const
     if (at.count == 0)
         return;
     uint32_t kv = head / (a->heads / a->kv_heads), ldo = a->heads * a->head_dim;
-    const float *q = POINTER(const float, a->q) + (uint64_t)(at.begin + at.first) * a->ldq + head * a->head_dim;
+    const float *q =
+        POINTER(const float, a->q) + (uint64_t)(at.begin + at.first) * a->ldq + head * a->head_dim;
     const float *k = POINTER(const float, a->k) + (uint64_t)at.begin * a->ldk + kv * a->head_dim;
     const float *v = POINTER(const float, a->v) + (uint64_t)at.begin * a->ldk + kv * a->head_dim;
-    float sums[ATTENTION_WIDTH_MAX / ATTENTION_PANEL][4][4];
+    float sums[ATTENTION_PANELS_MAX][4][4];
     float greatest[4], sum[4], factor[4], scores[4][4];
-    UNROLL for (uint32_t i = 0; i < 4; i++) {
+    UNROLL
+    for (uint32_t i = 0; i < 4; i++) {
         greatest[i] = -math_infinity();
         sum[i] = 0.0f;
-        UNROLL for (uint32_t p = 0; p < panels; p++)
-            UNROLL for (uint32_t j = 0; j < 4; j++)
-                sums[p][i][j] = 0.0f;
     }
+    attention_clear(sums, panels);
     uint32_t last = a->offset + at.first + at.count;
     for (uint32_t key = attention_first_key(a, at.first); key < last; key += ATTENTION_ROWS) {
         uint32_t keys = attention_min(last - key, ATTENTION_ROWS);
@@ -344,23 +362,27 @@ FUNCTION void attention_forward(const struct attention_forward_args *args, const
                          scores);
         attention_softmax(a, at.first, at.count, key, scores, greatest, sum, factor);
         attention_put(weights, scores);
-        UNROLL for (uint32_t p = 0; p < panels; p++) {
-            attention_panel(v + (uint64_t)key * a->ldk, a->ldk, keys, p * ATTENTION_PANEL, a->head_dim, tiles);
-            UNROLL for (uint32_t i = 0; i < 4; i++)
-                UNROLL for (uint32_t j = 0; j < 4; j++)
+        UNROLL
+        for (uint32_t p = 0; p < panels; p++) {
+            attention_panel(v + (uint64_t)key * a->ldk, a->ldk, keys, p * ATTENTION_PANEL, a->head_dim,
+                            tiles);
+            for (uint32_t i = 0; i < 4; i++)
+                for (uint32_t j = 0; j < 4; j++)
                     sums[p][i][j] *= factor[i];
             if (ty < at.count && p * ATTENTION_PANEL + 4 * tx < a->head_dim)
                 attention_over_keys(weights, tiles, keys, sums[p]);
         }
     }
-    UNROLL for (uint32_t i = 0; i < 4; i++) {
+    UNROLL
+    for (uint32_t i = 0; i < 4; i++) {
         for (uint32_t mask = 8; mask > 0; mask /= 2)
             sum[i] += shuffle_xor(sum[i], mask);
         uint32_t row = ty + 16 * i;
         if (row >= at.count)
             continue;
         uint64_t token = (uint64_t)at.begin + at.first + row;
-        UNROLL for (uint32_t p = 0; p < panels; p++)
+        UNROLL
+        for (uint32_t p = 0; p < panels; p++)
             attention_store(POINTER(float, args->out), token * ldo + (uint64_t)head * a->head_dim,
                             p * ATTENTION_PANEL, a->head_dim, sums[p][i], 1.0f / sum[i]);
         if (tx == 0 && args->lse != 0)
@@ -398,15 +420,16 @@ KERNEL(attention_delta, 256)
 
 /* What a tile pair of backward works on. */
 struct attention_pair {
-    uint32_t token; /* of the first query */
+    uint32_t token;                     /* of the first query */
     uint32_t query, queries, key, keys; /* from the row's beginning, how many */
     uint32_t head;
     const float *q, *k, *v, *dout; /* of the first query or key, and of the head */
 };
 
 /* The weights of a pair, as forward had them, and the gradient of the scores before scale and cap. */
-FUNCTION void attention_gradients(const struct attention_backward_args *args, const struct attention_pair *pair,
-                                  struct attention_quad *tiles, float weight[4][4], float slope[4][4])
+FUNCTION void attention_gradients(const struct attention_backward_args *args,
+                                  const struct attention_pair *pair, struct attention_quad *tiles,
+                                  float weight[4][4], float slope[4][4])
 {
     const struct attention_shape *a = &args->shape;
     const uint32_t tx = thread() % 16, ty = thread() / 16;
@@ -414,14 +437,15 @@ FUNCTION void attention_gradients(const struct attention_backward_args *args, co
     attention_scores(pair->q, a->ldq, pair->queries, pair->k, a->ldk, pair->keys, a->head_dim, tiles, weight);
     attention_scores(pair->dout, a->heads * a->head_dim, pair->queries, pair->v, a->ldk, pair->keys,
                      a->head_dim, tiles, slope);
-    UNROLL for (uint32_t i = 0; i < 4; i++) {
+    UNROLL
+    for (uint32_t i = 0; i < 4; i++) {
         uint32_t row = ty + 16 * i;
         float against = 0.0f, mean = 0.0f;
         if (row < pair->queries) {
             against = LOAD(lse, (uint64_t)(pair->token + row) * a->heads + pair->head);
             mean = LOAD(delta, (uint64_t)(pair->token + row) * a->heads + pair->head);
         }
-        UNROLL for (uint32_t j = 0; j < 4; j++) {
+        for (uint32_t j = 0; j < 4; j++) {
             if (row < pair->queries && attention_sees(a, pair->query + row, pair->key + tx + 16 * j)) {
                 float score = attention_cap(a, weight[i][j]), bent = a->cap > 0.0f ? score / a->cap : 0.0f;
                 weight[i][j] = math_exp(score - against);
@@ -452,11 +476,8 @@ FUNCTION void attention_queries(const struct attention_backward_args *args, cons
     pair.queries = at.count;
     pair.q = POINTER(const float, a->q) + (uint64_t)pair.token * a->ldq + pair.head * a->head_dim;
     pair.dout = POINTER(const float, args->dout) + (uint64_t)pair.token * ldo + pair.head * a->head_dim;
-    float sums[ATTENTION_WIDTH_MAX / ATTENTION_PANEL][4][4], weight[4][4], slope[4][4];
-    UNROLL for (uint32_t p = 0; p < panels; p++)
-        UNROLL for (uint32_t i = 0; i < 4; i++)
-            UNROLL for (uint32_t j = 0; j < 4; j++)
-                sums[p][i][j] = 0.0f;
+    float sums[ATTENTION_PANELS_MAX][4][4], weight[4][4], slope[4][4];
+    attention_clear(sums, panels);
     uint32_t last = at.first + at.count;
     for (pair.key = attention_first_key(a, at.first); pair.key < last; pair.key += ATTENTION_ROWS) {
         pair.keys = attention_min(last - pair.key, ATTENTION_ROWS);
@@ -464,14 +485,16 @@ FUNCTION void attention_queries(const struct attention_backward_args *args, cons
         pair.v = POINTER(const float, a->v) + row_at + (uint64_t)pair.key * a->ldk;
         attention_gradients(args, &pair, tiles, weight, slope);
         attention_put(weights, slope);
-        UNROLL for (uint32_t p = 0; p < panels; p++) {
+        UNROLL
+        for (uint32_t p = 0; p < panels; p++) {
             attention_panel(pair.k, a->ldk, pair.keys, p * ATTENTION_PANEL, a->head_dim, tiles);
             if (ty < at.count && p * ATTENTION_PANEL + 4 * tx < a->head_dim)
                 attention_over_keys(weights, tiles, pair.keys, sums[p]);
         }
     }
-    UNROLL for (uint32_t p = 0; p < panels; p++)
-        UNROLL for (uint32_t i = 0; i < 4; i++)
+    UNROLL
+    for (uint32_t p = 0; p < panels; p++)
+        for (uint32_t i = 0; i < 4; i++)
             if (ty + 16 * i < at.count)
                 attention_store(POINTER(float, args->dq),
                                 (uint64_t)(pair.token + ty + 16 * i) * a->ldq + pair.head * a->head_dim,
@@ -497,11 +520,12 @@ KERNEL(attention_queries_256, 256)
 FUNCTION void attention_keys_add(const struct attention_pair *pair, const float *rows, uint32_t ld,
                                  uint32_t width, float values[4][4], struct attention_quad *weights,
                                  struct attention_quad *tiles, const uint32_t panels,
-                                 float sums[ATTENTION_WIDTH_MAX / ATTENTION_PANEL][4][4])
+                                 float sums[ATTENTION_PANELS_MAX][4][4])
 {
     const uint32_t tx = thread() % 16, ty = thread() / 16;
     attention_put(weights, values);
-    UNROLL for (uint32_t p = 0; p < panels; p++) {
+    UNROLL
+    for (uint32_t p = 0; p < panels; p++) {
         attention_panel(rows, ld, pair->queries, p * ATTENTION_PANEL, width, tiles);
         if (4 * ty < pair->keys && p * ATTENTION_PANEL + 4 * tx < width)
             attention_over_queries(weights, tiles, pair->queries, sums[p]);
@@ -525,29 +549,31 @@ FUNCTION void attention_keys(const struct attention_backward_args *args, const u
     pair.keys = at.count;
     pair.k = POINTER(const float, a->k) + key_at;
     pair.v = POINTER(const float, a->v) + key_at;
-    float dk[ATTENTION_WIDTH_MAX / ATTENTION_PANEL][4][4], dv[ATTENTION_WIDTH_MAX / ATTENTION_PANEL][4][4];
+    float dk[ATTENTION_PANELS_MAX][4][4], dv[ATTENTION_PANELS_MAX][4][4];
     float weight[4][4], slope[4][4];
-    UNROLL for (uint32_t p = 0; p < panels; p++)
-        UNROLL for (uint32_t i = 0; i < 4; i++)
-            UNROLL for (uint32_t j = 0; j < 4; j++)
-                dk[p][i][j] = dv[p][i][j] = 0.0f;
+    attention_clear(dk, panels);
+    attention_clear(dv, panels);
     for (pair.head = kv * group; pair.head < (kv + 1) * group; pair.head++)
         for (pair.query = at.first; pair.query < at.length && attention_first_key(a, pair.query) <= at.first;
              pair.query += ATTENTION_ROWS) {
             pair.token = at.begin + pair.query;
             pair.queries = attention_min(at.length - pair.query, ATTENTION_ROWS);
             pair.q = POINTER(const float, a->q) + (uint64_t)pair.token * a->ldq + pair.head * a->head_dim;
-            pair.dout = POINTER(const float, args->dout) + (uint64_t)pair.token * ldo + pair.head * a->head_dim;
+            pair.dout =
+                POINTER(const float, args->dout) + (uint64_t)pair.token * ldo + pair.head * a->head_dim;
             attention_gradients(args, &pair, tiles, weight, slope);
             attention_keys_add(&pair, pair.dout, ldo, a->head_dim, weight, weights, tiles, panels, dv);
             attention_keys_add(&pair, pair.q, a->ldq, a->head_dim, slope, weights, tiles, panels, dk);
         }
-    UNROLL for (uint32_t p = 0; p < panels; p++)
-        UNROLL for (uint32_t i = 0; i < 4; i++)
+    UNROLL
+    for (uint32_t p = 0; p < panels; p++)
+        for (uint32_t i = 0; i < 4; i++)
             if (4 * ty + i < at.count) {
                 uint64_t row = key_at + (uint64_t)(4 * ty + i) * a->ldk;
-                attention_store(POINTER(float, args->dk), row, p * ATTENTION_PANEL, a->head_dim, dk[p][i], 1.0f);
-                attention_store(POINTER(float, args->dv), row, p * ATTENTION_PANEL, a->head_dim, dv[p][i], 1.0f);
+                attention_store(POINTER(float, args->dk), row, p * ATTENTION_PANEL, a->head_dim, dk[p][i],
+                                1.0f);
+                attention_store(POINTER(float, args->dv), row, p * ATTENTION_PANEL, a->head_dim, dv[p][i],
+                                1.0f);
             }
 }
 

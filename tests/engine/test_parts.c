@@ -1,0 +1,424 @@
+/* Parts of layers: heads, columns of the FFN and ranges of experts, each on a member of a group, sum to what
+ * whole layers give; so do the gradients of what all keep alike.
+ */
+#include "engine/seeded.h"
+
+static const char *tested = "cpu"; /* every test runs on both devices */
+
+enum { MEMBERS_MAX = 3, HIDDEN_MAX = 64 };
+
+/* Widths that NF4's blocks of 64 can be cut at; biases everywhere. */
+static const struct model_config dense = {
+    .arch = MODEL_QWEN2,
+    .hidden = 64,
+    .layers = 2,
+    .heads = 8,
+    .kv_heads = 4,
+    .head_dim = 32,
+    .ffn = 320,
+    .vocab = 101,
+    .max_positions = 256,
+    .norm_eps = 1e-5,
+    .rope = {.theta = 10000, .kind = ROPE_DEFAULT, .factor = 1},
+    .qkv_bias = true,
+    .o_bias = true,
+    .mlp_bias = true,
+    .qk_norm = 1,
+};
+
+struct method {
+    const char *name;
+    bool full, double_quant;
+    enum layer_base base;
+};
+static const struct method methods[] = {
+    {.name = "full", .full = true},
+    {.name = "lora on bf16", .base = LAYER_BASE_BF16},
+    {.name = "lora on nf4", .base = LAYER_BASE_NF4},
+    {.name = "lora on nf4 doubly quantised", .base = LAYER_BASE_NF4, .double_quant = true},
+};
+enum { METHODS = sizeof methods / sizeof methods[0] };
+
+static struct stage_options options_of(const struct model_config *config, const struct method *method)
+{
+    return (struct stage_options){
+        .config = config,
+        .block_begin = 1,
+        .block_end = config->layers + 1,
+        .mode = STAGE_TRAIN,
+        .lora = {.rank = method->full ? 0 : 5, .alpha = 8, .targets = LORA_ALL},
+        .full = method->full,
+        .base = method->base,
+        .double_quant = method->double_quant,
+        .seed = 3,
+        .micro_batches_in_flight = 1,
+        .tokens_max = SEEDED_TOKENS,
+    };
+}
+
+/* A group: the whole layers, and their parts. */
+struct group {
+    const struct model_config *config;
+    struct device *device;
+    struct stage *whole, *members[MEMBERS_MAX];
+    uint32_t count;
+    struct micro_batch batch;
+    struct buffer *in, *out; /* boundary tensors */
+};
+
+enum { VALUES = SEEDED_TOKENS * HIDDEN_MAX };
+
+static struct stage *stage_make(struct device *device, const struct stage_options *o)
+{
+    struct err err;
+    struct stage *stage;
+    struct stage_memory predicted;
+    struct mem_account before, after;
+    struct weight_source source = seeded_source(o->config);
+    device_memory(device, &before);
+    check(stage_memory_predict(o, &predicted, &err));
+    check(stage_create_from(device, &source, o, &stage, &err));
+    device_memory(device, &after);
+    for (int p = 0; p < MEM_PURPOSES; p++)
+        assert_int_equal(after.held[p] - before.held[p], predicted.bytes[p]);
+    return stage;
+}
+
+/* `count` members' ranges of `all` in units. */
+static void cuts_draw(struct rand_stream *stream, uint32_t all, uint32_t unit, uint32_t count, uint32_t *cuts)
+{
+    cuts[0] = 0;
+    cuts[count] = all;
+    for (uint32_t i = 1; i < count; i++) { /* each has one unit at least */
+        uint32_t room = (all - cuts[i - 1]) / unit - (count - i);
+        cuts[i] = cuts[i - 1] + unit * (1 + rand_stream_below(stream, room));
+    }
+}
+
+/* The same random values of every B, which begin as zeros, in whole and parts. */
+static void adapters_fill(struct group *g)
+{
+    struct err err;
+    struct rand_stream stream;
+    rand_stream_init(&stream, 31, 0);
+    for (uint32_t i = 0; i < stage_parameter_count(g->whole); i++) {
+        struct parameter p = stage_parameter_at(g->whole, i);
+        if (strstr(p.name, "lora_B") == NULL)
+            continue;
+        float *all = malloc(4ull * p.rows * p.columns), *own = malloc(4ull * p.rows * p.columns);
+        for (uint32_t v = 0; v < p.rows * p.columns; v++)
+            all[v] = (float)(0.2 * rand_stream_normal(&stream));
+        check(stage_state_write(g->whole, i, STATE_VALUE, all, &err));
+        for (uint32_t m = 0; m < g->count; m++) {
+            uint32_t at;
+            if (stage_parameter_find(g->members[m], p.name, &at, &err) != 0)
+                continue; /* another's expert */
+            struct parameter q = stage_parameter_at(g->members[m], at);
+            for (uint32_t row = 0; row < q.rows; row++)
+                memcpy(own + row * q.columns, all + (q.row_begin + row) * p.columns + q.column_begin,
+                       4ull * q.columns);
+            check(stage_state_write(g->members[m], at, STATE_VALUE, own, &err));
+        }
+        free(all);
+        free(own);
+    }
+}
+
+static void group_init(struct group *g, const struct model_config *config, const struct method *method,
+                       struct rand_stream *stream)
+{
+    struct err err;
+    struct stage_options o = options_of(config, method);
+    uint32_t heads[MEMBERS_MAX + 1], columns[MEMBERS_MAX + 1], experts[MEMBERS_MAX + 1];
+    *g = (struct group){.config = config, .count = 2 + rand_stream_below(stream, MEMBERS_MAX - 1)};
+    g->device = device_make(tested, 1);
+    if (g->count > config->kv_heads)
+        g->count = config->kv_heads;
+    g->whole = stage_make(g->device, &o);
+    cuts_draw(stream, config->kv_heads, 1, g->count, heads);
+    if (config->experts > 0)
+        cuts_draw(stream, config->experts, 1, g->count, experts);
+    else
+        cuts_draw(stream, config->ffn, 64, g->count, columns);
+    for (uint32_t m = 0; m < g->count; m++) {
+        o.part =
+            (struct layer_part){.kv_head_begin = heads[m], .kv_head_end = heads[m + 1], .follows = m > 0};
+        if (config->experts > 0) {
+            o.part.expert_begin = experts[m];
+            o.part.expert_end = experts[m + 1];
+        } else {
+            o.part.column_begin = columns[m];
+            o.part.column_end = columns[m + 1];
+        }
+        g->members[m] = stage_make(g->device, &o);
+    }
+    check(buffer_create(g->device, 4 * VALUES, MEM_BUFFERS, "in", &g->in, &err));
+    check(buffer_create(g->device, 4 * VALUES, MEM_BUFFERS, "out", &g->out, &err));
+    seeded_batch(&g->batch, 0, SEEDED_ROWS, 0);
+    adapters_fill(g);
+}
+
+static void group_fini(struct group *g)
+{
+    for (uint32_t m = 0; m < g->count; m++)
+        stage_destroy(g->members[m]);
+    stage_destroy(g->whole);
+    buffer_destroy(g->in);
+    buffer_destroy(g->out);
+    device_close(g->device);
+}
+
+static uint64_t boundary_values(const struct group *g)
+{
+    return (uint64_t)SEEDED_TOKENS * g->config->hidden;
+}
+
+static void noise(float *values, uint64_t count, uint64_t seed)
+{
+    struct rand_stream stream;
+    rand_stream_init(&stream, seed, 0);
+    for (uint64_t i = 0; i < count; i++)
+        values[i] = (float)rand_stream_normal(&stream);
+}
+
+static void put(struct group *g, const float *values)
+{
+    struct err err;
+    check(buffer_write(g->in, 0, values, 4 * boundary_values(g), &err));
+    check(device_sync(g->device, &err));
+}
+
+static void get(struct group *g, float *values)
+{
+    struct err err;
+    check(buffer_read(g->out, 0, values, 4 * boundary_values(g), &err));
+    check(device_sync(g->device, &err));
+}
+
+/* Half a block on all stages given, values becoming the sum of what they leave. */
+static void half_run(struct group *g, struct stage **stages, uint32_t count, struct saved **saved,
+                     uint32_t block, enum stage_half half, bool back, float *values)
+{
+    struct err err;
+    float sum[VALUES] = {0}, part[VALUES];
+    put(g, values);
+    for (uint32_t m = 0; m < count; m++) {
+        if (back)
+            check(stage_half_backward(stages[m], &g->batch, saved[m], block, half, g->in, g->out, &err));
+        else
+            check(stage_half_forward(stages[m], &g->batch, block, half, g->in, g->out, &saved[m], &err));
+        get(g, part);
+        for (uint64_t i = 0; i < boundary_values(g); i++)
+            sum[i] += part[i];
+    }
+    memcpy(values, sum, 4 * boundary_values(g));
+}
+
+/* Forward and backward of all layers in halves: x becomes the output, d the gradient of the input. */
+static void halves_run(struct group *g, struct stage **stages, uint32_t count, float *x, float *d)
+{
+    struct err err;
+    struct saved *saved[MEMBERS_MAX] = {NULL};
+    for (uint32_t m = 0; m < count; m++)
+        check(stage_step_begin(stages[m], &err));
+    for (uint32_t b = 1; b <= g->config->layers; b++) {
+        half_run(g, stages, count, saved, b, STAGE_HALF_ATTENTION, false, x);
+        half_run(g, stages, count, saved, b, STAGE_HALF_FFN, false, x);
+    }
+    for (uint32_t b = g->config->layers; b > 0; b--) {
+        half_run(g, stages, count, saved, b, STAGE_HALF_FFN, true, d);
+        half_run(g, stages, count, saved, b, STAGE_HALF_ATTENTION, true, d);
+    }
+}
+
+static void whole_run(struct group *g, float *x, float *d)
+{
+    struct err err;
+    struct saved *saved;
+    check(stage_step_begin(g->whole, &err));
+    put(g, x);
+    check(stage_forward(g->whole, &g->batch, g->in, g->out, &saved, &err));
+    get(g, x);
+    put(g, d);
+    check(stage_backward(g->whole, &g->batch, saved, g->in, g->out, 1, &err));
+    get(g, d);
+}
+
+/* A parameter's gradient from the members': parts in their places, added where they lie on one another. */
+static void gradient_gather(struct group *g, const struct parameter *p, float *sum)
+{
+    struct err err;
+    uint32_t seen = 0;
+    memset(sum, 0, 4ull * p->rows * p->columns);
+    for (uint32_t m = 0; m < g->count; m++) {
+        uint32_t at;
+        if (stage_parameter_find(g->members[m], p->name, &at, &err) != 0)
+            continue;
+        struct parameter q = stage_parameter_at(g->members[m], at);
+        float *own = malloc(4ull * q.rows * q.columns);
+        assert_int_equal(q.whole_rows, p->rows);
+        assert_int_equal(q.whole_columns, p->columns);
+        check(stage_state_read(g->members[m], at, STATE_GRADIENT, own, &err));
+        for (uint32_t row = 0; row < q.rows; row++)
+            for (uint32_t column = 0; column < q.columns; column++)
+                sum[(q.row_begin + row) * p->columns + q.column_begin + column] +=
+                    own[row * q.columns + column];
+        seen++;
+        free(own);
+    }
+    assert_true(seen > 0);
+}
+
+static void close_to(const float *got, const float *want, uint64_t count, const char *method,
+                     const char *what)
+{
+    double distance = tensor_distance(got, want, count, 1);
+    if (!(distance <= 1e-6))
+        fail_msg("%s: %s is off by %.2e relative", method, what, distance);
+}
+
+static void parts_sum_to_the_whole(const struct model_config *config, const struct method *method,
+                                   struct rand_stream *stream)
+{
+    struct err err;
+    struct group g;
+    float x[VALUES], d[VALUES], out[VALUES], dx[VALUES];
+    group_init(&g, config, method, stream);
+    uint64_t count = boundary_values(&g);
+    noise(x, count, 1);
+    noise(d, count, 2);
+    memcpy(out, x, 4 * count);
+    memcpy(dx, d, 4 * count);
+    whole_run(&g, out, dx);
+    halves_run(&g, g.members, g.count, x, d);
+    close_to(x, out, count, method->name, "the output");
+    close_to(d, dx, count, method->name, "the gradient of the input");
+    for (uint32_t i = 0; i < stage_parameter_count(g.whole); i++) {
+        struct parameter p = stage_parameter_at(g.whole, i);
+        uint64_t values = (uint64_t)p.rows * p.columns;
+        float *want = malloc(4 * values), *got = malloc(4 * values);
+        check(stage_state_read(g.whole, i, STATE_GRADIENT, want, &err));
+        gradient_gather(&g, &p, got);
+        close_to(got, want, values, method->name, p.name);
+        free(want);
+        free(got);
+    }
+    group_fini(&g);
+}
+
+static void heads_columns_and_experts_sum_to_the_whole(void **state)
+{
+    (void)state;
+    struct rand_stream stream;
+    rand_stream_init(&stream, 41, 0);
+    for (int m = 0; m < METHODS; m++) {
+        struct model_config experts = seeded_experts;
+        experts.head_dim = 32; /* NF4 can be cut between heads */
+        parts_sum_to_the_whole(&dense, &methods[m], &stream);
+        parts_sum_to_the_whole(&experts, &methods[m], &stream);
+    }
+}
+
+static void whole_layers_in_halves_give_the_same_bits(void **state)
+{
+    (void)state;
+    struct err err;
+    struct rand_stream stream;
+    rand_stream_init(&stream, 42, 0);
+    for (int m = 0; m < METHODS; m++) {
+        struct group g;
+        float x[VALUES], d[VALUES], out[VALUES], dx[VALUES];
+        group_init(&g, &dense, &methods[m], &stream);
+        uint64_t count = boundary_values(&g);
+        noise(x, count, 1);
+        noise(d, count, 2);
+        memcpy(out, x, 4 * count);
+        memcpy(dx, d, 4 * count);
+        whole_run(&g, out, dx);
+        double whole, halves;
+        check(stage_grad_square_sum(g.whole, &whole, &err));
+        halves_run(&g, &g.whole, 1, x, d);
+        check(stage_grad_square_sum(g.whole, &halves, &err));
+        assert_memory_equal(x, out, 4 * count);
+        assert_memory_equal(d, dx, 4 * count);
+        assert_memory_equal(&whole, &halves, sizeof whole);
+        group_fini(&g);
+    }
+}
+
+static void refused(struct stage_options o, enum err_code code, const char *words)
+{
+    struct err err;
+    struct stage_memory memory;
+    assert_int_equal(stage_memory_predict(&o, &memory, &err), -1);
+    assert_int_equal(err.code, code);
+    if (strstr(err.text, words) == NULL)
+        fail_msg("'%s' does not say '%s'", err.text, words);
+}
+
+static void what_cannot_be_cut_is_refused_by_name(void **state)
+{
+    (void)state;
+    struct stage_options o = options_of(&dense, &methods[2]);
+    struct model_config config = dense;
+    o.part = (struct layer_part){.column_begin = 32, .column_end = 96};
+    refused(o, ERR_UNSUPPORTED, "model.layers.0.mlp.down_proj.weight");
+    o.part = (struct layer_part){.kv_head_begin = 3, .kv_head_end = 5};
+    refused(o, ERR_INVALID, "heads of keys 3..5 of 4");
+    o.part = (struct layer_part){.expert_begin = 0, .expert_end = 1};
+    refused(o, ERR_INVALID, "experts 0..1 of 0");
+    o.part = (struct layer_part){.kv_head_end = 1};
+    o.lora.dropout = 0.1;
+    refused(o, ERR_UNSUPPORTED, "with dropout");
+    o.lora.dropout = 0;
+    o.split = true;
+    refused(o, ERR_UNSUPPORTED, "split");
+    o.split = false;
+    o.block_begin = 0;
+    refused(o, ERR_UNSUPPORTED, "the embedding or the head");
+    o.block_begin = 1;
+    o.config = &config;
+    config.qk_norm = 2;
+    refused(o, ERR_UNSUPPORTED, "all heads together");
+    config.qk_norm = 1;
+    config.post_norms = true;
+    refused(o, ERR_UNSUPPORTED, "outputs are normed");
+}
+
+static void halves_that_are_another_s_are_refused_by_name(void **state)
+{
+    (void)state;
+    struct err err;
+    struct device *device = device_make(tested, 1);
+    struct stage_options o = options_of(&dense, &methods[0]);
+    struct micro_batch mb;
+    struct saved *saved = NULL;
+    struct buffer *in;
+    o.part = (struct layer_part){.kv_head_begin = 1, .kv_head_end = 2, .follows = true};
+    struct stage *stage = stage_make(device, &o);
+    check(buffer_create(device, 4 * VALUES, MEM_BUFFERS, "in", &in, &err));
+    check(buffer_zero(in, 0, 4 * VALUES, &err));
+    seeded_batch(&mb, 0, SEEDED_ROWS, 0);
+    assert_int_equal(stage_half_forward(stage, &mb, 1, STAGE_HALF_FFN, in, in, &saved, &err), -1);
+    assert_non_null(strstr(err.text, "its FFN is whole on the first member"));
+    assert_int_equal(stage_half_forward(stage, &mb, 3, STAGE_HALF_FFN, in, in, &saved, &err), -1);
+    assert_non_null(strstr(err.text, "half of block 3"));
+    assert_int_equal(stage_forward(stage, &mb, in, in, &saved, &err), -1);
+    assert_non_null(strstr(err.text, "are run in halves"));
+    stage_destroy(stage);
+    buffer_destroy(in);
+    device_close(device);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(heads_columns_and_experts_sum_to_the_whole),
+        cmocka_unit_test(whole_layers_in_halves_give_the_same_bits),
+        cmocka_unit_test(what_cannot_be_cut_is_refused_by_name),
+        cmocka_unit_test(halves_that_are_another_s_are_refused_by_name),
+    };
+    int failed = cmocka_run_group_tests_name("cpu", tests, NULL, NULL);
+    tested = "checked";
+    return failed + cmocka_run_group_tests_name("checked", tests, NULL, NULL);
+}
