@@ -60,8 +60,8 @@ struct gpu_op {
     bool (*fits)(const struct gpu *gpu, const struct op *op);
     int (*run)(struct gpu_call *call, const struct op *op);
 };
-extern const struct gpu_op gpu_flat_ops[], gpu_rows_ops[], gpu_tables_ops[], gpu_random_ops[],
-    gpu_loss_ops[], gpu_optimizer_ops[], gpu_unpack_ops[], gpu_product_ops[], gpu_experts_ops[],
+extern const struct gpu_op gpu_flat_ops[], gpu_rows_ops[], gpu_tables_ops[], gpu_random_ops[], gpu_loss_ops[],
+    gpu_optimizer_ops[], gpu_unpack_ops[], gpu_product_ops[], gpu_experts_ops[],
     gpu_attention_ops[]; /* each ends with run NULL */
 
 /* op_supports of a GPU. Pure. */

@@ -30,8 +30,8 @@ static int run_rmsnorm(struct gpu_call *call, const struct op *op)
                                 .by_block = o->width > WARP_WIDTH_MAX,
                                 .eps = o->eps,
                                 .offset = o->offset};
-    args.wide = gpu_fours(args.x, 4, o->ldx) && gpu_fours(args.y, 4, o->ldy) &&
-                gpu_fours(args.weight, 4, o->width);
+    args.wide =
+        gpu_fours(args.x, 4, o->ldx) && gpu_fours(args.y, 4, o->ldy) && gpu_fours(args.weight, 4, o->width);
     return gpu_launch(call, KERNEL_rmsnorm, vector_blocks(args.count, args.by_block), 1, 1, &args,
                       sizeof args);
 }
@@ -67,9 +67,8 @@ static int run_column_sum(struct gpu_call *call, const struct op *op)
 {
     const struct op_column_sum *o = &op->column_sum;
     return sum_columns(
-        call,
-        (struct column_sums_args){.x = gpu_at(&o->x), .rows = o->rows, .vectors = 1, .ldx = o->ldx}, o->width,
-        gpu_at(&o->y));
+        call, (struct column_sums_args){.x = gpu_at(&o->x), .rows = o->rows, .vectors = 1, .ldx = o->ldx},
+        o->width, gpu_at(&o->y));
 }
 
 /* The gradient of the weight, of as many rows at a time as inverse norms are held. */
@@ -90,8 +89,8 @@ static int norm_weight_gradient(struct gpu_call *call, const struct op_rmsnorm_b
                                         .vectors = o->vectors,
                                         .ldx = o->ldx,
                                         .lddy = o->lddy};
-        if (gpu_launch(call, KERNEL_rmsnorm_backward, vector_blocks(args.count, args.by_block), 1,
-                       1, &args, sizeof args) != 0 ||
+        if (gpu_launch(call, KERNEL_rmsnorm_backward, vector_blocks(args.count, args.by_block), 1, 1, &args,
+                       sizeof args) != 0 ||
             sum_columns(call, sums, o->width, gpu_at(&o->dweight)) != 0)
             return -1;
     }
@@ -128,8 +127,8 @@ static int run_rmsnorm_backward(struct gpu_call *call, const struct op *op)
         return -1;
     if (args.dx == 0)
         return 0;
-    return gpu_launch(call, KERNEL_rmsnorm_backward, vector_blocks(args.count, args.by_block), 1,
-                      1, &args, sizeof args);
+    return gpu_launch(call, KERNEL_rmsnorm_backward, vector_blocks(args.count, args.by_block), 1, 1, &args,
+                      sizeof args);
 }
 
 static bool rope_fits(const struct gpu *gpu, const struct op *op)

@@ -184,21 +184,36 @@ static struct device *emulated(const char *isa)
 {
     struct device *device;
     struct err err;
-    check(device_open(&(struct device_options){.kind = "emulated",
-                                               .name = "emulated",
-                                               .isa = isa,
-                                               .memory_limit_bytes = 64 << 20},
-                      &device, &err));
+    check(device_open(
+        &(struct device_options){
+            .kind = "emulated", .name = "emulated", .isa = isa, .memory_limit_bytes = 64 << 20},
+        &device, &err));
     return device;
 }
 
 static void aligned_shapes_are_right_and_give_the_bits_of_others(void **state)
 {
-    const char *const names[] = {
-        "add",           "copy",        "bias",         "softcap",    "column_sum", "embed",
-        "embed_backward", "gather_rows", "scatter_rows", "rmsnorm",    "rope",       "rmsnorm_backward",
-        "glu",           "glu_backward", "dropout",      "embed_noise", "cast",       "dropout_backward",
-        "cross_entropy", "square_sum",  "adamw"};
+    const char *const names[] = {"add",
+                                 "copy",
+                                 "bias",
+                                 "softcap",
+                                 "column_sum",
+                                 "embed",
+                                 "embed_backward",
+                                 "gather_rows",
+                                 "scatter_rows",
+                                 "rmsnorm",
+                                 "rope",
+                                 "rmsnorm_backward",
+                                 "glu",
+                                 "glu_backward",
+                                 "dropout",
+                                 "embed_noise",
+                                 "cast",
+                                 "dropout_backward",
+                                 "cross_entropy",
+                                 "square_sum",
+                                 "adamw"};
     (void)state;
     for (int w = 0; w < 2; w++) {
         struct device *device = emulated(warps[w]);

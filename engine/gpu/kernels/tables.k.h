@@ -104,8 +104,8 @@ KERNEL(embed_backward, 256)
         uint32_t n = args.hidden - column < 4 ? args.hidden - column : 4;
         struct four sum = four_load(row, column, n, args.wide);
         for (uint32_t t = first; t != EMBED_CHAIN_END; t = LOAD(chain, 2 * (uint64_t)t)) {
-            struct four d = four_load(POINTER(const float, args.dout), (uint64_t)t * args.hidden + column, n,
-                                      args.wide);
+            struct four d =
+                four_load(POINTER(const float, args.dout), (uint64_t)t * args.hidden + column, n, args.wide);
             for (uint32_t j = 0; j < 4; j++)
                 sum.v[j] = math_fma(args.scale, d.v[j], sum.v[j]);
         }
@@ -120,8 +120,8 @@ KERNEL(gather_rows, 256)
         return;
     uint32_t from = LOAD(POINTER(const uint32_t, args.index), at.row);
     assert_device(from < args.x_rows);
-    struct four a = four_load(POINTER(const float, args.x), (uint64_t)from * args.width + at.column, at.n,
-                              args.wide);
+    struct four a =
+        four_load(POINTER(const float, args.x), (uint64_t)from * args.width + at.column, at.n, args.wide);
     four_store(POINTER(float, args.y), at.row * args.width + at.column, at.n, args.wide, a);
 }
 
@@ -132,8 +132,7 @@ KERNEL(scatter_rows, 256)
         return;
     uint32_t to = LOAD(POINTER(const uint32_t, args.index), at.row);
     assert_device(to < args.y_rows);
-    struct four a =
-        four_load(POINTER(const float, args.x), at.row * args.width + at.column, at.n, args.wide);
+    struct four a = four_load(POINTER(const float, args.x), at.row * args.width + at.column, at.n, args.wide);
     for (uint32_t j = 0; j < 4; j++)
         a.v[j] *= args.scale;
     four_store(POINTER(float, args.y), (uint64_t)to * args.width + at.column, at.n, args.wide, a);

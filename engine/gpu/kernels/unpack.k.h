@@ -78,8 +78,7 @@ FUNCTION float nf4_absmax(uint64_t absmax, uint64_t scales, uint32_t nested, uin
 
 /* Values i…i + n of codes, i a multiple of 4, n ≤ 4; 0 beyond. table: the 16 of nf4_value, in shared memory.
  */
-FUNCTION struct four unpack_nf4_four(const uint8_t *codes, float *table, float absmax, uint64_t i,
-                                     uint32_t n)
+FUNCTION struct four unpack_nf4_four(const uint8_t *codes, float *table, float absmax, uint64_t i, uint32_t n)
 {
     struct four x;
     for (uint32_t j = 0; j < 4; j += 2) {
