@@ -65,29 +65,6 @@ uint32_t dtype_bytes(enum dtype dtype)
     return 4;
 }
 
-static const enum tensor_type pack_types[PACK_KINDS] = {
-    [PACK_F32] = TENSOR_F32,   [PACK_BF16] = TENSOR_BF16, [PACK_F16] = TENSOR_F16,
-    [PACK_Q4_0] = TENSOR_Q4_0, [PACK_Q4_1] = TENSOR_Q4_1, [PACK_Q8_0] = TENSOR_Q8_0,
-    [PACK_Q4_K] = TENSOR_Q4_K, [PACK_Q5_K] = TENSOR_Q5_K, [PACK_Q6_K] = TENSOR_Q6_K,
-};
-
-enum tensor_type pack_type(enum pack_kind pack)
-{
-    return pack_types[pack];
-}
-
-uint32_t pack_block(enum pack_kind pack)
-{
-    return pack == PACK_NF4 || pack == PACK_NF4_DOUBLE ? NF4_BLOCK : tensor_type_block(pack_types[pack]);
-}
-
-uint64_t pack_bytes(enum pack_kind pack, uint64_t count)
-{
-    if (pack == PACK_NF4 || pack == PACK_NF4_DOUBLE)
-        return nf4_code_bytes(count);
-    return count / pack_block(pack) * tensor_type_block_bytes(pack_types[pack]);
-}
-
 struct uses {
     struct operand_use *list;
     uint32_t count;
@@ -135,12 +112,32 @@ static void use_flat(struct uses *uses, uint32_t dtypes, const char *name, struc
     use_as(uses, dtypes, name, operand, access, 1, count, count);
 }
 
+/* `total` values of weights as they are kept. */
+static void use_packed(struct uses *uses, const char *name, enum pack_kind pack, struct operand operand,
+                       struct operand absmax, struct operand scales, uint64_t total)
+{
+    if (pack <= PACK_F16) {
+        uint32_t as = pack == PACK_F32 ? DTYPE_F32 : pack == PACK_BF16 ? DTYPE_BF16 : DTYPE_F16;
+        use_flat(uses, 1u << as, name, operand, OPERAND_READ, total);
+    } else {
+        use_flat(uses, AS_U8, name, operand, OPERAND_READ, pack_bytes(pack, total));
+    }
+    if (pack == PACK_NF4 || pack == PACK_NF4_DOUBLE)
+        use_flat(uses, pack == PACK_NF4 ? AS_F32 : AS_U8, "absmax", absmax, OPERAND_READ, nf4_blocks(total));
+    if (pack == PACK_NF4_DOUBLE)
+        use_flat(uses, AS_F32, "scales", scales, OPERAND_READ, nf4_scales(total));
+}
+
 static void gemm_operands(const struct op_gemm *op, struct uses *uses)
 {
+    uint64_t rows = op->transpose_b ? op->n : op->k, width = op->transpose_b ? op->k : op->n;
     use(uses, "a", op->a, OPERAND_READ, op->transpose_a ? op->k : op->m, op->transpose_a ? op->m : op->k,
         op->lda);
-    use(uses, "b", op->b, OPERAND_READ, op->transpose_b ? op->n : op->k, op->transpose_b ? op->k : op->n,
-        op->ldb);
+    if (op->pack <= PACK_F16)
+        use_as(uses, op->pack == PACK_F32 ? AS_F32 : 1u << (op->pack == PACK_BF16 ? DTYPE_BF16 : DTYPE_F16),
+               "b", op->b, OPERAND_READ, rows, width, op->ldb);
+    else
+        use_packed(uses, "b", op->pack, op->b, op->absmax, op->scales, rows * op->ldb);
     use(uses, "c", op->c, op->beta == 0.0f ? OPERAND_WRITE : OPERAND_UPDATE, op->m, op->n, op->ldc);
 }
 
@@ -258,7 +255,11 @@ static void embed_operands(const struct op *op, struct uses *uses)
     if (op->kind == OP_EMBED) {
         const struct op_embed *o = &op->embed;
         use_flat(uses, AS_I32, "ids", o->ids, OPERAND_READ, o->tokens);
-        use_as(uses, AS_FLOATS, "table", o->table, OPERAND_READ, o->vocab, o->hidden, o->hidden);
+        if (pack_from_file(o->pack))
+            use_flat(uses, AS_U8, "table", o->table, OPERAND_READ,
+                     pack_bytes(o->pack, (uint64_t)o->vocab * o->hidden));
+        else
+            use_as(uses, AS_FLOATS, "table", o->table, OPERAND_READ, o->vocab, o->hidden, o->hidden);
         use(uses, "out", o->out, OPERAND_WRITE, o->tokens, o->hidden, o->hidden);
         return;
     }
@@ -350,18 +351,7 @@ static void small_operands(const struct op *op, struct uses *uses)
 
 static void unpack_operands(const struct op_unpack *op, struct uses *uses)
 {
-    uint64_t bytes = pack_bytes(op->pack, op->total);
-    if (op->pack <= PACK_F16) {
-        uint32_t as = op->pack == PACK_F32 ? DTYPE_F32 : op->pack == PACK_BF16 ? DTYPE_BF16 : DTYPE_F16;
-        use_flat(uses, 1u << as, "x", op->x, OPERAND_READ, op->total);
-    } else {
-        use_flat(uses, AS_U8, "x", op->x, OPERAND_READ, bytes);
-    }
-    if (op->pack == PACK_NF4 || op->pack == PACK_NF4_DOUBLE)
-        use_flat(uses, op->pack == PACK_NF4 ? AS_F32 : AS_U8, "absmax", op->absmax, OPERAND_READ,
-                 nf4_blocks(op->total));
-    if (op->pack == PACK_NF4_DOUBLE)
-        use_flat(uses, AS_F32, "scales", op->scales, OPERAND_READ, nf4_scales(op->total));
+    use_packed(uses, "x", op->pack, op->x, op->absmax, op->scales, op->total);
     use_flat(uses, AS_F32, "y", op->y, OPERAND_WRITE, op->count);
 }
 

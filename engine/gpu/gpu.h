@@ -114,6 +114,9 @@ static inline uint32_t gpu_element(enum dtype dtype)
 int gpu_cast(struct gpu_call *call, gpu_address x, enum dtype from, gpu_address y, enum dtype to,
              uint64_t count);
 
+/* The kernels' name of a kind of blocks (kernels/unpack.k.h): unpack.c. */
+uint32_t gpu_unpack_kind(enum pack_kind pack);
+
 /* The code object for a card of this architecture: code.c. ERR_UNSUPPORTED: this build has none, naming those
  * that it has. Borrowed for ever. */
 int gpu_code_find(const char *kind, const char *arch, const void **image, uint64_t *bytes, struct err *err);

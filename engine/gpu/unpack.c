@@ -24,13 +24,22 @@ static int run_nf4(struct gpu_call *call, const struct op_unpack *o)
     return gpu_launch(call, KERNEL_unpack_nf4, gpu_blocks(o->count, 4 * 256), 1, 1, &args, sizeof args);
 }
 
-static int run_blocks(struct gpu_call *call, const struct op_unpack *o)
+uint32_t gpu_unpack_kind(enum pack_kind pack)
 {
     static const uint8_t kinds[PACK_KINDS] = {
         [PACK_Q4_0] = UNPACK_Q4_0, [PACK_Q4_1] = UNPACK_Q4_1, [PACK_Q8_0] = UNPACK_Q8_0,
-        [PACK_Q4_K] = UNPACK_Q4_K, [PACK_Q5_K] = UNPACK_Q5_K, [PACK_Q6_K] = UNPACK_Q6_K};
-    struct unpack_blocks_args args = {
-        .x = gpu_at(&o->x), .y = gpu_at(&o->y), .begin = o->begin, .count = o->count, .kind = kinds[o->pack]};
+        [PACK_Q4_K] = UNPACK_Q4_K, [PACK_Q5_K] = UNPACK_Q5_K, [PACK_Q6_K] = UNPACK_Q6_K,
+        [PACK_Q5_0] = UNPACK_Q5_0, [PACK_Q5_1] = UNPACK_Q5_1};
+    return kinds[pack];
+}
+
+static int run_blocks(struct gpu_call *call, const struct op_unpack *o)
+{
+    struct unpack_blocks_args args = {.x = gpu_at(&o->x),
+                                      .y = gpu_at(&o->y),
+                                      .begin = o->begin,
+                                      .count = o->count,
+                                      .kind = gpu_unpack_kind(o->pack)};
     args.wide = gpu_fours(args.y, 4, 0);
     return gpu_launch(call, KERNEL_unpack_blocks, gpu_blocks(o->count, 4 * 256), 1, 1, &args, sizeof args);
 }

@@ -251,6 +251,7 @@ static void packed_weights_unpack_to_the_bits_of_the_model(void **state)
     (void)state;
     each_warp(each_kind_on);
     each_warp(ragged_on);
+    each_warp(looked_up_on);
 }
 
 static void a_norms_gradient_may_replace_the_one_it_is_made_of(void **state)

@@ -14,6 +14,12 @@ static void nf4_may_end_within_a_block(void **state)
     each_device(ragged_on);
 }
 
+static void rows_of_packed_tables_are_looked_up(void **state)
+{
+    (void)state;
+    each_device(looked_up_on);
+}
+
 static void any_number_of_threads_gives_the_same(void **state)
 {
     (void)state;
@@ -64,6 +70,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(packed_weights_unpack_to_the_bits_of_the_model),
+        cmocka_unit_test(rows_of_packed_tables_are_looked_up),
         cmocka_unit_test(nf4_may_end_within_a_block),
         cmocka_unit_test(any_number_of_threads_gives_the_same),
         cmocka_unit_test(what_does_not_fall_on_blocks_is_not_supported),
