@@ -33,6 +33,25 @@ static void ops_without_sums_have_the_bits_of_cpus(void **state)
         cases_run(case_named(names[i]), 1, 6);
 }
 
+static void many_blocks_draw(struct trial *t)
+{
+    case_named("adamw8")->draw(t);
+    t->op.adamw8.count = 1100 * ADAMW8_BLOCK + 17;
+}
+
+/* Of 8-bit AdamW, a block of threads takes several when there are more than 1024. */
+static void many_blocks_have_the_bits_of_cpus(void **state)
+{
+    struct op_case c = *case_named("adamw8");
+    (void)state;
+    if (!__builtin_cpu_supports("fma")) {
+        print_message("this CPU has no FMA\n");
+        skip();
+    }
+    c.draw = many_blocks_draw;
+    cases_run(&c, 1, 1);
+}
+
 /* --- aligned shapes */
 
 static const struct op_case *base;
@@ -294,6 +313,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ops_without_sums_have_the_bits_of_cpus),
+        cmocka_unit_test(many_blocks_have_the_bits_of_cpus),
         cmocka_unit_test(aligned_shapes_are_right_and_give_the_bits_of_others),
         cmocka_unit_test(packed_weights_unpack_to_the_bits_of_the_model),
         cmocka_unit_test(a_norms_gradient_may_replace_the_one_it_is_made_of),
