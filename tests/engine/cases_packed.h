@@ -48,7 +48,8 @@ static void gemm_packed_prepare(struct trial *t)
     if (pack < PACK_Q4_0)
         return;
     uint64_t bytes = pack_bytes(pack, pack_block(pack)), count = array_named(t, "b")->count;
-    uint64_t at = pack == PACK_Q6_K ? 208 : 0, two = pack != PACK_Q4_0 && pack != PACK_Q8_0 && at == 0;
+    uint64_t at = pack == PACK_Q6_K ? 208 : 0,
+             two = pack != PACK_Q4_0 && pack != PACK_Q5_0 && pack != PACK_Q8_0 && at == 0;
     for (uint64_t block = 0; block < count; block += bytes)
         for (uint64_t scale = 0; scale <= two; scale++)
             b[block + at + 2 * scale + 1] = (uint32_t)b[block + at + 2 * scale + 1] & 0xbf;
