@@ -72,7 +72,19 @@ static const char *part_lacks(const struct stage_options *o)
     const struct model_config *c = o->config;
     const struct layer_part *part = &o->part;
     bool heads = part->kv_head_end > 0, rectangle = heads || part->column_end > 0;
-    return o->block_begin == 0 || o->block_end > c->layers + 1    ? "with the embedding or the head"
+    bool ends = o->block_begin == 0 || o->block_end > c->layers + 1;
+    bool apart = part->holds != HOLDS_ALL, experts = part->holds == HOLDS_EXPERTS;
+    if (apart)
+        return c->experts == 0                                ? "without experts, where there are none"
+               : rectangle || part->follows                   ? "cut, and experts elsewhere"
+               : !experts && part->expert_end > 0             ? "with some experts, and all elsewhere"
+               : experts && o->block_end - o->block_begin > 1 ? "of several blocks, experts alone"
+               : experts && (ends || o->recompute)
+                   ? "with the embedding, the head or recompute, experts alone"
+               : o->split      ? "with split backward"
+               : c->post_norms ? "where outputs are normed"
+                               : NULL;
+    return ends                                                   ? "with the embedding or the head"
            : o->split                                             ? "with split backward"
            : c->post_norms                                        ? "where outputs are normed"
            : c->packed && rectangle                               ? "of joined matrices"
@@ -86,7 +98,7 @@ static int part_check(const struct stage_options *o, struct err *err)
 {
     const struct layer_part *p = &o->part;
     const struct model_config *c = o->config;
-    if (!p->follows && p->kv_head_end == 0 && p->column_end == 0 && p->expert_end == 0)
+    if (!layer_part_set(p))
         return 0;
     if (range_check("heads of keys", p->kv_head_begin, p->kv_head_end, c->kv_heads, err) != 0 ||
         range_check("columns of the FFN", p->column_begin, p->column_end, c->ffn, err) != 0 ||

@@ -3,32 +3,48 @@
  *
  * The A of a step are stacked, so without dropout one product serves all its members. With dropout each
  * member has a mask of its own (as each module of peft has), which is drawn again in backward instead of
- * being kept. A packed matrix is unpacked piece by piece into the workspace's panel; sums over its rows
- * (backward) are added piece after piece, in the same order on every device.
+ * being kept. A packed matrix is multiplied as it is where the device can, else unpacked piece by piece
+ * into the workspace's panel; sums over its rows (backward) are then added piece after piece.
  */
 #include "engine/stage_private.h"
 
 /* --- one matrix --- */
 
-static struct operand unpack(struct pass *pass, const struct block_state *block,
-                             const struct layer_tensor *matrix, uint32_t copy, uint64_t begin, uint64_t count)
+/* What is kept of copy `copy` of a matrix that is not fp32: its codes (or 16-bit values) and, of NF4, scales.
+ */
+struct packed {
+    struct operand x, absmax, scales;
+};
+
+static struct packed packed_at(const struct block_state *block, const struct layer_tensor *matrix,
+                               uint32_t copy)
 {
     struct buffer *area = matrix->trained ? block->trained : block->frozen;
     uint64_t at =
         matrix->at + matrix->stride * copy + (matrix->trained ? block->trained_at : block->frozen_at);
-    bool nested = matrix->pack == PACK_NF4_DOUBLE, scaled = nested || matrix->pack == PACK_NF4;
+    bool nested = matrix->pack == PACK_NF4_DOUBLE;
+    struct packed packed = {.x = {.buffer = area, .at = at, .dtype = tensor_at(block, matrix).dtype}};
+    if (nested || matrix->pack == PACK_NF4)
+        packed.absmax = (struct operand){
+            .buffer = area, .at = at + matrix->absmax, .dtype = nested ? DTYPE_U8 : DTYPE_F32};
+    if (nested)
+        packed.scales = f32_at(area, at + matrix->scales);
+    return packed;
+}
+
+static struct operand unpack(struct pass *pass, const struct block_state *block,
+                             const struct layer_tensor *matrix, uint32_t copy, uint64_t begin, uint64_t count)
+{
+    struct packed packed = packed_at(block, matrix, copy);
     struct op op = {.kind = OP_UNPACK,
                     .unpack = {.pack = matrix->pack,
                                .begin = begin,
                                .count = count,
                                .total = (uint64_t)matrix->rows * matrix->columns,
-                               .x = {.buffer = area, .at = at, .dtype = tensor_at(block, matrix).dtype},
+                               .x = packed.x,
+                               .absmax = packed.absmax,
+                               .scales = packed.scales,
                                .y = pass_workspace(pass, pass->stage->layout.workspace.panel)}};
-    if (scaled)
-        op.unpack.absmax = (struct operand){
-            .buffer = area, .at = at + matrix->absmax, .dtype = nested ? DTYPE_U8 : DTYPE_F32};
-    if (nested)
-        op.unpack.scales = f32_at(area, at + matrix->scales);
     queue_op(&pass->queue, &op);
     return op.unpack.y;
 }
@@ -54,6 +70,30 @@ static void piece_multiply(struct pass *pass, bool back, uint32_t m, struct oper
                    operand_skip(c, row), ldc);
 }
 
+/* The product with a packed matrix as it is kept, for devices that unpack inside it. */
+static struct op packed_product(const struct block_state *block, const struct layer_tensor *matrix, bool back,
+                                uint32_t m, struct operand x, uint32_t ldx, float beta, struct operand c,
+                                uint32_t ldc)
+{
+    struct packed packed = packed_at(block, matrix, 0);
+    return (struct op){.kind = OP_GEMM,
+                       .gemm = {.m = m,
+                                .n = back ? matrix->columns : matrix->rows,
+                                .k = back ? matrix->rows : matrix->columns,
+                                .transpose_b = !back,
+                                .alpha = 1,
+                                .beta = beta,
+                                .a = x,
+                                .lda = ldx,
+                                .b = packed.x,
+                                .ldb = matrix->columns,
+                                .c = c,
+                                .ldc = ldc,
+                                .pack = matrix->pack,
+                                .absmax = packed.absmax,
+                                .scales = packed.scales}};
+}
+
 void matrix_multiply(struct pass *pass, const struct block_state *block, const struct layer_tensor *matrix,
                      bool back, uint32_t m, struct operand x, uint32_t ldx, float beta, struct operand c,
                      uint32_t ldc)
@@ -61,6 +101,11 @@ void matrix_multiply(struct pass *pass, const struct block_state *block, const s
     if (matrix->trained || matrix->pack == PACK_F32) {
         piece_multiply(pass, back, m, x, ldx, tensor_at(block, matrix), 0, matrix->rows, matrix->columns,
                        beta, c, ldc);
+        return;
+    }
+    struct op whole = packed_product(block, matrix, back, m, x, ldx, beta, c, ldc);
+    if (op_supports(pass->queue.device, &whole)) {
+        queue_op(&pass->queue, &whole);
         return;
     }
     uint32_t step = panel_rows(pass, matrix);

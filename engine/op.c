@@ -112,12 +112,32 @@ static void use_flat(struct uses *uses, uint32_t dtypes, const char *name, struc
     use_as(uses, dtypes, name, operand, access, 1, count, count);
 }
 
+/* `total` values of weights as they are kept. */
+static void use_packed(struct uses *uses, const char *name, enum pack_kind pack, struct operand operand,
+                       struct operand absmax, struct operand scales, uint64_t total)
+{
+    if (pack <= PACK_F16) {
+        uint32_t as = pack == PACK_F32 ? DTYPE_F32 : pack == PACK_BF16 ? DTYPE_BF16 : DTYPE_F16;
+        use_flat(uses, 1u << as, name, operand, OPERAND_READ, total);
+    } else {
+        use_flat(uses, AS_U8, name, operand, OPERAND_READ, pack_bytes(pack, total));
+    }
+    if (pack == PACK_NF4 || pack == PACK_NF4_DOUBLE)
+        use_flat(uses, pack == PACK_NF4 ? AS_F32 : AS_U8, "absmax", absmax, OPERAND_READ, nf4_blocks(total));
+    if (pack == PACK_NF4_DOUBLE)
+        use_flat(uses, AS_F32, "scales", scales, OPERAND_READ, nf4_scales(total));
+}
+
 static void gemm_operands(const struct op_gemm *op, struct uses *uses)
 {
+    uint64_t rows = op->transpose_b ? op->n : op->k, width = op->transpose_b ? op->k : op->n;
     use(uses, "a", op->a, OPERAND_READ, op->transpose_a ? op->k : op->m, op->transpose_a ? op->m : op->k,
         op->lda);
-    use(uses, "b", op->b, OPERAND_READ, op->transpose_b ? op->n : op->k, op->transpose_b ? op->k : op->n,
-        op->ldb);
+    if (op->pack <= PACK_F16)
+        use_as(uses, op->pack == PACK_F32 ? AS_F32 : 1u << (op->pack == PACK_BF16 ? DTYPE_BF16 : DTYPE_F16),
+               "b", op->b, OPERAND_READ, rows, width, op->ldb);
+    else
+        use_packed(uses, "b", op->pack, op->b, op->absmax, op->scales, rows * op->ldb);
     use(uses, "c", op->c, op->beta == 0.0f ? OPERAND_WRITE : OPERAND_UPDATE, op->m, op->n, op->ldc);
 }
 
@@ -331,18 +351,7 @@ static void small_operands(const struct op *op, struct uses *uses)
 
 static void unpack_operands(const struct op_unpack *op, struct uses *uses)
 {
-    uint64_t bytes = pack_bytes(op->pack, op->total);
-    if (op->pack <= PACK_F16) {
-        uint32_t as = op->pack == PACK_F32 ? DTYPE_F32 : op->pack == PACK_BF16 ? DTYPE_BF16 : DTYPE_F16;
-        use_flat(uses, 1u << as, "x", op->x, OPERAND_READ, op->total);
-    } else {
-        use_flat(uses, AS_U8, "x", op->x, OPERAND_READ, bytes);
-    }
-    if (op->pack == PACK_NF4 || op->pack == PACK_NF4_DOUBLE)
-        use_flat(uses, op->pack == PACK_NF4 ? AS_F32 : AS_U8, "absmax", op->absmax, OPERAND_READ,
-                 nf4_blocks(op->total));
-    if (op->pack == PACK_NF4_DOUBLE)
-        use_flat(uses, AS_F32, "scales", op->scales, OPERAND_READ, nf4_scales(op->total));
+    use_packed(uses, "x", op->pack, op->x, op->absmax, op->scales, op->total);
     use_flat(uses, AS_F32, "y", op->y, OPERAND_WRITE, op->count);
 }
 

@@ -61,13 +61,17 @@ enum op_kind {
 };
 
 /* c[m,n] = alpha * op(a)[m,k] * op(b)[k,n] + beta * c; transposed operands are stored [k,m] and [n,k]. With
- * beta 0 c need not be initialised. f32. */
+ * beta 0 c need not be initialised. f32, but b may be frozen weights as they are kept: bf16 or f16, or blocks
+ * (u8, absmax and scales as op_unpack has them) of a whole matrix, ldb being its width. Each value of b is
+ * then what op_unpack makes of it. CPU devices take f32 alone. */
 struct op_gemm {
     uint32_t m, n, k;
     bool transpose_a, transpose_b;
     float alpha, beta;
     struct operand a, b, c;
     uint32_t lda, ldb, ldc;
+    enum pack_kind pack;           /* of b */
+    struct operand absmax, scales; /* of b: NF4 alone */
 };
 
 /* y[rows,width] = x. f32. */

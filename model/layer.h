@@ -37,10 +37,15 @@ enum {
 /* PACKED: each matrix, embedding and head as config->packing says. */
 enum layer_base { LAYER_BASE_F32, LAYER_BASE_BF16, LAYER_BASE_F16, LAYER_BASE_NF4, LAYER_BASE_PACKED };
 
+/* Layers with experts may also be taken apart: attention, norms and router on some ranks, experts on others.
+ */
+enum layer_holds { HOLDS_ALL, HOLDS_NO_EXPERTS, HOLDS_EXPERTS };
+
 /* What of each layer is here, half-open; 0..0: all of it. Key and value heads come with the query heads they
  * serve; columns of the FFN are rows of gate and up and columns of down. The parts of a layer's output, and
  * of the gradients of what all keep alike, add up to the whole's (Shoeybi et al. 2019, section 3). */
 struct layer_part {
+    enum layer_holds holds;
     uint32_t kv_head_begin, kv_head_end;
     uint32_t column_begin, column_end;
     uint32_t expert_begin, expert_end;
@@ -51,7 +56,8 @@ struct layer_part {
 /* Is it not the whole? */
 static inline bool layer_part_set(const struct layer_part *part)
 {
-    return part->follows || part->kv_head_end > 0 || part->column_end > 0 || part->expert_end > 0;
+    return part->holds != HOLDS_ALL || part->follows || part->kv_head_end > 0 || part->column_end > 0 ||
+           part->expert_end > 0;
 }
 
 struct layer_method {
@@ -216,7 +222,9 @@ struct tape {
 struct layer_plan {
     struct layer_tensors tensors;
     uint32_t step_count;
-    uint32_t second_half; /* the first step of the FFN, its norm */
+    enum layer_holds holds; /* NO_EXPERTS: it ends with the router's choice; EXPERTS: x is what routers saw,
+                               and what they chose is given */
+    uint32_t second_half;   /* the first step of the FFN, its norm */
     struct layer_step steps[LAYER_STEPS_MAX];
     uint32_t width[VALUE_COUNT];       /* elements of 4 bytes a token; 0: not in this layer */
     bool kept[VALUE_COUNT];            /* in the micro-batch's place */

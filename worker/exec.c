@@ -54,6 +54,8 @@ struct exec {
     bool failed;
     struct err failure;
     struct exec_totals totals;
+
+    uint32_t flying; /* of exec_run's thread: queued on the device and not waited for, or NONE */
 };
 
 static bool runs_here(const struct instr *instr)
@@ -311,6 +313,7 @@ static void reset(struct exec *exec)
     exec->done_count = exec->under_way = exec->sending = 0;
     exec->post_first = exec->post_last = NULL;
     exec->failed = false;
+    exec->flying = NONE;
     memset(&exec->totals, 0, sizeof exec->totals);
     exec->run_begin_ns = exec->progress_ns = clock_mono_ns();
     for (uint32_t q = 0; q < exec->queue_count; q++)
@@ -347,14 +350,16 @@ static uint32_t pick(const struct exec *exec)
     return NONE;
 }
 
-/* The lock is held; released while the instruction runs. */
-static void run_instruction(struct exec *exec, uint32_t number)
+/* The lock is held; released while `flying` is waited for. */
+static void land(struct exec *exec)
 {
-    exec->state[number] = BEGUN;
-    exec->times[number].begin_ns = clock_mono_ns();
+    uint32_t number = exec->flying;
+    if (number == NONE)
+        return;
+    exec->flying = NONE;
     pthread_mutex_unlock(&exec->lock);
     struct err failure = {.code = ERR_NONE};
-    int result = exec->ops->compute(exec->host, number, &exec->program->instrs[number], &failure);
+    int result = exec->ops->compute_wait(exec->host, number, &failure);
     uint64_t now_ns = clock_mono_ns();
     pthread_mutex_lock(&exec->lock);
     exec->totals.compute_ns += now_ns - exec->times[number].begin_ns;
@@ -364,6 +369,48 @@ static void run_instruction(struct exec *exec, uint32_t number)
     }
     complete(exec, number, now_ns);
     begin_ready(exec);
+}
+
+/* The lock is held; released while the instruction runs. What flies is waited for when this one is queued,
+ * and the device goes from one to the other. */
+static void run_instruction(struct exec *exec, uint32_t number)
+{
+    exec->state[number] = BEGUN;
+    exec->times[number].begin_ns = clock_mono_ns();
+    pthread_mutex_unlock(&exec->lock);
+    struct err failure = {.code = ERR_NONE};
+    int result = exec->ops->compute(exec->host, number, &exec->program->instrs[number], &failure);
+    pthread_mutex_lock(&exec->lock);
+    if (exec->flying != NONE) {
+        land(exec);
+        exec->times[number].begin_ns = clock_mono_ns(); /* the device began it when the other ended */
+    }
+    if (result > 0) {
+        exec->flying = number;
+        return;
+    }
+    uint64_t now_ns = clock_mono_ns();
+    exec->totals.compute_ns += now_ns - exec->times[number].begin_ns;
+    if (result < 0) {
+        fail_locked(exec, &failure);
+        return;
+    }
+    complete(exec, number, now_ns);
+    begin_ready(exec);
+}
+
+/* The compute queue's next behind the one that flies, if nothing else keeps it; else NONE. */
+static uint32_t pick_behind(const struct exec *exec)
+{
+    uint32_t queue = exec->queue_of[exec->flying], waits = 0;
+    const struct queue *line = &exec->queues[queue];
+    if (line->head + 1 >= line->count)
+        return NONE;
+    uint32_t next = exec->order[line->first + line->head + 1];
+    const struct instr *instr = &exec->program->instrs[next];
+    for (uint32_t a = 0; a < instr->after_count; a++)
+        waits += exec->program->after[instr->after_first + a] == exec->flying;
+    return exec->state[next] == WAITING && exec->remaining[next] == waits ? next : NONE;
 }
 
 /* Name what waits, for a person: the first instruction that is not complete. */
@@ -403,7 +450,11 @@ int exec_run(struct exec *exec, uint64_t stall_ns, struct err *err)
         }
         if (exec->done_count == exec->program->instr_count)
             break;
-        uint32_t next = pick(exec);
+        uint32_t next = exec->flying != NONE ? pick_behind(exec) : pick(exec);
+        if (next == NONE && exec->flying != NONE) {
+            land(exec);
+            continue;
+        }
         if (next != NONE) {
             run_instruction(exec, next);
             continue;
@@ -418,6 +469,7 @@ int exec_run(struct exec *exec, uint64_t stall_ns, struct err *err)
         (void)cond_wait_until(&exec->changed, &exec->lock, exec->progress_ns + stall_ns);
         exec->totals.wait_ns += clock_mono_ns() - before_ns;
     }
+    land(exec); /* after an error: the device has done with the host's memory */
     exec->totals.wall_ns = clock_mono_ns() - exec->run_begin_ns;
     /* A thread of the transport may still be between its last exec_done and giving `beginning` back. */
     while (exec->beginning)

@@ -2,7 +2,8 @@
  *
  * Queues run their instructions in order, different queues at once; an instruction starts when its queue is
  * free and all of its `after` are done. Instructions on the compute and copy queues are run by exec_run's own
- * thread, one at a time; all others are begun (from that thread, or from whichever thread completed what they
+ * thread, one at a time (on a device that computes by itself one more is queued meanwhile, so that it never
+ * waits for the host); all others are begun (from that thread, or from whichever thread completed what they
  * waited for) and completed later with exec_done. What an instruction does is the business of `struct
  * exec_ops` (ops.h): no opcode, slot, placement or micro-batch is looked at here.
  *
@@ -21,8 +22,13 @@ struct exec;
 
 /* What the executor drives. Both are called without any lock of the executor held. */
 struct exec_ops {
-    /* Carry out an instruction of the compute or copy queue to its end. Returns 0, or -1 to end the run. */
+    /* Carry out an instruction of the compute or copy queue. Returns 0: it is complete; 1: it is queued on a
+     * device that works on, and the next of its queue may be queued behind it before compute_wait; -1 ends
+     * the run. */
     int (*compute)(void *host, uint32_t number, const struct instr *instr, struct err *err);
+    /* Wait for one that is queued; no other is between it and this call but the next. May be NULL where
+     * compute never returns 1. */
+    int (*compute_wait)(void *host, uint32_t number, struct err *err);
     /* Begin any other; exec_done(number) when it is complete, possibly before this returns. -1 ends the run.
      */
     int (*begin)(void *host, uint32_t number, const struct instr *instr, struct err *err);

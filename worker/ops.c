@@ -48,8 +48,13 @@ static int make_slot(struct ops *ops, uint32_t number, struct err *err)
 }
 
 static int op_compute(void *host, uint32_t number, const struct instr *instr, struct err *err);
+static int op_compute_wait(void *host, uint32_t number, struct err *err);
 static int op_begin(void *host, uint32_t number, const struct instr *instr, struct err *err);
-static const struct exec_ops exec_ops = {.compute = op_compute, .begin = op_begin};
+
+/* Of one instruction on the device, which is hung after so long. */
+static const uint64_t COMPUTE_TIMEOUT_NS = 600ull * 1000 * 1000 * 1000;
+static const struct exec_ops exec_ops = {
+    .compute = op_compute, .compute_wait = op_compute_wait, .begin = op_begin};
 
 static bool is_collective(const struct instr *instr)
 {
@@ -122,6 +127,8 @@ int ops_create(const struct ops_options *options, struct ops **out, struct err *
     int result = ops->slots && ops->places
                      ? 0
                      : err_set(err, ERR_NOMEM, "no memory for %u slots", ops->me->slot_count);
+    for (int i = 0; i < 2 && result == 0; i++)
+        result = event_create(options->device, &ops->queued[i], err);
     for (uint32_t s = 0; s < ops->me->slot_count && result == 0; s++)
         result = make_slot(ops, s, err);
     for (int kind = 0; kind < PROGRAM_KINDS && result == 0; kind++)
@@ -174,6 +181,8 @@ void ops_destroy(struct ops *ops)
     size_t places = (size_t)ops->options.stages->count * ops->options.plan->micro_batch_count;
     for (size_t i = 0; ops->places && i < places; i++)
         stage_saved_release(ops->places[i]);
+    for (int i = 0; i < 2; i++)
+        event_destroy(ops->queued[i]);
     free(ops->places);
     free(ops->slots);
     free(ops->logits);
@@ -287,7 +296,8 @@ static int take_out(struct ops *ops, const struct instr *instr, struct buffer **
     return 0;
 }
 
-/* What was written on the device, into the memory that the transport sends from; waits for the device. */
+/* What was written on the device goes into the memory that the transport sends from. Queued; the caller waits
+ * for the device before the instruction is complete. */
 static int publish(struct ops *ops, const struct instr *instr, struct err *err)
 {
     if (instr->slot_in != PLAN_NONE && (instr->flags & INSTR_FREES_IN))
@@ -299,7 +309,7 @@ static int publish(struct ops *ops, const struct instr *instr, struct err *err)
         if (need_host(cell, bytes, err) < 0 || buffer_read(cell->buffer, 0, cell->host, bytes, err) < 0)
             return -1;
     }
-    return device_sync(ops->options.device, err);
+    return 0;
 }
 
 /* --- compute queue --- */
@@ -468,17 +478,35 @@ static void op_release(struct ops *ops, const struct instr *instr)
     forget_caches(ops, cell);
 }
 
+/* An instruction that leaves work on the device: is it still under way? */
+static int queued(struct ops *ops, uint32_t number, struct err *err)
+{
+    uint32_t turn = ops->queued_count++ % 2;
+    ops->queued_number[turn] = number;
+    if (event_record(ops->queued[turn], err) < 0)
+        return -1;
+    return event_done(ops->queued[turn]) ? event_wait(ops->queued[turn], COMPUTE_TIMEOUT_NS, err) : 1;
+}
+
+static int op_compute_wait(void *host, uint32_t number, struct err *err)
+{
+    struct ops *ops = host;
+    uint32_t turn = ops->queued_number[0] == number ? 0 : 1;
+    if (event_wait(ops->queued[turn], COMPUTE_TIMEOUT_NS, err) < 0)
+        return err_wrap(err, "step %llu", (unsigned long long)ops->step->step);
+    return 0;
+}
+
 static int op_compute(void *host, uint32_t number, const struct instr *instr, struct err *err)
 {
     struct ops *ops = host;
-    (void)number;
     switch (instr->op) {
     case OP_FORWARD:
-        return op_forward(ops, instr, err);
+        return op_forward(ops, instr, err) < 0 ? -1 : queued(ops, number, err);
     case OP_BACKWARD:
     case OP_BACKWARD_INPUT:
     case OP_BACKWARD_WEIGHT:
-        return op_backward(ops, instr, err);
+        return op_backward(ops, instr, err) < 0 ? -1 : queued(ops, number, err);
     case OP_STEP:
         return op_step(ops, err);
     case OP_SAMPLE:

@@ -44,8 +44,11 @@ struct ops {
         struct call *calls;      /* [instr_count] */
         struct reduce **reduces; /* [instr_count], NULL where there is no collective */
     } programs[PROGRAM_KINDS];
-    uint8_t *collectives; /* host memory of the collectives of one program at a time */
-    float *logits;        /* [vocab], made when first needed */
+    uint8_t *collectives;      /* host memory of the collectives of one program at a time */
+    float *logits;             /* [vocab], made when first needed */
+    struct event *queued[2];   /* after the last two instructions that the device was given, */
+    uint32_t queued_number[2]; /* which they are, */
+    uint32_t queued_count;     /* and how many there were */
     /* of the run under way */
     enum program_kind kind;
     const struct batch *batch;

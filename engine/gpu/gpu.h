@@ -60,8 +60,8 @@ struct gpu_op {
     bool (*fits)(const struct gpu *gpu, const struct op *op);
     int (*run)(struct gpu_call *call, const struct op *op);
 };
-extern const struct gpu_op gpu_flat_ops[], gpu_rows_ops[], gpu_tables_ops[], gpu_random_ops[],
-    gpu_loss_ops[], gpu_optimizer_ops[], gpu_unpack_ops[], gpu_product_ops[], gpu_experts_ops[],
+extern const struct gpu_op gpu_flat_ops[], gpu_rows_ops[], gpu_tables_ops[], gpu_random_ops[], gpu_loss_ops[],
+    gpu_optimizer_ops[], gpu_unpack_ops[], gpu_product_ops[], gpu_experts_ops[],
     gpu_attention_ops[]; /* each ends with run NULL */
 
 /* op_supports of a GPU. Pure. */
@@ -113,6 +113,11 @@ static inline uint32_t gpu_element(enum dtype dtype)
 /* y[count] = x: flat.c, for other files too. */
 int gpu_cast(struct gpu_call *call, gpu_address x, enum dtype from, gpu_address y, enum dtype to,
              uint64_t count);
+
+/* The kernels' name of a kind of blocks (kernels/unpack.k.h): unpack.c. */
+uint32_t gpu_unpack_kind(enum pack_kind pack);
+/* Is there a kernel that unpacks this kind? Q5_0 and Q5_1 have none yet. */
+bool gpu_unpacks(enum pack_kind pack);
 
 /* The code object for a card of this architecture: code.c. ERR_UNSUPPORTED: this build has none, naming those
  * that it has. Borrowed for ever. */

@@ -1,4 +1,202 @@
-/* Ops of this family: see kernels/product.k.h. */
+/* Products: which tile and how many pieces of the sum a shape gets. */
 #include "engine/gpu/gpu.h"
 
-const struct gpu_op gpu_product_ops[] = {{.run = NULL}};
+enum {
+    NARROW_MAX = 32, /* rows or columns of products by tiles of 16 */
+    LARGE_TILES_MIN =
+        64,           /* tiles of 128 x 128 from which on they are used: smaller ones keep more units busy */
+    BLOCKS_AIM = 256, /* a sum is cut into pieces until there are so many blocks, */
+    PIECE_MIN = 256,  /* of so many terms or more, */
+    PIECES_MAX = 64
+};
+
+/* A kernel for tiles of rows x columns. */
+struct tile {
+    enum gpu_kernel kernel;
+    uint32_t rows, columns;
+};
+
+/* Kernels by how b is stored, each for large tiles, usual ones, few rows, few columns. */
+struct tiles {
+    enum gpu_kernel large, usual, low, narrow;
+};
+static const struct tiles tiles_f32 = {KERNEL_gemm_128x128, KERNEL_gemm_64x64, KERNEL_gemm_16x64,
+                                       KERNEL_gemm_64x16},
+                          tiles_half = {KERNEL_gemm_half_128x128, KERNEL_gemm_half_64x64,
+                                        KERNEL_gemm_half_16x64, KERNEL_gemm_half_64x64},
+                          tiles_nf4 = {KERNEL_gemm_nf4_128x128, KERNEL_gemm_nf4_64x64, KERNEL_gemm_nf4_16x64,
+                                       KERNEL_gemm_nf4_64x64},
+                          tiles_blocks = {KERNEL_gemm_blocks_128x128, KERNEL_gemm_blocks_64x64,
+                                          KERNEL_gemm_blocks_16x64, KERNEL_gemm_blocks_64x64};
+
+static bool is_nf4(enum pack_kind pack)
+{
+    return pack == PACK_NF4 || pack == PACK_NF4_DOUBLE;
+}
+
+static const struct tiles *tiles_of(enum pack_kind pack)
+{
+    return pack == PACK_F32   ? &tiles_f32
+           : pack <= PACK_F16 ? &tiles_half
+           : is_nf4(pack)     ? &tiles_nf4
+                              : &tiles_blocks;
+}
+
+static struct tile gemm_tile(const struct op_gemm *o)
+{
+    const struct tiles *tiles = tiles_of(o->pack);
+    if (o->n <= NARROW_MAX && o->n <= o->m && tiles->narrow != tiles->usual)
+        return (struct tile){tiles->narrow, 64, 16};
+    if (o->m <= NARROW_MAX)
+        return (struct tile){tiles->low, 16, 64};
+    if (o->m >= 128 && o->n >= 128 && gpu_blocks(o->m, 128) * gpu_blocks(o->n, 128) >= LARGE_TILES_MIN)
+        return (struct tile){tiles->large, 128, 128};
+    return (struct tile){tiles->usual, 64, 64};
+}
+
+/* Blocks are unpacked four values at a time, so rows are whole fours, and of a whole matrix. */
+static bool gemm_fits(const struct gpu *gpu, const struct op *op)
+{
+    const struct op_gemm *o = &op->gemm;
+    uint32_t rows = o->transpose_b ? o->n : o->k, width = o->transpose_b ? o->k : o->n;
+    (void)gpu;
+    if (o->pack <= PACK_F16)
+        return true;
+    return gpu_unpacks(o->pack) && o->ldb == width && width % 4 == 0 &&
+           (is_nf4(o->pack) || (uint64_t)rows * width % pack_block(o->pack) == 0);
+}
+
+static uint64_t least(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Into how many pieces the sum of k terms is cut: the partial sums must fit the scratch memory. */
+static uint32_t gemm_pieces(uint64_t tiles, uint64_t values, uint32_t k)
+{
+    uint64_t pieces = least(BLOCKS_AIM / (tiles + 1), k / PIECE_MIN);
+    pieces = least(least(pieces, PIECES_MAX), GPU_SCRATCH_BYTES / 4 / values);
+    return pieces < 1 ? 1 : (uint32_t)pieces;
+}
+
+/* What the kernels for b's storage tell apart. */
+static uint32_t kind_of(const struct op_gemm *o)
+{
+    if (o->pack <= PACK_F16)
+        return gpu_element(o->b.dtype);
+    return is_nf4(o->pack) ? o->pack == PACK_NF4_DOUBLE : gpu_unpack_kind(o->pack);
+}
+
+static int gemm_run(struct gpu_call *call, const struct op *op)
+{
+    const struct op_gemm *o = &op->gemm;
+    if (o->m == 0 || o->n == 0)
+        return 0;
+    struct tile tile = gemm_tile(o);
+    uint64_t x = gpu_blocks(o->n, tile.columns), y = gpu_blocks(o->m, tile.rows);
+    uint32_t pieces = gemm_pieces(x * y, (uint64_t)o->m * o->n, o->k);
+    uint32_t k_piece = pieces == 1 ? o->k : (uint32_t)gpu_blocks(gpu_blocks(o->k, pieces), 16) * 16;
+    pieces = o->k == 0 ? 1 : (uint32_t)gpu_blocks(o->k, k_piece);
+    struct product product = {.a = gpu_at(&o->a),
+                              .b = gpu_at(&o->b),
+                              .c = gpu_at(&o->c),
+                              .partial = pieces == 1 ? 0 : gpu_scratch(call),
+                              .m = o->m,
+                              .n = o->n,
+                              .k = o->k,
+                              .k_piece = k_piece,
+                              .lda = o->lda,
+                              .ldb = o->ldb,
+                              .ldc = o->ldc,
+                              .transpose_a = o->transpose_a,
+                              .transpose_b = o->transpose_b,
+                              .wide_a = gpu_fours(gpu_at(&o->a), 4, o->lda),
+                              .wide_b = gpu_fours(gpu_at(&o->b), o->pack == PACK_F32 ? 4 : 2, o->ldb),
+                              .alpha = o->alpha,
+                              .beta = o->beta,
+                              .absmax = gpu_at(&o->absmax),
+                              .scales = gpu_at(&o->scales),
+                              .kind = kind_of(o)};
+    if (gpu_launch(call, tile.kernel, x, y, pieces, &product, sizeof product) != 0)
+        return -1;
+    if (pieces == 1)
+        return 0;
+    struct gemm_sum_args sum = {.partial = product.partial,
+                                .c = product.c,
+                                .count = (uint64_t)o->m * o->n,
+                                .n = o->n,
+                                .ldc = o->ldc,
+                                .pieces = pieces,
+                                .alpha = o->alpha,
+                                .beta = o->beta};
+    return gpu_launch(call, KERNEL_gemm_sum, gpu_blocks(sum.count, 256), 1, 1, &sum, sizeof sum);
+}
+
+/* The list of tiles must fit the scratch memory. */
+static bool grouped_fits(const struct gpu *gpu, const struct op *op)
+{
+    const struct op_gemm_grouped *o = &op->gemm_grouped;
+    (void)gpu;
+    return !(o->transpose_a && o->transpose_b) && (o->beta == 0.0f || o->beta == 1.0f) &&
+           (uint64_t)o->first + o->groups <= o->groups_all &&
+           (o->transpose_a ? o->groups <= 65535 : o->rows / 64 + (uint64_t)o->groups <= 65535);
+}
+
+static struct grouped_product grouped_of(const struct gpu_call *call, const struct op_gemm_grouped *o)
+{
+    return (struct grouped_product){
+        .product = {.a = gpu_at(&o->a),
+                    .b = gpu_at(&o->b),
+                    .c = gpu_at(&o->c),
+                    .m = o->m,
+                    .n = o->n,
+                    .k = o->k,
+                    .k_piece = o->k,
+                    .lda = o->lda,
+                    .ldb = o->ldb,
+                    .ldc = o->ldc,
+                    .transpose_a = o->transpose_a,
+                    .transpose_b = o->transpose_b,
+                    .wide_a = gpu_fours(gpu_at(&o->a), 4, o->lda),
+                    .wide_b = gpu_fours(gpu_at(&o->b), 4, o->ldb) && (o->transpose_a || o->stride % 4 == 0),
+                    .alpha = o->alpha,
+                    .beta = o->beta},
+        .offsets = gpu_at(&o->offsets),
+        .tiles = gpu_scratch(call),
+        .stride = o->stride,
+        .first = o->first,
+        .groups = o->groups,
+        .rows = o->rows,
+        .tile_count = o->rows / 64 + o->groups};
+}
+
+static struct tile outer_tile(uint32_t m, uint32_t n)
+{
+    if (n <= NARROW_MAX && n <= m)
+        return (struct tile){KERNEL_outer_64x16, 64, 16};
+    if (m <= NARROW_MAX)
+        return (struct tile){KERNEL_outer_16x64, 16, 64};
+    return (struct tile){KERNEL_outer_64x64, 64, 64};
+}
+
+static int grouped_run(struct gpu_call *call, const struct op *op)
+{
+    const struct op_gemm_grouped *o = &op->gemm_grouped;
+    struct grouped_product args = grouped_of(call, o);
+    if (o->groups == 0)
+        return 0;
+    if (o->transpose_a) {
+        struct tile tile = outer_tile(o->m, o->n);
+        return gpu_launch(call, tile.kernel, gpu_blocks(o->n, tile.columns), gpu_blocks(o->m, tile.rows),
+                          o->groups, &args, sizeof args);
+    }
+    bool narrow = o->n <= NARROW_MAX;
+    if (gpu_launch(call, KERNEL_grouped_list, 1, 1, 1, &args, sizeof args) != 0)
+        return -1;
+    return gpu_launch(call, narrow ? KERNEL_grouped_64x16 : KERNEL_grouped_64x64,
+                      gpu_blocks(o->n, narrow ? 16 : 64), args.tile_count, 1, &args, sizeof args);
+}
+
+const struct gpu_op gpu_product_ops[] = {{.kind = OP_GEMM, .fits = gemm_fits, .run = gemm_run},
+                                         {.kind = OP_GEMM_GROUPED, .fits = grouped_fits, .run = grouped_run},
+                                         {.run = NULL}};

@@ -1,15 +1,20 @@
 /* Packed weights to fp32: see kernels/unpack.k.h. */
 #include "engine/gpu/gpu.h"
 
+bool gpu_unpacks(enum pack_kind pack)
+{
+    return pack < PACK_KINDS && pack != PACK_Q5_0 && pack != PACK_Q5_1;
+}
+
 static bool unpack_fits(const struct gpu *gpu, const struct op *op)
 {
     const struct op_unpack *o = &op->unpack;
     uint32_t block = pack_block(o->pack);
     bool nf4 = o->pack == PACK_NF4 || o->pack == PACK_NF4_DOUBLE;
-    bool here = o->pack != PACK_Q5_0 && o->pack != PACK_Q5_1; /* which no kernel unpacks yet */
     (void)gpu;
-    return here && o->begin <= o->total && o->count <= o->total - o->begin && o->begin % block == 0 &&
-           (o->count % block == 0 || o->begin + o->count == o->total) && (nf4 || o->total % block == 0);
+    return gpu_unpacks(o->pack) && o->begin <= o->total && o->count <= o->total - o->begin &&
+           o->begin % block == 0 && (o->count % block == 0 || o->begin + o->count == o->total) &&
+           (nf4 || o->total % block == 0);
 }
 
 static int run_nf4(struct gpu_call *call, const struct op_unpack *o)
@@ -25,13 +30,21 @@ static int run_nf4(struct gpu_call *call, const struct op_unpack *o)
     return gpu_launch(call, KERNEL_unpack_nf4, gpu_blocks(o->count, 4 * 256), 1, 1, &args, sizeof args);
 }
 
-static int run_blocks(struct gpu_call *call, const struct op_unpack *o)
+uint32_t gpu_unpack_kind(enum pack_kind pack)
 {
     static const uint8_t kinds[PACK_KINDS] = {
         [PACK_Q4_0] = UNPACK_Q4_0, [PACK_Q4_1] = UNPACK_Q4_1, [PACK_Q8_0] = UNPACK_Q8_0,
         [PACK_Q4_K] = UNPACK_Q4_K, [PACK_Q5_K] = UNPACK_Q5_K, [PACK_Q6_K] = UNPACK_Q6_K};
-    struct unpack_blocks_args args = {
-        .x = gpu_at(&o->x), .y = gpu_at(&o->y), .begin = o->begin, .count = o->count, .kind = kinds[o->pack]};
+    return kinds[pack];
+}
+
+static int run_blocks(struct gpu_call *call, const struct op_unpack *o)
+{
+    struct unpack_blocks_args args = {.x = gpu_at(&o->x),
+                                      .y = gpu_at(&o->y),
+                                      .begin = o->begin,
+                                      .count = o->count,
+                                      .kind = gpu_unpack_kind(o->pack)};
     args.wide = gpu_fours(args.y, 4, 0);
     return gpu_launch(call, KERNEL_unpack_blocks, gpu_blocks(o->count, 4 * 256), 1, 1, &args, sizeof args);
 }

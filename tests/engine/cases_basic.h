@@ -29,6 +29,27 @@ static void gemm_draw(struct trial *t)
     bind(t, &o->c);
 }
 
+/* Few values, each a sum of many terms, which devices may cut into pieces. */
+static void gemm_deep_draw(struct trial *t)
+{
+    struct op_gemm *o = &t->op.gemm;
+    uint32_t layout = draw_below(t, 3);
+    t->op.kind = OP_GEMM;
+    o->m = 1 + draw_below(t, 20);
+    o->n = 1 + draw_below(t, 70);
+    o->k = 500 + draw_below(t, 1500);
+    o->transpose_a = layout == 2;
+    o->transpose_b = layout == 0;
+    o->beta = (float)draw_below(t, 2);
+    o->alpha = o->beta == 0 ? 0.5f : 1;
+    o->lda = draw_ld(t, o->transpose_a ? o->m : o->k);
+    o->ldb = draw_ld(t, o->transpose_b ? o->k : o->n);
+    o->ldc = draw_ld(t, o->n);
+    bind(t, &o->a);
+    bind(t, &o->b);
+    bind(t, &o->c);
+}
+
 static void gemm_want(struct trial *t)
 {
     const struct op_gemm *o = &t->op.gemm;
@@ -459,6 +480,7 @@ static void cross_entropy_want(struct trial *t)
  * of 6e-8; exponentials 2 ulp; `exact` rounds once. Copies and casts are exact. Add an op here. */
 static const struct op_case basic_cases[] = {
     {.name = "gemm", .draw = gemm_draw, .want = gemm_want, .tolerance = 2e-6, .exact = 1.2e-7},
+    {.name = "gemm_deep", .draw = gemm_deep_draw, .want = gemm_want, .tolerance = 2e-6, .exact = 1.2e-7},
     {.name = "copy", .draw = copy_draw, .want = copy_want},
     {.name = "add", .draw = add_draw, .want = add_want, .tolerance = 1.2e-7, .exact = 6e-8},
     {.name = "bias", .draw = bias_draw, .want = bias_want, .tolerance = 6e-8},

@@ -24,7 +24,7 @@ typedef unsigned long long uint64_t;
 #define GET(name, i) ((name)[i])
 #define PUT(name, i, v) ((void)((name)[i] = (v)))
 #define assert_device(x) ((x) ? (void)0 : __builtin_trap())
-#define UNROLL _Pragma("unroll")
+#define UNROLL _Pragma("clang loop unroll(full)") /* plain unroll stops at nested loops */
 
 #if defined(__HIP__) || defined(__AMDGCN__)
 FUNCTION uint32_t thread(void)

@@ -1,6 +1,404 @@
+/* Routers of mixtures of experts, sorting by expert, and combining: small beside the experts' products, so
+ * sums run in double, rounded once. A warp does a token (or one choice of it), then the
+ * next: how many warps a block of 128 threads has the host need not know; where tokens are summed,
+ * slices of them are, put together in order. */
 #ifndef MOTLEY_ENGINE_GPU_KERNELS_EXPERTS_K_H
 #define MOTLEY_ENGINE_GPU_KERNELS_EXPERTS_K_H
 
-#define EXPERTS_KERNELS(X)
+#define EXPERTS_KERNELS(X)                                                                                   \
+    X(route, 128)                                                                                            \
+    X(route_count, 256)                                                                                      \
+    X(route_backward, 128)                                                                                   \
+    X(sort_count, 256)                                                                                       \
+    X(sort_scan, 256)                                                                                        \
+    X(sort_place, 256)                                                                                       \
+    X(router_loss, 256)                                                                                      \
+    X(combine, 256)                                                                                          \
+    X(combine_backward, 128)
 
+enum { ROUTER_EXPERTS_MAX = 1024 };
+
+/* scores[tokens,experts] to probabilities; chosen, weight [tokens,active]. A warp a token. */
+struct route_args {
+    uint64_t scores, chosen, weight;
+    uint32_t tokens, experts, active, renormalise;
+};
+
+/* counts, sums [rows,experts] += those of the rows' tokens. Blocks: x 32 experts, y a row. */
+struct route_count_args {
+    uint64_t probabilities, chosen, row_start, counts, sums;
+    uint32_t tokens, experts, active;
+};
+
+/* dscores[tokens,experts]. A warp a token. */
+struct route_backward_args {
+    uint64_t probabilities, chosen, dweight, dscores;
+    uint64_t row_start, counts; /* counts 0: absent */
+    uint32_t rows, tokens, experts, active, renormalise;
+    float aux;
+};
+
+/* chosen[choices] in pieces of `piece` choices, a multiple of 256. counts[pieces,experts]: how many of a
+ * piece are of an expert; then where the first of them goes. */
+struct sort_count_args {
+    uint64_t chosen, token, place, offsets, counts;
+    uint32_t choices, active, experts, piece, pieces;
+};
+struct sort_scan_args { /* one block */
+    struct sort_count_args sort;
+};
+struct sort_place_args {
+    struct sort_count_args sort;
+};
+
+/* One block. */
+struct router_loss_args {
+    uint64_t row_start, counts, sums, loss;
+    uint32_t rows, experts, layers;
+};
+
+/* A thread a value of y[tokens,width]. */
+struct combine_args {
+    uint64_t x, place, weight, y; /* weight 0: absent */
+    uint32_t tokens, active, width;
+};
+
+/* A warp a choice. */
+struct combine_backward_args {
+    uint64_t x, place, weight, dy, dweight;
+    uint32_t tokens, active, width;
+};
+
+#ifdef GPU_KERNELS
+
+#include "engine/gpu/kernels/scan.h"
+#include "engine/gpu/kernels/team.h"
+
+/* p[experts], of which each lane has every warp_size()-th, become their softmax. */
+FUNCTION void token_softmax(float *p, uint32_t experts)
+{
+    float max = -math_infinity();
+    double sum = 0.0;
+    for (uint32_t e = lane(); e < experts; e += warp_size())
+        max = math_max(LOAD(p, e), max);
+    max = warp_max(max);
+    for (uint32_t e = lane(); e < experts; e += warp_size()) {
+        float v = math_exp(LOAD(p, e) - max);
+        STORE(p, e, v);
+        sum += (double)v;
+    }
+    double inverse = 1.0 / warp_sum_wide(sum);
+    for (uint32_t e = lane(); e < experts; e += warp_size())
+        STORE(p, e, (float)((double)LOAD(p, e) * inverse));
+}
+
+/* The largest that comes after (*value, *expert), in falling order of values, rising of numbers; if there is
+ * none, since they are no numbers, `otherwise`. */
+FUNCTION void token_next(const float *p, uint32_t experts, uint32_t otherwise, float *value, uint32_t *expert)
+{
+    const float none = (float)ROUTER_EXPERTS_MAX;
+    float best = 0.0f, best_e = none;
+    for (uint32_t e = lane(); e < experts; e += warp_size()) {
+        float v = LOAD(p, e);
+        uint32_t after = v < *value || (v == *value && e > *expert);
+        if (after && (best_e == none || v > best)) {
+            best = v;
+            best_e = (float)e;
+        }
+    }
+    for (uint32_t mask = warp_size() / 2; mask > 0; mask /= 2) {
+        float v = shuffle_xor(best, mask), e = shuffle_xor(best_e, mask);
+        if (e != none && (best_e == none || v > best || (v == best && e < best_e))) {
+            best = v;
+            best_e = e;
+        }
+    }
+    *value = best_e == none ? math_float(0x7fc00000u) : best;
+    *expert = best_e == none ? otherwise : (uint32_t)best_e;
+}
+
+FUNCTION void token_route(const struct route_args *args, uint64_t t)
+{
+    float *p = POINTER(float, args->scores + 4 * t * args->experts);
+    uint32_t *chosen = POINTER(uint32_t, args->chosen + 4 * t * args->active);
+    float *weight = POINTER(float, args->weight + 4 * t * args->active);
+    float value = math_infinity();
+    uint32_t expert = 0;
+    double sum = 0.0;
+    token_softmax(p, args->experts);
+    for (uint32_t j = 0; j < args->active; j++) {
+        token_next(p, args->experts, j, &value, &expert);
+        sum += (double)value;
+        if (lane() == 0) {
+            STORE(chosen, j, expert);
+            STORE(weight, j, value);
+        }
+    }
+    for (uint32_t j = 0; j < args->active && args->renormalise && lane() == 0; j++)
+        STORE(weight, j, (float)((double)LOAD(weight, j) / sum));
+}
+
+KERNEL(route, 128)
+{
+    for (uint64_t t = team_warp_index(128); t < args.tokens; t += team_warp_count(128))
+        token_route(&args, t);
+}
+
+KERNEL(route_count, 256)
+{
+    SHARED(double, slice_sums, 256);
+    SHARED(uint32_t, slice_counts, 256);
+    const uint32_t *start = POINTER(const uint32_t, args.row_start);
+    const uint32_t *chosen = POINTER(const uint32_t, args.chosen);
+    const float *p = POINTER(const float, args.probabilities);
+    uint32_t e = block_x() * 32 + thread() % 32, count = 0;
+    uint32_t begin = LOAD(start, block_y()), end = LOAD(start, block_y() + 1);
+    double sum = 0.0;
+    assert_device(begin <= end && end <= args.tokens);
+    for (uint64_t t = (uint64_t)begin + thread() / 32; t < end && e < args.experts; t += 8) {
+        sum += (double)LOAD(p, t * args.experts + e);
+        for (uint32_t j = 0; j < args.active; j++)
+            count += LOAD(chosen, t * args.active + j) == e;
+    }
+    PUT(slice_sums, thread(), sum);
+    PUT(slice_counts, thread(), count);
+    barrier();
+    if (thread() >= 32 || e >= args.experts)
+        return;
+    for (uint32_t slice = 1; slice < 8; slice++) {
+        sum += GET(slice_sums, slice * 32 + thread());
+        count += GET(slice_counts, slice * 32 + thread());
+    }
+    float *counts = POINTER(float, args.counts), *sums = POINTER(float, args.sums);
+    uint64_t at = (uint64_t)block_y() * args.experts + e;
+    STORE(counts, at, LOAD(counts, at) + (float)count);
+    STORE(sums, at, (float)((double)LOAD(sums, at) + sum));
+}
+
+/* What a token's choices make of the gradient of its probabilities: each choice of e adds (dweight_j -
+ * shared) / sum, weight_j being p_j / sum. */
+struct choice_slopes {
+    const uint32_t *chosen;
+    const float *dweight;
+    double sum, shared;
+};
+
+FUNCTION struct choice_slopes choices_of(const struct route_backward_args *args, const float *p, uint64_t t)
+{
+    struct choice_slopes s;
+    s.chosen = POINTER(const uint32_t, args->chosen + 4 * t * args->active);
+    s.dweight = POINTER(const float, args->dweight + 4 * t * args->active);
+    s.sum = args->renormalise ? 0.0 : 1.0;
+    s.shared = 0.0;
+    for (uint32_t j = 0; j < args->active; j++) {
+        uint32_t e = LOAD(s.chosen, j);
+        assert_device(e < args->experts);
+        s.sum += args->renormalise ? (double)LOAD(p, e) : 0.0;
+        s.shared += args->renormalise ? (double)LOAD(s.dweight, j) * (double)LOAD(p, e) : 0.0;
+    }
+    s.shared /= s.sum;
+    return s;
+}
+
+FUNCTION double choice_slope(const struct choice_slopes *s, uint32_t active, uint32_t e)
+{
+    double d = 0.0;
+    for (uint32_t j = 0; j < active; j++)
+        if (LOAD(s->chosen, j) == e)
+            d += ((double)LOAD(s->dweight, j) - s->shared) / s->sum;
+    return d;
+}
+
+/* The row that token t is of; that row_start rises all warps together look at. */
+FUNCTION uint32_t route_row(const struct route_backward_args *args, uint64_t t)
+{
+    const uint32_t *start = POINTER(const uint32_t, args->row_start);
+    uint32_t low = 0, high = args->rows;
+    for (uint64_t r = t * warp_size() + lane(); r < args->rows; r += (uint64_t)args->tokens * warp_size())
+        assert_device(LOAD(start, r) <= LOAD(start, r + 1));
+    while (high - low > 1) {
+        uint32_t middle = low + (high - low) / 2;
+        if (LOAD(start, middle) <= t)
+            low = middle;
+        else
+            high = middle;
+    }
+    assert_device(LOAD(start, low) <= t && t < LOAD(start, low + 1));
+    return low;
+}
+
+FUNCTION void token_route_backward(const struct route_backward_args *args, uint64_t t)
+{
+    const float *p = POINTER(const float, args->probabilities + 4 * t * args->experts);
+    const float *counts = POINTER(const float, args->counts);
+    float *dscores = POINTER(float, args->dscores + 4 * t * args->experts);
+    struct choice_slopes choices = choices_of(args, p, t);
+    double factor = 0.0, mean = 0.0;
+    if (args->counts != 0) {
+        const uint32_t *start = POINTER(const uint32_t, args->row_start);
+        uint32_t row = route_row(args, t);
+        factor = (double)args->aux / (double)(LOAD(start, row + 1) - LOAD(start, row));
+        counts += (uint64_t)row * args->experts;
+    }
+    for (uint32_t e = lane(); e < args->experts; e += warp_size()) {
+        double d = choice_slope(&choices, args->active, e);
+        if (args->counts != 0)
+            d += factor * (double)LOAD(counts, e);
+        mean += (double)LOAD(p, e) * d;
+    }
+    mean = warp_sum_wide(mean);
+    for (uint32_t e = lane(); e < args->experts; e += warp_size()) {
+        double d = choice_slope(&choices, args->active, e);
+        if (args->counts != 0)
+            d += factor * (double)LOAD(counts, e);
+        STORE(dscores, e, (float)((double)LOAD(p, e) * (d - mean)));
+    }
+}
+
+KERNEL(route_backward, 128)
+{
+    for (uint64_t t = team_warp_index(128); t < args.tokens; t += team_warp_count(128))
+        token_route_backward(&args, t);
+}
+
+/* Where this block's piece of the choices ends. */
+FUNCTION uint32_t piece_end(const struct sort_count_args *sort)
+{
+    uint32_t begin = block_x() * sort->piece;
+    return sort->choices - begin < sort->piece ? sort->choices : begin + sort->piece;
+}
+
+KERNEL(sort_count, 256)
+{
+    const uint32_t *chosen = POINTER(const uint32_t, args.chosen);
+    uint32_t *counts = POINTER(uint32_t, args.counts);
+    uint32_t end = piece_end(&args);
+    for (uint64_t i = (uint64_t)block_x() * args.piece + thread(); i < end; i += 256) {
+        uint32_t e = LOAD(chosen, i);
+        assert_device(e < args.experts);
+        (void)ADD_ATOMIC_U32(counts, (uint64_t)block_x() * args.experts + e, 1);
+    }
+}
+
+KERNEL(sort_scan, 256)
+{
+    uint32_t *counts = POINTER(uint32_t, args.sort.counts), *offsets = POINTER(uint32_t, args.sort.offsets);
+    uint32_t experts = args.sort.experts, done = 0, all;
+    for (uint32_t first = 0; first < experts; first += 256) {
+        uint32_t e = first + thread(), count = 0;
+        for (uint32_t piece = 0; piece < args.sort.pieces && e < experts; piece++)
+            count += LOAD(counts, (uint64_t)piece * experts + e);
+        uint32_t at = done + block_sum_before(count, &all);
+        done += all;
+        if (e < experts)
+            STORE(offsets, e, at);
+        for (uint32_t piece = 0; piece < args.sort.pieces && e < experts; piece++) {
+            uint32_t of_piece = LOAD(counts, (uint64_t)piece * experts + e);
+            STORE(counts, (uint64_t)piece * experts + e, at);
+            at += of_piece;
+        }
+    }
+    if (thread() == 0)
+        STORE(offsets, experts, done);
+}
+
+/* 256 choices at a time: a choice goes behind those of its expert that came before it. */
+KERNEL(sort_place, 256)
+{
+    SHARED(uint32_t, next, ROUTER_EXPERTS_MAX);
+    SHARED(uint32_t, batch, 256);
+    const uint32_t *chosen = POINTER(const uint32_t, args.sort.chosen);
+    const uint32_t *counts = POINTER(const uint32_t, args.sort.counts);
+    uint32_t *token = POINTER(uint32_t, args.sort.token), *place = POINTER(uint32_t, args.sort.place);
+    uint32_t end = piece_end(&args.sort);
+    for (uint32_t e = thread(); e < args.sort.experts; e += 256)
+        PUT(next, e, LOAD(counts, (uint64_t)block_x() * args.sort.experts + e));
+    for (uint64_t first = (uint64_t)block_x() * args.sort.piece; first < end; first += 256) {
+        uint64_t i = first + thread();
+        uint32_t mine = i < end ? LOAD(chosen, i) : 0xffffffffu, before = 0, after = 0;
+        PUT(batch, thread(), mine);
+        barrier();
+        for (uint32_t j = 0; j < 256; j++) {
+            uint32_t same = GET(batch, j) == mine;
+            before += j < thread() ? same : 0;
+            after += j > thread() ? same : 0;
+        }
+        uint32_t at = i < end ? GET(next, mine) + before : 0;
+        barrier();
+        if (i >= end)
+            continue;
+        if (after == 0)
+            PUT(next, mine, at + 1);
+        STORE(place, i, at);
+        STORE(token, at, (uint32_t)(i / args.sort.active));
+    }
+}
+
+KERNEL(router_loss, 256)
+{
+    SHARED(double, shared, TEAM_SHARED(256));
+    const uint32_t *start = POINTER(const uint32_t, args.row_start);
+    const float *counts = POINTER(const float, args.counts), *sums = POINTER(const float, args.sums);
+    double *loss = POINTER(double, args.loss);
+    double total = thread() == 0 ? LOAD(loss, 0) : 0.0;
+    for (uint32_t r = 0; r < args.rows; r++) {
+        uint32_t begin = LOAD(start, r), end = LOAD(start, r + 1);
+        double sum = 0.0, length = (double)(end - begin), n = (double)args.layers * length;
+        assert_device(begin <= end);
+        for (uint64_t e = thread(); e < args.experts; e += 256)
+            sum += (double)LOAD(counts, (uint64_t)r * args.experts + e) *
+                   (double)LOAD(sums, (uint64_t)r * args.experts + e);
+        sum = team_sum_wide(team_block(256, shared), sum);
+        if (n > 0.0)
+            total += length * (double)args.experts * sum / (n * n);
+    }
+    if (thread() == 0)
+        STORE(loss, 0, total);
+}
+
+KERNEL(combine, 256)
+{
+    uint64_t i = (uint64_t)block_x() * 256 + thread();
+    if (i >= (uint64_t)args.tokens * args.width)
+        return;
+    uint64_t t = i / args.width, column = i % args.width, places = (uint64_t)args.tokens * args.active;
+    const float *x = POINTER(const float, args.x), *weight = POINTER(const float, args.weight);
+    const uint32_t *place = POINTER(const uint32_t, args.place);
+    float *y = POINTER(float, args.y);
+    double sum = 0.0;
+    for (uint64_t j = t * args.active; j < (t + 1) * args.active; j++) {
+        uint64_t from = LOAD(place, j);
+        assert_device(from < places);
+        sum +=
+            (args.weight == 0 ? 1.0 : (double)LOAD(weight, j)) * (double)LOAD(x, from * args.width + column);
+    }
+    STORE(y, i, (float)((double)LOAD(y, i) + sum));
+}
+
+FUNCTION void choice_combine_backward(const struct combine_backward_args *args, uint64_t j)
+{
+    uint64_t at = LOAD(POINTER(const uint32_t, args->place), j);
+    assert_device(at < (uint64_t)args->tokens * args->active);
+    const float *dy = POINTER(const float, args->dy + 4 * (j / args->active) * args->width);
+    float *x = POINTER(float, args->x + 4 * at * args->width);
+    float weight = LOAD(POINTER(const float, args->weight), j);
+    double sum = 0.0;
+    for (uint32_t i = lane(); i < args->width; i += warp_size()) {
+        float d = LOAD(dy, i);
+        sum += (double)d * (double)LOAD(x, i);
+        STORE(x, i, weight * d);
+    }
+    sum = warp_sum_wide(sum);
+    if (lane() == 0)
+        STORE(POINTER(float, args->dweight), j, (float)sum);
+}
+
+KERNEL(combine_backward, 128)
+{
+    for (uint64_t j = team_warp_index(128); j < (uint64_t)args.tokens * args.active;
+         j += team_warp_count(128))
+        choice_combine_backward(&args, j);
+}
+
+#endif
 #endif

@@ -1,0 +1,239 @@
+/* Products and experts on the emulated GPU beyond what every device does: weights as they are kept, the large
+ * tile, and that what the device reads (offsets, choices, places) is checked before it is followed. */
+#define HARNESS_CANDIDATES                                                                                   \
+    {.kind = "emulated", .group = 1, .plain = true, .isa = "warp32,checks"},                                 \
+    {                                                                                                        \
+        .kind = "emulated", .group = 2, .plain = true, .isa = "warp64,checks"                                \
+    }
+#include "engine/cases_packed.h"
+
+static void bench_open_gpu(struct bench *b, const char *isa)
+{
+    struct err err;
+    memset(b, 0, sizeof *b);
+    check(device_open(&(struct device_options){.kind = "emulated", .name = "ops", .isa = isa}, &b->device,
+                      &err));
+    rand_stream_init(&b->stream, 5, 0);
+}
+
+static void products_with_packed_weights_are_those_of_the_unpacked_ones(void **state)
+{
+    (void)state;
+    cases_run(packed_cases, sizeof packed_cases / sizeof *packed_cases, 40);
+}
+
+static void packed_weights_that_do_not_fall_on_blocks_are_not_taken(void **state)
+{
+    struct bench b;
+    double x[4];
+    (void)state;
+    bench_open_gpu(&b, "warp32");
+    struct operand some = normal(&b, 4, x), codes = bytes_in(&b, NULL, 1 << 16, DTYPE_U8);
+    struct op op = {.kind = OP_GEMM,
+                    .gemm = {.m = 4,
+                             .n = 8,
+                             .k = 256,
+                             .transpose_b = true,
+                             .alpha = 1,
+                             .a = some,
+                             .b = codes,
+                             .c = some,
+                             .lda = 256,
+                             .ldb = 256,
+                             .ldc = 8,
+                             .pack = PACK_Q4_K}};
+    assert_true(op_supports(b.device, &op));
+    op.gemm.ldb = 512; /* not the whole matrix */
+    assert_false(op_supports(b.device, &op));
+    op.gemm.ldb = op.gemm.k = 100; /* half a block at the end */
+    assert_false(op_supports(b.device, &op));
+    op.gemm.ldb = op.gemm.k = 256;
+    op.gemm.b = some; /* of another dtype */
+    assert_false(op_supports(b.device, &op));
+    bench_close(&b);
+    bench_open(&b, "cpu");
+    op.gemm.b = codes;
+    assert_false(op_supports(b.device, &op));
+    bench_close(&b);
+}
+
+/* From 64 tiles of 128 x 128 on; edges on both sides, c rows apart. */
+static void large_products_are_their_definition(void **state)
+{
+    enum { M = 1010, N = 1027, K = 11, LDC = 1030 };
+    struct bench b;
+    struct err err;
+    double *a = doubles(M * K), *w = doubles(N * K), *old = doubles(M * LDC);
+    float *got = malloc(4ull * M * LDC);
+    (void)state;
+    bench_open_gpu(&b, "warp32");
+    struct operand oa = normal(&b, M * K, a), ow = normal(&b, N * K, w), oc = normal(&b, M * LDC, old);
+    submit(&b, (struct op){.kind = OP_GEMM,
+                           .gemm = {.m = M,
+                                    .n = N,
+                                    .k = K,
+                                    .transpose_b = true,
+                                    .alpha = 1,
+                                    .beta = 1,
+                                    .a = oa,
+                                    .b = ow,
+                                    .c = oc,
+                                    .lda = K,
+                                    .ldb = K,
+                                    .ldc = LDC}});
+    check(buffer_read(oc.buffer, 0, got, 4ull * M * LDC, &err));
+    check(device_sync(b.device, &err));
+    for (size_t i = 0; i < M; i++)
+        for (size_t j = 0; j < LDC; j++) {
+            double want = old[i * LDC + j];
+            for (size_t p = 0; p < K && j < N; p++)
+                want += a[i * K + p] * w[j * K + p];
+            if (!(fabs((double)got[i * LDC + j] - want) <= (j < N ? 1e-5 : 0)))
+                fail_msg("c[%zu, %zu] is %.9g, not %.9g", i, j, (double)got[i * LDC + j], want);
+        }
+    free(a), free(w), free(old), free(got);
+    bench_close(&b);
+}
+
+/* Whoever queues more or waits learns what was wrong. */
+static void faults(struct bench *b, const struct op *op, const char *kernel)
+{
+    struct err err;
+    if (op_submit(b->device, op, &err) == 0) /* its later launches may fail already */
+        assert_int_equal(device_sync(b->device, &err), -1);
+    assert_int_equal(err.code, ERR_DEVICE_FAULT);
+    if (strstr(err.text, kernel) == NULL || strstr(err.text, "assertion failed") == NULL)
+        fail_msg("'%s' does not say that %s checked", err.text, kernel);
+    for (uint32_t i = 0; i < b->count; i++) {
+        buffer_destroy(b->buffers[i]);
+        free(b->kept[i]);
+    }
+    device_close(b->device);
+}
+
+static void group_offsets_that_fall_or_leave_the_rows_end_the_launch(void **state)
+{
+    static const uint32_t wrong[][4] = {{0, 3, 2, 4}, {0, 2, 3, 5}};
+    double x[64];
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        struct bench b;
+        bench_open_gpu(&b, "warp32,checks");
+        struct operand a = normal(&b, 32, x), w = normal(&b, 32, x), c = normal(&b, 64, x);
+        struct op op = {.kind = OP_GEMM_GROUPED,
+                        .gemm_grouped = {.groups = 3,
+                                         .groups_all = 3,
+                                         .rows = 4,
+                                         .m = i < 2 ? 0 : 3,
+                                         .n = 4,
+                                         .k = i < 2 ? 2 : 0,
+                                         .transpose_a = i >= 2,
+                                         .alpha = 1,
+                                         .beta = 1,
+                                         .stride = 12,
+                                         .a = a,
+                                         .b = w,
+                                         .c = c,
+                                         .offsets = bytes_in(&b, wrong[i % 2], 16, DTYPE_U32),
+                                         .lda = 4,
+                                         .ldb = 4,
+                                         .ldc = 4}};
+        if (i < 2)
+            op.gemm_grouped.stride = 8;
+        faults(&b, &op, i < 2 ? "grouped_list" : "outer_16x64");
+    }
+}
+
+static void indices_of_routing_out_of_range_end_the_launch(void **state)
+{
+    static const uint32_t far[] = {0, 1, 2, 6}, starts[] = {0, 3, 2, 2};
+    double x[64];
+    (void)state;
+    for (int i = 0; i < 7; i++) {
+        struct bench b;
+        bench_open_gpu(&b, "warp64,checks");
+        struct operand f[4] = {normal(&b, 32, x), normal(&b, 32, x), normal(&b, 32, x), normal(&b, 32, x)};
+        struct operand index = bytes_in(&b, far, sizeof far, DTYPE_U32),
+                       start = bytes_in(&b, starts, sizeof starts, DTYPE_U32);
+        struct operand u[3] = {bytes_in(&b, NULL, 64, DTYPE_U32), bytes_in(&b, NULL, 64, DTYPE_U32),
+                               bytes_in(&b, NULL, 64, DTYPE_U32)};
+        struct operand fine = bytes_in(&b, (const uint32_t[]){0, 1, 2, 3}, 16, DTYPE_U32),
+                       loss = bytes_in(&b, (const double[]){0}, 8, DTYPE_F64);
+        const struct op ops[] = {
+            {.kind = OP_ROUTE_SORT,
+             .route_sort = {.tokens = 2,
+                            .active = 2,
+                            .experts = 5,
+                            .chosen = index,
+                            .token = u[0],
+                            .place = u[1],
+                            .offsets = u[2]}},
+            {.kind = OP_COMBINE,
+             .combine = {.tokens = 2, .active = 2, .width = 3, .x = f[0], .place = index, .y = f[1]}},
+            {.kind = OP_COMBINE_BACKWARD,
+             .combine_backward = {.tokens = 2,
+                                  .active = 2,
+                                  .width = 3,
+                                  .x = f[0],
+                                  .place = index,
+                                  .weight = f[1],
+                                  .dy = f[2],
+                                  .dweight = f[3]}},
+            {.kind = OP_ROUTE_BACKWARD,
+             .route_backward = {.rows = 1,
+                                .tokens = 2,
+                                .experts = 5,
+                                .active = 2,
+                                .probabilities = f[0],
+                                .chosen = index,
+                                .dweight = f[1],
+                                .dscores = f[2]}},
+            {.kind = OP_ROUTE_BACKWARD,
+             .route_backward = {.rows = 3,
+                                .tokens = 2,
+                                .experts = 5,
+                                .active = 2,
+                                .probabilities = f[0],
+                                .chosen = fine,
+                                .dweight = f[1],
+                                .dscores = f[2],
+                                .row_start = start,
+                                .counts = f[3]}},
+            {.kind = OP_ROUTE,
+             .route = {.rows = 3,
+                       .tokens = 2,
+                       .experts = 5,
+                       .active = 2,
+                       .scores = f[0],
+                       .chosen = u[0],
+                       .weight = f[1],
+                       .row_start = start,
+                       .counts = f[2],
+                       .sums = f[3]}},
+            {.kind = OP_ROUTER_LOSS,
+             .router_loss = {.rows = 3,
+                             .experts = 5,
+                             .layers = 1,
+                             .row_start = start,
+                             .counts = f[0],
+                             .sums = f[1],
+                             .loss = loss}},
+        };
+        static const char *const kernels[] = {"sort_count",     "combine",        "combine_backward",
+                                              "route_backward", "route_backward", "route_count",
+                                              "router_loss"};
+        faults(&b, &ops[i], kernels[i]);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(products_with_packed_weights_are_those_of_the_unpacked_ones),
+        cmocka_unit_test(packed_weights_that_do_not_fall_on_blocks_are_not_taken),
+        cmocka_unit_test(large_products_are_their_definition),
+        cmocka_unit_test(group_offsets_that_fall_or_leave_the_rows_end_the_launch),
+        cmocka_unit_test(indices_of_routing_out_of_range_end_the_launch),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
