@@ -17,6 +17,13 @@ static int run_embed(struct gpu_call *call, const struct op *op)
     return gpu_launch(call, KERNEL_embed, gpu_row_blocks(o->tokens, o->hidden, 4), 1, 1, &args, sizeof args);
 }
 
+/* Tables in quantised blocks have no kernel yet. */
+static bool embed_fits(const struct gpu *gpu, const struct op *op)
+{
+    (void)gpu;
+    return !pack_from_file(op->embed.pack);
+}
+
 /* As many tokens at a time as the scratch has links for. */
 static int run_embed_backward(struct gpu_call *call, const struct op *op)
 {
@@ -72,7 +79,7 @@ static int run_scatter_rows(struct gpu_call *call, const struct op *op)
                       sizeof args);
 }
 
-const struct gpu_op gpu_tables_ops[] = {{.kind = OP_EMBED, .run = run_embed},
+const struct gpu_op gpu_tables_ops[] = {{.kind = OP_EMBED, .fits = embed_fits, .run = run_embed},
                                         {.kind = OP_EMBED_BACKWARD, .run = run_embed_backward},
                                         {.kind = OP_GATHER_ROWS, .run = run_gather_rows},
                                         {.kind = OP_SCATTER_ROWS, .run = run_scatter_rows},
