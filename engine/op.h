@@ -63,7 +63,10 @@ enum op_kind {
 /* c[m,n] = alpha * op(a)[m,k] * op(b)[k,n] + beta * c; transposed operands are stored [k,m] and [n,k]. With
  * beta 0 c need not be initialised. f32, but b may be frozen weights as they are kept: bf16 or f16, or blocks
  * (u8, absmax and scales as op_unpack has them) of a whole matrix, ldb being its width. Each value of b is
- * then what op_unpack makes of it. CPU devices take f32 alone. */
+ * then what op_unpack makes of it. CPU devices take f32 alone.
+ *
+ * compute: DTYPE_F32, or DTYPE_BF16: values of a and b are rounded to bf16 first, products and sums are f32,
+ * in an order that is the device's own. For GPUs with matrix units. */
 struct op_gemm {
     uint32_t m, n, k;
     bool transpose_a, transpose_b;
@@ -72,6 +75,7 @@ struct op_gemm {
     uint32_t lda, ldb, ldc;
     enum pack_kind pack;           /* of b */
     struct operand absmax, scales; /* of b: NF4 alone */
+    enum dtype compute;
 };
 
 /* y[rows,width] = x. f32. */

@@ -63,7 +63,7 @@ static bool sizes_fit(const struct op *op)
 {
     switch (op->kind) {
     case OP_GEMM:
-        return op->gemm.pack == PACK_F32;
+        return op->gemm.pack == PACK_F32 && op->gemm.compute == DTYPE_F32;
     case OP_ATTENTION:
         return heads_fit(op->attention.heads, op->attention.kv_heads, op->attention.head_dim);
     case OP_ATTENTION_BACKWARD:

@@ -1,6 +1,9 @@
 /* Products: which tile and how many pieces of the sum a shape gets. */
 #include "engine/gpu/gpu.h"
 
+#include <stdlib.h>
+#include <string.h>
+
 enum {
     NARROW_MAX = 32, /* rows or columns of products by tiles of 16 */
     LARGE_TILES_MIN =
@@ -16,18 +19,30 @@ struct tile {
     uint32_t rows, columns;
 };
 
-/* Kernels by how b is stored, each for large tiles, usual ones, few rows, few columns. */
+/* Kernels by how b is stored, each for large tiles, usual ones, few rows, few columns, and in bf16. */
 struct tiles {
-    enum gpu_kernel large, usual, low, narrow;
+    enum gpu_kernel large, usual, low, narrow, bf16;
 };
-static const struct tiles tiles_f32 = {KERNEL_gemm_128x128, KERNEL_gemm_64x64, KERNEL_gemm_16x64,
-                                       KERNEL_gemm_64x16},
-                          tiles_half = {KERNEL_gemm_half_128x128, KERNEL_gemm_half_64x64,
-                                        KERNEL_gemm_half_16x64, KERNEL_gemm_half_64x64},
-                          tiles_nf4 = {KERNEL_gemm_nf4_128x128, KERNEL_gemm_nf4_64x64, KERNEL_gemm_nf4_16x64,
-                                       KERNEL_gemm_nf4_64x64},
-                          tiles_blocks = {KERNEL_gemm_blocks_128x128, KERNEL_gemm_blocks_64x64,
-                                          KERNEL_gemm_blocks_16x64, KERNEL_gemm_blocks_64x64};
+static const struct tiles tiles_f32 = {.large = KERNEL_gemm_128x128,
+                                       .usual = KERNEL_gemm_64x64,
+                                       .low = KERNEL_gemm_16x64,
+                                       .narrow = KERNEL_gemm_64x16,
+                                       .bf16 = KERNEL_gemm_bf16};
+static const struct tiles tiles_half = {.large = KERNEL_gemm_half_128x128,
+                                        .usual = KERNEL_gemm_half_64x64,
+                                        .low = KERNEL_gemm_half_16x64,
+                                        .narrow = KERNEL_gemm_half_64x64,
+                                        .bf16 = KERNEL_gemm_bf16_half};
+static const struct tiles tiles_nf4 = {.large = KERNEL_gemm_nf4_128x128,
+                                       .usual = KERNEL_gemm_nf4_64x64,
+                                       .low = KERNEL_gemm_nf4_16x64,
+                                       .narrow = KERNEL_gemm_nf4_64x64,
+                                       .bf16 = KERNEL_gemm_bf16_nf4};
+static const struct tiles tiles_blocks = {.large = KERNEL_gemm_blocks_128x128,
+                                          .usual = KERNEL_gemm_blocks_64x64,
+                                          .low = KERNEL_gemm_blocks_16x64,
+                                          .narrow = KERNEL_gemm_blocks_64x64,
+                                          .bf16 = KERNEL_gemm_bf16_blocks};
 
 static bool is_nf4(enum pack_kind pack)
 {
@@ -45,6 +60,8 @@ static const struct tiles *tiles_of(enum pack_kind pack)
 static struct tile gemm_tile(const struct op_gemm *o)
 {
     const struct tiles *tiles = tiles_of(o->pack);
+    if (o->compute == DTYPE_BF16)
+        return (struct tile){tiles->bf16, 128, 128};
     if (o->n <= NARROW_MAX && o->n <= o->m && tiles->narrow != tiles->usual)
         return (struct tile){tiles->narrow, 64, 16};
     if (o->m <= NARROW_MAX)
@@ -54,12 +71,21 @@ static struct tile gemm_tile(const struct op_gemm *o)
     return (struct tile){tiles->usual, 64, 64};
 }
 
+/* Matrix units for bf16: from sm_80 on; the emulated device has the same fragments. */
+static bool has_bf16_units(const struct gpu *gpu)
+{
+    const char *arch = gpu->info.arch;
+    return gpu->driver == &gpu_driver_emulated ||
+           (strncmp(arch, "sm_", 3) == 0 && strtoul(arch + 3, NULL, 10) >= 80);
+}
+
 /* Blocks are unpacked four values at a time, so rows are whole fours, and of a whole matrix. */
 static bool gemm_fits(const struct gpu *gpu, const struct op *op)
 {
     const struct op_gemm *o = &op->gemm;
     uint32_t rows = o->transpose_b ? o->n : o->k, width = o->transpose_b ? o->k : o->n;
-    (void)gpu;
+    if (o->compute != DTYPE_F32 && !(o->compute == DTYPE_BF16 && has_bf16_units(gpu)))
+        return false;
     if (o->pack <= PACK_F16)
         return true;
     return gpu_unpacks(o->pack) && o->ldb == width && width % 4 == 0 &&

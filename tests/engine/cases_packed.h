@@ -113,10 +113,45 @@ static void gemm_packed_want(struct trial *t)
     free(b);
 }
 
+/* The same in bf16, and with b in fp32. */
+static void gemm_bf16_draw(struct trial *t)
+{
+    struct op_gemm *o = &t->op.gemm;
+    gemm_packed_draw(t);
+    o->compute = DTYPE_BF16;
+    if (o->pack == PACK_F16) /* fp16 shares a kernel with bf16 */
+        o->pack = PACK_F32;
+}
+
+static void gemm_bf16_want(struct trial *t)
+{
+    const struct op_gemm *o = &t->op.gemm;
+    float *b = unpacked(t, (uint64_t)(o->transpose_b ? o->n : o->k) * o->ldb);
+    double *a = values(t, "a"), *c = expected(t, "c");
+    for (size_t i = 0; i < o->m; i++)
+        for (size_t j = 0; j < o->n; j++) {
+            double sum = 0;
+            for (size_t p = 0; p < o->k; p++)
+                sum += rounded(DTYPE_BF16, a[o->transpose_a ? p * o->lda + i : i * o->lda + p]) *
+                       rounded(DTYPE_BF16, (double)b[o->transpose_b ? j * o->ldb + p : p * o->ldb + j]);
+            c[i * o->ldc + j] = (double)o->alpha * sum + (double)o->beta * c[i * o->ldc + j];
+        }
+    free(b);
+}
+
 static const struct op_case packed_cases[] = {
     {.name = "gemm_packed",
      .draw = gemm_packed_draw,
      .prepare = gemm_packed_prepare,
      .want = gemm_packed_want,
+     .tolerance = 2e-6},
+};
+
+/* Products of two bf16 are exact in fp32: what is lost is lost in sums. */
+static const struct op_case bf16_cases[] = {
+    {.name = "gemm_bf16",
+     .draw = gemm_bf16_draw,
+     .prepare = gemm_packed_prepare,
+     .want = gemm_bf16_want,
      .tolerance = 2e-6},
 };

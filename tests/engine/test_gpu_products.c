@@ -19,10 +19,17 @@ static void bench_open_gpu(struct bench *b, const char *isa)
 static void products_with_packed_weights_are_those_of_the_unpacked_ones(void **state)
 {
     (void)state;
-    cases_run(packed_cases, sizeof packed_cases / sizeof *packed_cases, 40);
+    cases_run(packed_cases, sizeof packed_cases / sizeof *packed_cases, 30);
 }
 
-static void packed_weights_that_do_not_fall_on_blocks_are_not_taken(void **state)
+/* Few: shuffles of the emulated device are slow. */
+static void products_in_bf16_round_their_operands_once(void **state)
+{
+    (void)state;
+    cases_run(bf16_cases, sizeof bf16_cases / sizeof *bf16_cases, 8);
+}
+
+static void what_a_device_cannot_multiply_is_not_taken(void **state)
 {
     struct bench b;
     double x[4];
@@ -53,6 +60,11 @@ static void packed_weights_that_do_not_fall_on_blocks_are_not_taken(void **state
     bench_close(&b);
     bench_open(&b, "cpu");
     op.gemm.b = codes;
+    assert_false(op_supports(b.device, &op));
+    op.gemm.pack = PACK_F32;
+    op.gemm.b = op.gemm.a = op.gemm.c = empty(&b, 4);
+    assert_true(op_supports(b.device, &op));
+    op.gemm.compute = DTYPE_BF16;
     assert_false(op_supports(b.device, &op));
     bench_close(&b);
 }
@@ -230,7 +242,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(products_with_packed_weights_are_those_of_the_unpacked_ones),
-        cmocka_unit_test(packed_weights_that_do_not_fall_on_blocks_are_not_taken),
+        cmocka_unit_test(products_in_bf16_round_their_operands_once),
+        cmocka_unit_test(what_a_device_cannot_multiply_is_not_taken),
         cmocka_unit_test(large_products_are_their_definition),
         cmocka_unit_test(group_offsets_that_fall_or_leave_the_rows_end_the_launch),
         cmocka_unit_test(indices_of_routing_out_of_range_end_the_launch),

@@ -27,6 +27,10 @@
     X(gemm_blocks_128x128, 256)                                                                              \
     X(gemm_blocks_64x64, 256)                                                                                \
     X(gemm_blocks_16x64, 256)                                                                                \
+    X(gemm_bf16, 256)                                                                                        \
+    X(gemm_bf16_half, 256)                                                                                   \
+    X(gemm_bf16_nf4, 256)                                                                                    \
+    X(gemm_bf16_blocks, 256)                                                                                 \
     X(gemm_sum, 256)                                                                                         \
     X(grouped_list, 256)                                                                                     \
     X(grouped_64x64, 256)                                                                                    \
@@ -67,6 +71,11 @@ GEMM_ARGS(gemm_nf4_16x64);
 GEMM_ARGS(gemm_blocks_128x128);
 GEMM_ARGS(gemm_blocks_64x64);
 GEMM_ARGS(gemm_blocks_16x64);
+/* In bf16, by matrix units: tiles of 128 x 128, for every storage of b. */
+GEMM_ARGS(gemm_bf16);
+GEMM_ARGS(gemm_bf16_half);
+GEMM_ARGS(gemm_bf16_nf4);
+GEMM_ARGS(gemm_bf16_blocks);
 #undef GEMM_ARGS
 
 /* c = alpha * the sum of `pieces` partial ones + beta * c */
@@ -110,6 +119,7 @@ struct outer_16x64_args {
 
 #ifdef GPU_KERNELS
 
+#include "engine/gpu/kernels/fragment.h"
 #include "engine/gpu/kernels/scan.h"
 
 enum storage { STORED_F32, STORED_HALF, STORED_NF4, STORED_BLOCKS };
@@ -121,6 +131,33 @@ struct tile_source {
     uint64_t matrix, absmax, scales;
     uint32_t ld, along, wide, limit, kind;
 };
+
+FUNCTION struct tile_source source_a(const struct product *p)
+{
+    struct tile_source a;
+    a.matrix = p->a;
+    a.absmax = a.scales = 0;
+    a.ld = p->lda;
+    a.along = !p->transpose_a;
+    a.wide = p->wide_a;
+    a.limit = p->m;
+    a.kind = 0;
+    return a;
+}
+
+FUNCTION struct tile_source source_b(const struct product *p)
+{
+    struct tile_source b;
+    b.matrix = p->b;
+    b.absmax = p->absmax;
+    b.scales = p->scales;
+    b.ld = p->ldb;
+    b.along = p->transpose_b;
+    b.wide = p->wide_b;
+    b.limit = p->n;
+    b.kind = p->kind;
+    return b;
+}
 
 /* Four values from value i on, n ≤ 4 of them there, zeros beyond. Packed ones are there in fours. */
 FUNCTION struct four source_four(const struct tile_source *s, uint32_t storage, float *table, uint64_t i,
@@ -238,18 +275,25 @@ FUNCTION void product_part(const struct product *p, uint32_t count, uint32_t ali
         }
 }
 
-/* This thread's sums[rows][columns] to c, or as they are to the piece's partial sums. */
-FUNCTION void product_store(const struct product *product, uint32_t rows, uint32_t columns, uint32_t row,
-                            uint32_t column, uint32_t piece, float sums[8][8])
+/* Where a piece's sums go: to c, or as they are to its partial sums. */
+FUNCTION struct product product_target(const struct product *product, uint32_t piece)
 {
     struct product p = *product;
-    uint32_t ty = thread() / 16, tx = thread() % 16;
     if (p.partial != 0) {
         p.c = p.partial + 4 * (uint64_t)piece * p.m * p.n;
         p.ldc = p.n;
         p.alpha = 1.0f;
         p.beta = 0.0f;
     }
+    return p;
+}
+
+/* This thread's sums[rows][columns]. */
+FUNCTION void product_store(const struct product *product, uint32_t rows, uint32_t columns, uint32_t row,
+                            uint32_t column, uint32_t piece, float sums[8][8])
+{
+    struct product p = product_target(product, piece);
+    uint32_t ty = thread() / 16, tx = thread() % 16;
     uint32_t aligned = columns != 1 && p.c % 16 == 0 && p.ldc % 4 == 0;
     UNROLL
     for (uint32_t i = 0; i < rows; i++) {
@@ -293,11 +337,7 @@ FUNCTION void product_tile(const struct product *p, uint32_t storage, uint32_t r
     uint32_t begin = piece * p->k_piece, end = p->k - begin < p->k_piece ? p->k : begin + p->k_piece;
     uint32_t works = row + tile_place(rows, 0, thread() / 16) < p->m &&
                      column + tile_place(columns, 0, thread() % 16) < p->n;
-    struct tile_source a, b;
-    a.matrix = p->a, a.ld = p->lda, a.along = !p->transpose_a, a.wide = p->wide_a, a.limit = p->m;
-    b.matrix = p->b, b.ld = p->ldb, b.along = p->transpose_b, b.wide = p->wide_b, b.limit = p->n;
-    a.absmax = a.scales = 0, a.kind = 0;
-    b.absmax = p->absmax, b.scales = p->scales, b.kind = p->kind;
+    struct tile_source a = source_a(p), b = source_b(p);
     UNROLL
     for (uint32_t i = 0; i < rows; i++) {
         UNROLL
@@ -397,6 +437,126 @@ KERNEL(gemm_blocks_64x64, 256)
 KERNEL(gemm_blocks_16x64, 256)
 {
     gemm_tile(&args.product, STORED_BLOCKS, 1, 4, 16);
+}
+
+/* 8 of the 16 terms of a tile, as bf16: 128 rows (columns of b) of 12 words, of which 8 are used, so that the
+ * lanes of a fragment meet different banks. */
+FUNCTION void bf16_put(uint32_t *tile, uint32_t along, uint32_t terms, struct four next)
+{
+    uint32_t row = fetch_across(128, 8, along), term = terms + fetch_term(128, 8, along);
+    if (along) {
+        PUT(tile, row * 12 + term / 2, fragment_pair(next.v[0], next.v[1]));
+        PUT(tile, row * 12 + term / 2 + 1, fragment_pair(next.v[2], next.v[3]));
+        return;
+    }
+    UNROLL
+    for (uint32_t i = 0; i < 4; i++)
+        PUT((uint16_t *)tile, (row + i) * 24 + term, (uint16_t)fragment_pair(next.v[i], 0.0f));
+}
+
+/* sums += the product of the two tiles: of each 32 lanes 64 rows by 32 columns, 4 by 4 fragments. */
+FUNCTION void bf16_multiply(uint32_t *tile_a, uint32_t *tile_b, float sums[16][4])
+{
+    uint32_t g = thread() % 32 / 4, q = thread() % 4;
+    uint32_t row = thread() / 32 % 2 * 64 + g, column = thread() / 64 * 32 + g;
+    uint32_t b[4][2];
+    UNROLL
+    for (uint32_t j = 0; j < 4; j++) {
+        b[j][0] = GET(tile_b, (column + 8 * j) * 12 + q);
+        b[j][1] = GET(tile_b, (column + 8 * j) * 12 + q + 4);
+    }
+    UNROLL
+    for (uint32_t i = 0; i < 4; i++) {
+        uint32_t a[4];
+        a[0] = GET(tile_a, (row + 16 * i) * 12 + q);
+        a[1] = GET(tile_a, (row + 16 * i + 8) * 12 + q);
+        a[2] = GET(tile_a, (row + 16 * i) * 12 + q + 4);
+        a[3] = GET(tile_a, (row + 16 * i + 8) * 12 + q + 4);
+        UNROLL
+        for (uint32_t j = 0; j < 4; j++)
+            fragment_multiply(a, b[j], sums[4 * i + j]);
+    }
+}
+
+FUNCTION void bf16_store(const struct product *product, uint32_t row, uint32_t column, uint32_t piece,
+                         float sums[16][4])
+{
+    struct product p = product_target(product, piece);
+    row += thread() / 32 % 2 * 64 + thread() % 32 / 4;
+    column += thread() / 64 * 32 + thread() % 4 * 2;
+    UNROLL
+    for (uint32_t i = 0; i < 8; i++) { /* half a fragment's rows: i / 2 of 4, upper or lower */
+        uint32_t r = row + 8 * i;
+        UNROLL
+        for (uint32_t j = 0; j < 4; j++)
+            if (r < p.m)
+                product_part(&p, 2, 0, p.c + 4 * (uint64_t)r * p.ldc, column + 8 * j,
+                             &sums[i / 2 * 4 + j][i % 2 * 2]);
+    }
+}
+
+/* A tile of 128 x 128 in bf16: operands are rounded on their way to shared memory, sums are fp32. */
+FUNCTION void bf16_tile(const struct product *p, uint32_t storage)
+{
+    SHARED(uint32_t, tile_a, 1536);
+    SHARED(uint32_t, tile_b, 1536);
+    SHARED(float, table, 16);
+    float sums[16][4];
+    uint32_t row = block_y() * 128, column = block_x() * 128;
+    uint32_t begin = block_z() * p->k_piece, end = p->k - begin < p->k_piece ? p->k : begin + p->k_piece;
+    struct tile_source a = source_a(p), b = source_b(p);
+    struct four next_a[2], next_b[2];
+    UNROLL
+    for (uint32_t i = 0; i < 16; i++)
+        sums[i][0] = sums[i][1] = sums[i][2] = sums[i][3] = 0.0f;
+    if (storage == STORED_NF4) {
+        if (thread() < 16)
+            PUT(table, thread(), nf4_value(thread()));
+        barrier();
+    }
+    UNROLL
+    for (uint32_t h = 0; h < 2; h++) {
+        next_a[h] = tile_fetch(&a, STORED_F32, table, 128, 8, row, begin + 8 * h, end);
+        next_b[h] = tile_fetch(&b, storage, table, 128, 8, column, begin + 8 * h, end);
+    }
+    for (uint32_t term = begin; term < end; term += 16) {
+        UNROLL
+        for (uint32_t h = 0; h < 2; h++) {
+            bf16_put(tile_a, a.along, 8 * h, next_a[h]);
+            bf16_put(tile_b, b.along, 8 * h, next_b[h]);
+        }
+        barrier();
+        if (end - term > 16) {
+            UNROLL
+            for (uint32_t h = 0; h < 2; h++) {
+                next_a[h] = tile_fetch(&a, STORED_F32, table, 128, 8, row, term + 16 + 8 * h, end);
+                next_b[h] = tile_fetch(&b, storage, table, 128, 8, column, term + 16 + 8 * h, end);
+            }
+        }
+        bf16_multiply(tile_a, tile_b, sums);
+        barrier();
+    }
+    bf16_store(p, row, column, block_z(), sums);
+}
+
+KERNEL(gemm_bf16, 256)
+{
+    bf16_tile(&args.product, STORED_F32);
+}
+
+KERNEL(gemm_bf16_half, 256)
+{
+    bf16_tile(&args.product, STORED_HALF);
+}
+
+KERNEL(gemm_bf16_nf4, 256)
+{
+    bf16_tile(&args.product, STORED_NF4);
+}
+
+KERNEL(gemm_bf16_blocks, 256)
+{
+    bf16_tile(&args.product, STORED_BLOCKS);
 }
 
 KERNEL(gemm_sum, 256)
