@@ -180,11 +180,16 @@ void cpu_rmsnorm_backward(struct cpu_runner *runner, const struct op *op)
         run_parts(runner, op, NULL, o->rows, ROWS_PER_PART, rmsnorm_backward_part);
         return;
     }
+    bool in_place = o->dx.buffer == o->dy.buffer && o->dx.at == o->dy.at;
     for (uint32_t row = 0; row < o->rows;) {
-        struct op piece = norm_rows_of(op, row);
+        struct op piece = norm_rows_of(op, row), norms = piece;
         uint32_t rows = piece.rmsnorm_backward.rows;
-        run_parts(runner, &piece, runner->scratch, rows, ROWS_PER_PART, rmsnorm_backward_part);
+        if (in_place) /* the weight's gradient reads dy before dx takes its place */
+            norms.rmsnorm_backward.dx.buffer = NULL;
+        run_parts(runner, &norms, runner->scratch, rows, ROWS_PER_PART, rmsnorm_backward_part);
         run_parts(runner, &piece, runner->scratch, o->width, COLUMNS_STRIP, norm_weight_part);
+        if (in_place)
+            run_parts(runner, &piece, NULL, rows, ROWS_PER_PART, rmsnorm_backward_part);
         row += rows;
     }
 }

@@ -31,11 +31,8 @@ static int run_copy(struct gpu_call *call, const struct op *op)
 static int run_bias(struct gpu_call *call, const struct op *op)
 {
     const struct op_bias *o = &op->bias;
-    struct bias_rows_args args = {.x = gpu_at(&o->x),
-                                  .bias = gpu_at(&o->bias),
-                                  .rows = o->rows,
-                                  .width = o->width,
-                                  .ldx = o->ldx};
+    struct bias_rows_args args = {
+        .x = gpu_at(&o->x), .bias = gpu_at(&o->bias), .rows = o->rows, .width = o->width, .ldx = o->ldx};
     args.wide = gpu_fours(args.x, 4, o->ldx) && gpu_fours(args.bias, 4, 0);
     return gpu_launch(call, KERNEL_bias_rows, gpu_row_blocks(o->rows, o->width, 4), 1, 1, &args, sizeof args);
 }

@@ -4,7 +4,8 @@
 
 enum {
     SUM_BLOCKS_MAX = 1024,
-    SUM_PER_BLOCK = 1 << 14 /* values, at least */
+    SUM_PER_BLOCK = 1 << 14, /* values, at least */
+    ADAMW8_BLOCKS_MAX = 1024 /* of threads: enough for any card, few enough that maps are made seldom */
 };
 
 static int run_square_sum(struct gpu_call *call, const struct op *op)
@@ -63,7 +64,9 @@ static int run_adamw8(struct gpu_call *call, const struct op *op)
     args.plain.value = gpu_at(&o->value);
     args.plain.gradient = gpu_at(&o->gradient);
     args.plain.count = o->count;
-    return gpu_launch(call, KERNEL_adamw8, gpu_blocks(o->count, ADAMW8_BLOCK), 1, 1, &args, sizeof args);
+    uint64_t blocks = gpu_blocks(o->count, ADAMW8_BLOCK);
+    return gpu_launch(call, KERNEL_adamw8, blocks < ADAMW8_BLOCKS_MAX ? blocks : ADAMW8_BLOCKS_MAX, 1, 1,
+                      &args, sizeof args);
 }
 
 const struct gpu_op gpu_optimizer_ops[] = {{.kind = OP_SQUARE_SUM, .run = run_square_sum},

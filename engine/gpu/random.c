@@ -39,8 +39,8 @@ static int run_dropout_backward(struct gpu_call *call, const struct op *op)
                                          .width = o->width,
                                          .keep_last = key.keep_last,
                                          .scale = key.scale};
-    args.wide = gpu_fours(args.x, 4, o->width) && gpu_fours(args.t, 4, o->width) &&
-                gpu_fours(args.dx, 4, o->width);
+    args.wide =
+        gpu_fours(args.x, 4, o->width) && gpu_fours(args.t, 4, o->width) && gpu_fours(args.dx, 4, o->width);
     return gpu_launch(call, KERNEL_dropout_backward, gpu_row_blocks(o->tokens, o->width, 8), 1, 1, &args,
                       sizeof args);
 }

@@ -16,13 +16,19 @@ static uint64_t vector_blocks(uint64_t vectors, bool by_block)
     return by_block ? vectors : gpu_blocks(vectors, 256 / 32);
 }
 
+static bool rmsnorm_fits(const struct gpu *gpu, const struct op *op)
+{
+    (void)gpu;
+    return (uint64_t)op->rmsnorm.rows * op->rmsnorm.vectors <= UINT32_MAX;
+}
+
 static int run_rmsnorm(struct gpu_call *call, const struct op *op)
 {
     const struct op_rmsnorm *o = &op->rmsnorm;
     struct rmsnorm_args args = {.x = gpu_at(&o->x),
                                 .weight = gpu_at(&o->weight),
                                 .y = gpu_at(&o->y),
-                                .count = (uint64_t)o->rows * o->vectors,
+                                .count = o->rows * o->vectors,
                                 .width = o->width,
                                 .vectors = o->vectors,
                                 .ldx = o->ldx,
@@ -30,8 +36,8 @@ static int run_rmsnorm(struct gpu_call *call, const struct op *op)
                                 .by_block = o->width > WARP_WIDTH_MAX,
                                 .eps = o->eps,
                                 .offset = o->offset};
-    args.wide = gpu_fours(args.x, 4, o->ldx) && gpu_fours(args.y, 4, o->ldy) &&
-                gpu_fours(args.weight, 4, o->width);
+    args.wide =
+        gpu_fours(args.x, 4, o->ldx) && gpu_fours(args.y, 4, o->ldy) && gpu_fours(args.weight, 4, o->width);
     return gpu_launch(call, KERNEL_rmsnorm, vector_blocks(args.count, args.by_block), 1, 1, &args,
                       sizeof args);
 }
@@ -67,9 +73,8 @@ static int run_column_sum(struct gpu_call *call, const struct op *op)
 {
     const struct op_column_sum *o = &op->column_sum;
     return sum_columns(
-        call,
-        (struct column_sums_args){.x = gpu_at(&o->x), .rows = o->rows, .vectors = 1, .ldx = o->ldx}, o->width,
-        gpu_at(&o->y));
+        call, (struct column_sums_args){.x = gpu_at(&o->x), .rows = o->rows, .vectors = 1, .ldx = o->ldx},
+        o->width, gpu_at(&o->y));
 }
 
 /* The gradient of the weight, of as many rows at a time as inverse norms are held. */
@@ -82,16 +87,16 @@ static int norm_weight_gradient(struct gpu_call *call, const struct op_rmsnorm_b
     for (uint32_t row = 0; row < o->rows; row += most) {
         uint32_t rows = o->rows - row < most ? o->rows - row : most;
         args.x = gpu_at(&o->x) + 4ull * row * o->ldx;
-        args.count = (uint64_t)rows * o->vectors;
+        args.count = rows * o->vectors;
         struct column_sums_args sums = {.x = args.x,
                                         .dy = gpu_at(&o->dy) + 4ull * row * o->lddy,
                                         .inverse = args.inverse,
-                                        .rows = (uint32_t)args.count,
+                                        .rows = args.count,
                                         .vectors = o->vectors,
                                         .ldx = o->ldx,
                                         .lddy = o->lddy};
-        if (gpu_launch(call, KERNEL_rmsnorm_backward, vector_blocks(args.count, args.by_block), 1,
-                       1, &args, sizeof args) != 0 ||
+        if (gpu_launch(call, KERNEL_rmsnorm_backward, vector_blocks(args.count, args.by_block), 1, 1, &args,
+                       sizeof args) != 0 ||
             sum_columns(call, sums, o->width, gpu_at(&o->dweight)) != 0)
             return -1;
     }
@@ -101,7 +106,8 @@ static int norm_weight_gradient(struct gpu_call *call, const struct op_rmsnorm_b
 static bool rmsnorm_backward_fits(const struct gpu *gpu, const struct op *op)
 {
     (void)gpu;
-    return op->rmsnorm_backward.vectors <= INVERSES_MAX;
+    return op->rmsnorm_backward.vectors <= INVERSES_MAX &&
+           (uint64_t)op->rmsnorm_backward.rows * op->rmsnorm_backward.vectors <= UINT32_MAX;
 }
 
 /* The weight's gradient first: dx may lie where dy does. */
@@ -112,7 +118,7 @@ static int run_rmsnorm_backward(struct gpu_call *call, const struct op *op)
                                          .weight = gpu_at(&o->weight),
                                          .dy = gpu_at(&o->dy),
                                          .dx = gpu_at(&o->dx),
-                                         .count = (uint64_t)o->rows * o->vectors,
+                                         .count = o->rows * o->vectors,
                                          .width = o->width,
                                          .vectors = o->vectors,
                                          .ldx = o->ldx,
@@ -128,14 +134,15 @@ static int run_rmsnorm_backward(struct gpu_call *call, const struct op *op)
         return -1;
     if (args.dx == 0)
         return 0;
-    return gpu_launch(call, KERNEL_rmsnorm_backward, vector_blocks(args.count, args.by_block), 1,
-                      1, &args, sizeof args);
+    return gpu_launch(call, KERNEL_rmsnorm_backward, vector_blocks(args.count, args.by_block), 1, 1, &args,
+                      sizeof args);
 }
 
 static bool rope_fits(const struct gpu *gpu, const struct op *op)
 {
     (void)gpu;
-    return op->rope.rotary_dim % 2 == 0 && op->rope.rotary_dim <= op->rope.head_dim;
+    return op->rope.rotary_dim % 2 == 0 && op->rope.rotary_dim <= op->rope.head_dim &&
+           (uint64_t)op->rope.tokens * op->rope.heads <= UINT32_MAX;
 }
 
 static int run_rope(struct gpu_call *call, const struct op *op)
@@ -144,7 +151,7 @@ static int run_rope(struct gpu_call *call, const struct op *op)
     struct rope_args args = {.x = gpu_at(&o->x),
                              .positions = gpu_at(&o->positions),
                              .table = gpu_at(&o->table),
-                             .count = (uint64_t)o->tokens * o->heads,
+                             .tokens = o->tokens,
                              .heads = o->heads,
                              .head_dim = o->head_dim,
                              .half = o->rotary_dim / 2,
@@ -152,11 +159,12 @@ static int run_rope(struct gpu_call *call, const struct op *op)
                              .table_rows = o->table_rows,
                              .sign = o->inverse ? -1.0f : 1.0f};
     args.wide = gpu_fours(args.x, 4, o->ldx) && gpu_fours(args.table, 4, args.half) && o->head_dim % 4 == 0;
-    return gpu_launch(call, KERNEL_rope, gpu_row_blocks(args.count, args.half, 4), 1, 1, &args, sizeof args);
+    return gpu_launch(call, KERNEL_rope, gpu_row_blocks((uint64_t)o->tokens * o->heads, args.half, 4), 1, 1,
+                      &args, sizeof args);
 }
 
 const struct gpu_op gpu_rows_ops[] = {
-    {.kind = OP_RMSNORM, .run = run_rmsnorm},
+    {.kind = OP_RMSNORM, .fits = rmsnorm_fits, .run = run_rmsnorm},
     {.kind = OP_RMSNORM_BACKWARD, .fits = rmsnorm_backward_fits, .run = run_rmsnorm_backward},
     {.kind = OP_ROPE, .fits = rope_fits, .run = run_rope},
     {.kind = OP_COLUMN_SUM, .run = run_column_sum},

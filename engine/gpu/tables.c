@@ -1,6 +1,13 @@
 /* Ops on rows of tables that indices choose: see kernels/tables.k.h. */
 #include "engine/gpu/gpu.h"
 
+static bool embed_fits(const struct gpu *gpu, const struct op *op)
+{
+    const struct op_embed *o = &op->embed;
+    (void)gpu;
+    return !pack_from_file(o->pack) || o->hidden % pack_block(o->pack) == 0;
+}
+
 static int run_embed(struct gpu_call *call, const struct op *op)
 {
     const struct op_embed *o = &op->embed;
@@ -10,10 +17,11 @@ static int run_embed(struct gpu_call *call, const struct op *op)
                               .tokens = o->tokens,
                               .hidden = o->hidden,
                               .vocab = o->vocab,
-                              .table_as = gpu_element(o->table.dtype),
+                              .packed = pack_from_file(o->pack),
                               .scale = o->scale};
-    args.wide =
-        gpu_fours(args.table, dtype_bytes(o->table.dtype), o->hidden) && gpu_fours(args.out, 4, o->hidden);
+    args.table_as = args.packed ? gpu_unpack_kind(o->pack) : gpu_element(o->table.dtype);
+    args.wide = gpu_fours(args.out, 4, o->hidden) &&
+                (args.packed || gpu_fours(args.table, dtype_bytes(o->table.dtype), o->hidden));
     return gpu_launch(call, KERNEL_embed, gpu_row_blocks(o->tokens, o->hidden, 4), 1, 1, &args, sizeof args);
 }
 

@@ -184,23 +184,25 @@ static void rmsnorm_draw(struct trial *t)
     bind(t, &o->y);
 }
 
-static double norm_of(const double *x, const double *w, size_t n, size_t i, double eps, double offset)
+static double inverse_norm(const double *x, size_t n, double eps)
 {
     double sum = 0;
     for (size_t j = 0; j < n; j++)
         sum += x[j] * x[j];
-    return x[i] * (offset + w[i]) / sqrt(sum / (double)n + eps);
+    return 1 / sqrt(sum / (double)n + eps);
 }
 
 static void rmsnorm_want(struct trial *t)
 {
     const struct op_rmsnorm *o = &t->op.rmsnorm;
-    double *x = values(t, "x"), *w = values(t, "weight"), *y = expected(t, "y");
+    double *w = values(t, "weight"), *to = expected(t, "y");
     for (size_t i = 0; i < o->rows; i++)
-        for (size_t v = 0; v < o->vectors; v++)
+        for (size_t v = 0; v < o->vectors; v++) {
+            const double *x = values(t, "x") + i * o->ldx + v * o->width;
+            double *y = to + i * o->ldy + v * o->width, inverse = inverse_norm(x, o->width, 1e-5);
             for (size_t j = 0; j < o->width; j++)
-                y[i * o->ldy + v * o->width + j] =
-                    norm_of(x + i * o->ldx + v * o->width, w, o->width, j, 1e-5, (double)o->offset);
+                y[j] = x[j] * ((double)o->offset + w[j]) * inverse;
+        }
 }
 
 static void rmsnorm_backward_draw(struct trial *t)
@@ -232,13 +234,16 @@ static void rmsnorm_backward_draw(struct trial *t)
 static double rmsnorm_loss(const struct trial *t)
 {
     const struct op_rmsnorm_backward *o = &t->op.rmsnorm_backward;
-    const double *x = values(t, "x"), *w = values(t, "weight"), *dy = values(t, "dy");
+    const double *w = values(t, "weight");
     double loss = 0;
     for (size_t i = 0; i < o->rows; i++)
-        for (size_t v = 0; v < o->vectors; v++)
+        for (size_t v = 0; v < o->vectors; v++) {
+            const double *x = values(t, "x") + i * o->ldx + v * o->width;
+            const double *dy = values(t, "dy") + i * o->lddy + v * o->width;
+            double inverse = inverse_norm(x, o->width, 1e-5);
             for (size_t j = 0; j < o->width; j++)
-                loss += dy[i * o->lddy + v * o->width + j] *
-                        norm_of(x + i * o->ldx + v * o->width, w, o->width, j, 1e-5, (double)o->offset);
+                loss += dy[j] * x[j] * ((double)o->offset + w[j]) * inverse;
+        }
     return loss;
 }
 

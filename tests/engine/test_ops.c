@@ -1,5 +1,6 @@
 /* Every op on every CPU device: the cases of cases_basic.h, and what no case says. */
 #include "engine/cases_basic.h"
+#include "engine/cases_bits.h"
 
 static void every_op_is_its_definition_on_every_device(void **state)
 {
@@ -48,6 +49,12 @@ static void adding_to_a_large_matrix_rounds_once(void **state)
 {
     (void)state;
     each_device(gemm_onto_large_c_on);
+}
+
+static void a_norms_gradient_may_replace_the_one_it_is_made_of(void **state)
+{
+    (void)state;
+    each_device(norm_backward_in_place_on);
 }
 
 static void operands_are_checked_before_an_op_is_queued(void **state)
@@ -146,6 +153,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_op_is_its_definition_on_every_device),
         cmocka_unit_test(adding_to_a_large_matrix_rounds_once),
+        cmocka_unit_test(a_norms_gradient_may_replace_the_one_it_is_made_of),
         cmocka_unit_test(the_checked_device_tells_what_the_cpu_lets_pass),
         cmocka_unit_test(operands_are_checked_before_an_op_is_queued),
     };

@@ -5,8 +5,8 @@
 #include "engine/gpu/kernels/four.h"
 
 #define FLAT_KERNELS(X)                                                                                      \
-    X(add_rows, 256) X(copy_rows, 256) X(bias_rows, 256) X(softcap, 256) X(glu, 256) X(glu_backward, 256)    \
-        X(cast, 256)
+    X(add_rows, 256)                                                                                         \
+    X(copy_rows, 256) X(bias_rows, 256) X(softcap, 256) X(glu, 256) X(glu_backward, 256) X(cast, 256)
 
 /* y[rows,width] += alpha * x. In all kernels with `wide`: see four.h. */
 struct add_rows_args {

@@ -1,5 +1,5 @@
 /* Functions of the dialect that are written here once, so that every device computes the same bits. Errors
- * are those measured by tests/engine/test_gpu_math.c over all floats of the ranges named. */
+ * are those that tests/engine/test_gpu_math.c measures. */
 #ifndef MOTLEY_ENGINE_GPU_KERNELS_MATH_H
 #define MOTLEY_ENGINE_GPU_KERNELS_MATH_H
 
@@ -48,9 +48,29 @@ FUNCTION float math_fma(float a, float b, float c)
     return __builtin_fmaf(a, b, c);
 }
 
+FUNCTION float math_infinity(void)
+{
+    return math_float(0x7f800000u);
+}
+
+/* The float nearest to the root of x, given one within an ulp of it: of that and its neighbours the one that
+ * the root lies nearest to, which their products with it tell. x is in [2^-96, infinity). */
+FUNCTION float math_sqrt_near(float x, float y)
+{
+    float below = math_float(math_bits(y) - 1), above = math_float(math_bits(y) + 1);
+    if (math_fma(-below, y, x) <= 0.0f)
+        return below;
+    return math_fma(-above, y, x) > 0.0f ? above : y;
+}
+
+/* Rounded to nearest, whatever the device's own instruction gives: AMD's may be an ulp off. */
 FUNCTION float math_sqrt(float x)
 {
-    return __builtin_sqrtf(x);
+    float scaled = x < 1.2621774e-29f ? x * 4294967296.0f : x, y = __builtin_sqrtf(scaled);
+    if (!(y > 0.0f) || y == math_infinity())
+        return y;
+    y = math_sqrt_near(scaled, y);
+    return x < 1.2621774e-29f ? y * 1.52587890625e-05f : y;
 }
 
 FUNCTION double math_sqrt_wide(double x)
@@ -63,12 +83,7 @@ FUNCTION float math_max(float a, float b)
     return a > b ? a : b;
 }
 
-FUNCTION float math_infinity(void)
-{
-    return math_float(0x7f800000u);
-}
-
-/* e^x, 2 ulp: x = n ln 2 + r with ln 2 in two parts (Cody and Waite 1980), e^r by its Taylor sum. Below -87.3
+/* e^x, 1 ulp: x = n ln 2 + r with ln 2 in two parts (Cody and Waite 1980), e^r by its Taylor sum. Below -87.3
  * it goes to 0 through denormals in one step, above 88.7 to infinity; NaN stays. */
 FUNCTION float math_exp(float x)
 {
@@ -92,8 +107,8 @@ FUNCTION float math_exp(float x)
     return y * math_float((uint32_t)(half + 127) << 23) * math_float((uint32_t)(e - half + 127) << 23);
 }
 
-/* ln x for x > 0, 2 ulp beside 1e-7 absolute near 1: mantissa in [sqrt 1/2, sqrt 2), ln m = 2 artanh(s), s =
- * (m - 1) / (m + 1). 0 gives -infinity. */
+/* ln x for x > 0, 2 ulp: mantissa in [sqrt 1/2, sqrt 2), ln m = 2 artanh(s), s = (m - 1) / (m + 1). 0 gives
+ * -infinity. */
 FUNCTION float math_log(float x)
 {
     if (x == 0.0f)
@@ -122,7 +137,7 @@ FUNCTION float math_log(float x)
     return math_fma(n, 0.693359375f, math_fma(n, -2.12194440e-4f, log_m));
 }
 
-/* The same in double, 2 ulp beside 1e-16 absolute near 1. */
+/* The same in double, 3 ulp; as math_log below 2^-1022 and of what is no number. */
 FUNCTION double math_log_wide(double x)
 {
     if (!(x >= 2.2250738585072014e-308) || math_bits_wide(x) >= 0x7ff0000000000000u)
@@ -140,19 +155,19 @@ FUNCTION double math_log_wide(double x)
     return (double)e * 0.6931471805599453 + s * p;
 }
 
-/* tanh x, 3 ulp. */
+/* tanh x, 2 ulp: Cephes' way (tanhf.c, S. Moshier), a polynomial where |x| is small, else by e^2x. */
 FUNCTION float math_tanh(float x)
 {
     float a = x < 0.0f ? -x : x;
     if (a > 9.1f)
         return x < 0.0f ? -1.0f : 1.0f;
-    if (a < 0.2f) { /* Taylor */
+    if (a < 0.625f) {
         float z = x * x;
-        float p = -0.0088632355f;
-        p = math_fma(p, z, 0.0218694885f);
-        p = math_fma(p, z, -0.0539682540f);
-        p = math_fma(p, z, 0.133333333f);
-        p = math_fma(p, z, -0.333333333f);
+        float p = -5.70498872745e-3f;
+        p = math_fma(p, z, 2.06390887954e-2f);
+        p = math_fma(p, z, -5.37397155531e-2f);
+        p = math_fma(p, z, 1.33314422036e-1f);
+        p = math_fma(p, z, -3.33332819422e-1f);
         return math_fma(x * z, p, x);
     }
     float y = 1.0f - 2.0f / (math_exp(2.0f * a) + 1.0f);

@@ -29,7 +29,7 @@ struct adamw_args {
     uint32_t wide;
 };
 
-/* A block of threads takes a block of 256 values. */
+/* A block of threads makes the map, then takes blocks of 256 values, one after the other. */
 struct adamw8_args {
     uint64_t code1, code2, absmax1, absmax2;
     struct adamw_args plain; /* value, gradient, count, scalars */
@@ -137,21 +137,16 @@ FUNCTION float adamw8_encode(float *map, uint32_t zero, struct team team, float 
     return absmax;
 }
 
-KERNEL(adamw8, 256)
+/* One block of values: thread t has value t of it. */
+FUNCTION void adamw8_block(const struct adamw8_args args, uint64_t block, float *with_sign,
+                           float *without_sign, struct team team)
 {
-    SHARED(float, with_sign, 256);
-    SHARED(float, without_sign, 256);
-    SHARED(double, shared, TEAM_SHARED(256));
-    struct team team = team_block(256, shared);
-    uint64_t block = block_x(), at = block * 256 + thread();
+    uint64_t at = block * 256 + thread();
     uint32_t there = at < args.plain.count;
     float *value = POINTER(float, args.plain.value);
     float *absmax1 = POINTER(float, args.absmax1), *absmax2 = POINTER(float, args.absmax2);
     uint8_t *code1 = POINTER(uint8_t, args.code1), *code2 = POINTER(uint8_t, args.code2);
     struct adamw_state s;
-    PUT(with_sign, thread(), dynamic_with_sign(thread()));
-    PUT(without_sign, thread(), dynamic_without_sign(thread()));
-    barrier();
     s.value = s.moment1 = s.moment2 = 0.0f;
     if (there) {
         s.value = LOAD(value, at);
@@ -166,6 +161,18 @@ KERNEL(adamw8, 256)
         STORE(absmax1, block, max1);
         STORE(absmax2, block, max2);
     }
+}
+
+KERNEL(adamw8, 256)
+{
+    SHARED(float, with_sign, 256);
+    SHARED(float, without_sign, 256);
+    SHARED(double, shared, TEAM_SHARED(256));
+    PUT(with_sign, thread(), dynamic_with_sign(thread()));
+    PUT(without_sign, thread(), dynamic_without_sign(thread()));
+    barrier();
+    for (uint64_t block = block_x(); block * 256 < args.plain.count; block += blocks_x())
+        adamw8_block(args, block, with_sign, without_sign, team_block(256, shared));
 }
 
 #endif

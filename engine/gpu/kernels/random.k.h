@@ -80,9 +80,10 @@ KERNEL(dropout, 256)
     struct place at = place_of_group(args.tokens, args.width, 8, 256);
     if (at.n == 0)
         return;
-    struct philox numbers = philox_of(args.key0, args.key1, LOAD(POINTER(const uint32_t, args.positions), at.row),
-                                      LOAD(POINTER(const uint32_t, args.row_ids), at.row), args.step,
-                                      args.site + (uint32_t)(at.column / 8));
+    struct philox numbers =
+        philox_of(args.key0, args.key1, LOAD(POINTER(const uint32_t, args.positions), at.row),
+                  LOAD(POINTER(const uint32_t, args.row_ids), at.row), args.step,
+                  args.site + (uint32_t)(at.column / 8));
     for (uint32_t half = 0; half < 2; half++) {
         uint64_t i = at.row * args.width + at.column + 4 * half;
         uint32_t n = half_left(at.n, half);
@@ -99,9 +100,10 @@ KERNEL(dropout_backward, 256)
     struct place at = place_of_group(args.tokens, args.width, 8, 256);
     if (at.n == 0)
         return;
-    struct philox numbers = philox_of(args.key0, args.key1, LOAD(POINTER(const uint32_t, args.positions), at.row),
-                                      LOAD(POINTER(const uint32_t, args.row_ids), at.row), args.step,
-                                      args.site + (uint32_t)(at.column / 8));
+    struct philox numbers =
+        philox_of(args.key0, args.key1, LOAD(POINTER(const uint32_t, args.positions), at.row),
+                  LOAD(POINTER(const uint32_t, args.row_ids), at.row), args.step,
+                  args.site + (uint32_t)(at.column / 8));
     float *t = POINTER(float, args.t), *dx = POINTER(float, args.dx);
     for (uint32_t half = 0; half < 2; half++) {
         uint64_t i = at.row * args.width + at.column + 4 * half;
@@ -143,9 +145,9 @@ KERNEL(embed_noise, 256)
     const uint32_t *row_start = POINTER(const uint32_t, args.row_start);
     uint32_t token = (uint32_t)at.row, row = row_of_token(row_start, args.rows, token);
     uint32_t begin = LOAD(row_start, row), length = LOAD(row_start, row + 1) - begin;
-    struct philox numbers = philox_of(args.key0, args.key1, token - begin,
-                                      LOAD(POINTER(const uint32_t, args.row_ids), token), args.step,
-                                      0xfffff000u | (uint32_t)(at.column / 4));
+    struct philox numbers =
+        philox_of(args.key0, args.key1, token - begin, LOAD(POINTER(const uint32_t, args.row_ids), token),
+                  args.step, 0xfffff000u | (uint32_t)(at.column / 4));
     double size = (double)args.alpha / math_sqrt_wide((double)length * (double)args.width);
     uint64_t i = at.row * args.width + at.column;
     struct four a = four_load(POINTER(const float, args.x), i, at.n, args.wide);

@@ -11,24 +11,24 @@
 /* y = x / sqrt(mean(x^2) + eps) * (offset + weight) of vectors[count] of `width`, so many to a row. A vector
  * is a block's with `by_block`, else a warp's. y may be x. */
 struct rmsnorm_args {
-    uint64_t x, weight, y, count;
-    uint32_t width, vectors, ldx, ldy, wide, by_block;
+    uint64_t x, weight, y;
+    uint32_t count, width, vectors, ldx, ldy, wide, by_block;
     float eps, offset;
 };
 
 /* dx = or += the gradient of x, unless dx is 0; inverse[count] = 1 / sqrt(mean(x^2) + eps), unless it is 0.
  * dx may be dy. */
 struct rmsnorm_backward_args {
-    uint64_t x, weight, dy, dx, inverse, count;
-    uint32_t width, vectors, ldx, lddy, lddx, accumulate, wide, by_block;
+    uint64_t x, weight, dy, dx, inverse;
+    uint32_t count, width, vectors, ldx, lddy, lddx, accumulate, wide, by_block;
     float eps, offset;
 };
 
 /* Rotate the halves of the first 2 * half values of each head. table[table_rows, 2 * half]: cosines, then
  * sines. */
 struct rope_args {
-    uint64_t x, positions, table, count; /* tokens * heads */
-    uint32_t heads, head_dim, half, ldx, table_rows, wide;
+    uint64_t x, positions, table;
+    uint32_t tokens, heads, head_dim, half, ldx, table_rows, wide;
     float sign; /* -1: the other way */
 };
 
@@ -50,17 +50,18 @@ struct column_sums_add_args {
 /* A vector as its team's threads take it: four values, then the next four `team.size` further on. */
 struct rmsnorm_vector {
     struct team team;
-    uint64_t index, row, column;
+    uint32_t index;
+    uint64_t row, column;
 };
 
-FUNCTION struct rmsnorm_vector rmsnorm_vector_of(struct team team, uint64_t index, uint32_t vectors,
+FUNCTION struct rmsnorm_vector rmsnorm_vector_of(struct team team, uint32_t index, uint32_t vectors,
                                                  uint32_t width)
 {
     struct rmsnorm_vector vector;
     vector.team = team;
     vector.index = index;
     vector.row = index / vectors;
-    vector.column = index % vectors * width;
+    vector.column = (uint64_t)(index % vectors) * width;
     return vector;
 }
 
@@ -100,7 +101,7 @@ KERNEL(rmsnorm, 256)
         return;
     }
     for (uint64_t i = team_warp_index(256); i < args.count; i += team_warp_count(256))
-        rmsnorm_run(args, rmsnorm_vector_of(team_warp(), i, args.vectors, args.width));
+        rmsnorm_run(args, rmsnorm_vector_of(team_warp(), (uint32_t)i, args.vectors, args.width));
 }
 
 /* With r = 1 / rms: dx = r * (w dy) - x * r^3 / n * sum(x w dy). */
@@ -153,15 +154,15 @@ KERNEL(rmsnorm_backward, 256)
         return;
     }
     for (uint64_t i = team_warp_index(256); i < args.count; i += team_warp_count(256))
-        rmsnorm_backward_run(args, rmsnorm_vector_of(team_warp(), i, args.vectors, args.width));
+        rmsnorm_backward_run(args, rmsnorm_vector_of(team_warp(), (uint32_t)i, args.vectors, args.width));
 }
 
 KERNEL(rope, 256)
 {
-    struct place at = place_in_rows(args.count, args.half);
+    struct place at = place_in_rows((uint64_t)args.tokens * args.heads, args.half);
     if (at.n == 0)
         return;
-    uint64_t token = at.row / args.heads, head = at.row % args.heads;
+    uint64_t token = (uint32_t)at.row / args.heads, head = (uint32_t)at.row % args.heads;
     uint32_t position = LOAD(POINTER(const uint32_t, args.positions), token);
     assert_device(position < args.table_rows);
     const float *table = POINTER(const float, args.table) + (uint64_t)position * 2 * args.half;

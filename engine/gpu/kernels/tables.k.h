@@ -3,14 +3,16 @@
 #define MOTLEY_ENGINE_GPU_KERNELS_TABLES_K_H
 
 #include "engine/gpu/kernels/four.h"
+#include "engine/gpu/kernels/unpack.k.h"
 
 #define TABLES_KERNELS(X)                                                                                    \
     X(embed, 256) X(embed_chain, 256) X(embed_backward, 256) X(gather_rows, 256) X(scatter_rows, 256)
 
-/* out[t] = scale * table[ids[t]], the table of elements (four.h) table_as */
+/* out[t] = scale * table[ids[t]], the table of elements (four.h) table_as, or when `packed` of blocks
+ * (unpack.k.h) table_as, which rows fill whole */
 struct embed_args {
     uint64_t ids, table, out;
-    uint32_t tokens, hidden, vocab, table_as, wide;
+    uint32_t tokens, hidden, vocab, packed, table_as, wide;
     float scale;
 };
 
@@ -55,7 +57,11 @@ KERNEL(embed, 256)
     uint32_t id = LOAD(POINTER(const uint32_t, args.ids), at.row);
     assert_device(id < args.vocab);
     uint64_t from = (uint64_t)id * args.hidden + at.column;
-    struct four a = four_load_as(args.table_as, args.table, from, at.n, args.wide);
+    struct four a;
+    if (args.packed)
+        a = unpack_four(args.table_as, POINTER(const uint8_t, args.table), from);
+    else
+        a = four_load_as(args.table_as, args.table, from, at.n, args.wide);
     for (uint32_t j = 0; j < 4; j++)
         a.v[j] *= args.scale;
     four_store(POINTER(float, args.out), at.row * args.hidden + at.column, at.n, args.wide, a);
@@ -104,8 +110,8 @@ KERNEL(embed_backward, 256)
         uint32_t n = args.hidden - column < 4 ? args.hidden - column : 4;
         struct four sum = four_load(row, column, n, args.wide);
         for (uint32_t t = first; t != EMBED_CHAIN_END; t = LOAD(chain, 2 * (uint64_t)t)) {
-            struct four d = four_load(POINTER(const float, args.dout), (uint64_t)t * args.hidden + column, n,
-                                      args.wide);
+            struct four d =
+                four_load(POINTER(const float, args.dout), (uint64_t)t * args.hidden + column, n, args.wide);
             for (uint32_t j = 0; j < 4; j++)
                 sum.v[j] = math_fma(args.scale, d.v[j], sum.v[j]);
         }
@@ -120,8 +126,8 @@ KERNEL(gather_rows, 256)
         return;
     uint32_t from = LOAD(POINTER(const uint32_t, args.index), at.row);
     assert_device(from < args.x_rows);
-    struct four a = four_load(POINTER(const float, args.x), (uint64_t)from * args.width + at.column, at.n,
-                              args.wide);
+    struct four a =
+        four_load(POINTER(const float, args.x), (uint64_t)from * args.width + at.column, at.n, args.wide);
     four_store(POINTER(float, args.y), at.row * args.width + at.column, at.n, args.wide, a);
 }
 
@@ -132,8 +138,7 @@ KERNEL(scatter_rows, 256)
         return;
     uint32_t to = LOAD(POINTER(const uint32_t, args.index), at.row);
     assert_device(to < args.y_rows);
-    struct four a =
-        four_load(POINTER(const float, args.x), at.row * args.width + at.column, at.n, args.wide);
+    struct four a = four_load(POINTER(const float, args.x), at.row * args.width + at.column, at.n, args.wide);
     for (uint32_t j = 0; j < 4; j++)
         a.v[j] *= args.scale;
     four_store(POINTER(float, args.y), (uint64_t)to * args.width + at.column, at.n, args.wide, a);

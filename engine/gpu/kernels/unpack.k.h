@@ -10,7 +10,16 @@
 #define UNPACK_KERNELS(X) X(unpack_nf4, 256) X(unpack_blocks, 256)
 
 /* The kinds of blocks, for host and kernels. */
-enum { UNPACK_Q4_0, UNPACK_Q4_1, UNPACK_Q8_0, UNPACK_Q4_K, UNPACK_Q5_K, UNPACK_Q6_K };
+enum {
+    UNPACK_Q4_0,
+    UNPACK_Q4_1,
+    UNPACK_Q5_0,
+    UNPACK_Q5_1,
+    UNPACK_Q8_0,
+    UNPACK_Q4_K,
+    UNPACK_Q5_K,
+    UNPACK_Q6_K
+};
 
 /* y[count] = values begin… of codes x under absmax, f32 or with `nested` u8 under scales; begin is a multiple
  * of 64 */
@@ -78,8 +87,7 @@ FUNCTION float nf4_absmax(uint64_t absmax, uint64_t scales, uint32_t nested, uin
 
 /* Values i…i + n of codes, i a multiple of 4, n ≤ 4; 0 beyond. table: the 16 of nf4_value, in shared memory.
  */
-FUNCTION struct four unpack_nf4_four(const uint8_t *codes, float *table, float absmax, uint64_t i,
-                                     uint32_t n)
+FUNCTION struct four unpack_nf4_four(const uint8_t *codes, float *table, float absmax, uint64_t i, uint32_t n)
 {
     struct four x;
     for (uint32_t j = 0; j < 4; j += 2) {
@@ -115,15 +123,17 @@ FUNCTION int32_t signed_byte(uint8_t x)
     return (int32_t)(x ^ 128u) - 128;
 }
 
-/* Q4_0, Q4_1: d, (m,) then 16 bytes, low nibbles first. Values j… of the block, j a multiple of 4. */
-FUNCTION struct four unpack_q4(const uint8_t *p, uint32_t j, uint32_t with_minimum)
+/* Q4_0, Q4_1: d, (m,) then 16 bytes, low nibbles first; Q5_0, Q5_1: before those the fifth bits in 4 bytes.
+ * Values j… of the block, j a multiple of 4. */
+FUNCTION struct four unpack_q45(const uint8_t *p, uint32_t j, uint32_t with_minimum, uint32_t fifth)
 {
     struct four x;
     float d = half_at(p, 0), m = with_minimum ? half_at(p, 2) : 0.0f;
-    uint32_t first = (with_minimum ? 4 : 2) + j % 16, shift = j / 16 * 4;
+    uint32_t head = with_minimum ? 4 : 2, first = head + (fifth ? 4 : 0) + j % 16, shift = j / 16 * 4;
+    uint32_t bits = fifth ? (uint32_t)LOAD(p, head + j / 8) >> j % 8 : 0;
     for (uint32_t l = 0; l < 4; l++) {
-        int32_t q = (int32_t)((uint32_t)LOAD(p, first + l) >> shift & 15u);
-        x.v[l] = with_minimum ? (float)q * d + m : (float)(q - 8) * d;
+        int32_t q = (int32_t)(((uint32_t)LOAD(p, first + l) >> shift & 15u) | (bits >> l & 1u) << 4);
+        x.v[l] = with_minimum ? (float)q * d + m : (float)(q - (fifth ? 16 : 8)) * d;
     }
     return x;
 }
@@ -183,9 +193,13 @@ FUNCTION struct four unpack_four(uint32_t kind, const uint8_t *x, uint64_t i)
     uint64_t small = i / 32, large = i / 256;
     switch (kind) {
     case UNPACK_Q4_0:
-        return unpack_q4(x + small * 18, (uint32_t)(i % 32), 0);
+        return unpack_q45(x + small * 18, (uint32_t)(i % 32), 0, 0);
     case UNPACK_Q4_1:
-        return unpack_q4(x + small * 20, (uint32_t)(i % 32), 1);
+        return unpack_q45(x + small * 20, (uint32_t)(i % 32), 1, 0);
+    case UNPACK_Q5_0:
+        return unpack_q45(x + small * 22, (uint32_t)(i % 32), 0, 1);
+    case UNPACK_Q5_1:
+        return unpack_q45(x + small * 24, (uint32_t)(i % 32), 1, 1);
     case UNPACK_Q8_0:
         return unpack_q8(x + small * 34, (uint32_t)(i % 32));
     case UNPACK_Q4_K:
