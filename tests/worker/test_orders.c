@@ -1,5 +1,6 @@
 /* Every order of a pipeline, and replicas, as the planner emits them, on real workers: the losses of one
  * device (where PyTorch's are at hand, those), the same bits again, and the memory that was planned. */
+#include "model/packed_model.h"
 #include "planner/plan_fixture.h"
 #include "worker/worker_fixture.h"
 
@@ -27,7 +28,8 @@ struct world {
 };
 
 /* The golden rows, and devices that are alike: what is tested is what the order computes. */
-static void world_init(struct world *world, const struct fixture *fix, enum trained trained)
+static void world_init(struct world *world, const struct fixture *fix, enum workload_base base,
+                       enum trained trained)
 {
     struct err err;
     const json_t *batches = json_object_get(fix->expected, "batches");
@@ -39,6 +41,7 @@ static void world_init(struct world *world, const struct fixture *fix, enum trai
                                  .saves_embedding = trained == ADAPTERS_AND_TABLE,
                                  .lora_rank = (uint32_t)json_integer_value(json_object_get(fix->lora, "r")),
                                  .lora_dropout = 0.1,
+                                 .base = base,
                                  .sequence_tokens = 128,
                                  .batch_rows = fix->batch_rows,
                                  .steps = 20,
@@ -203,6 +206,8 @@ static void run_from(struct fixture *fix, const struct world *world, const struc
     json_object_set_new(spec, "sample", json_pack("{s:s, s:i}", "prompt", "x", "tokens", 12));
     json_object_set_new(spec, "checkpoint", json_pack("{s:i}", "every_steps", world->every_steps));
     spec_train(spec, fix, world->trained);
+    if (world->w.base == BASE_PACKED)
+        json_object_set_new(json_object_get(spec, "method"), "base", json_string("packed"));
     struct plan *plan = shape_plan(world, shape);
     fix_run(fix, plan, spec, prepare, check_memory, &run, out);
     if (json_array_size(out->failures))
@@ -254,7 +259,7 @@ static void check_shapes(const char *model, enum trained trained, const struct s
     bool repeated = false;
     fix_open(&fix, model);
     json_object_clear(fix.adapter); /* as peft begins: with dropout what is golden no longer counts */
-    world_init(&world, &fix, trained);
+    world_init(&world, &fix, BASE_FP32, trained);
     run_from(&fix, &world, &(struct shape){PLACE_SINGLE, SCHEDULE_1F1B, 1}, (struct resume){0}, &one);
     for (size_t i = 0; i < count; i++) {
         char what[120];
@@ -353,7 +358,7 @@ static void a_checkpoint_resumes_in_another_shape(void **state)
     (void)state;
     fix_open(&fix, "qwen2");
     json_object_clear(fix.adapter);
-    world_init(&world, &fix, EVERYTHING);
+    world_init(&world, &fix, BASE_FP32, EVERYTHING);
     world.every_steps = 8;
     run_from(&fix, &world, &shapes[0], (struct resume){0}, &out[0]);
     for (size_t i = 1; i < COUNT; i++) { /* the second from the first's, the others from the second's */
@@ -372,9 +377,55 @@ static void a_checkpoint_resumes_in_another_shape(void **state)
     fix_close(&fix);
 }
 
+/* Beside an fp32 base of the same file, on one device and on two, whose blocks are of unlike types. */
+static void a_packed_base_gives_the_numbers_of_what_it_unpacks_to(void **state)
+{
+    (void)state;
+    static const struct packed_model model = {.hidden = 512, .ffn = 512, .heads = 8, .kv_heads = 2};
+    static const struct shape single = {PLACE_SINGLE, SCHEDULE_1F1B, 1},
+                              halves = {PLACE_PIPELINE, SCHEDULE_SPLIT, 2};
+    char dir[300], path[300], expected[400], adapter[400];
+    struct scratch scratch;
+    struct fixture fix;
+    struct world world;
+    struct err err;
+    struct outcome fp32, one, two;
+    uint64_t bytes[2];
+    assert_int_equal(scratch_make(&scratch), 0);
+    snprintf(path, sizeof path, "%.200s/packed.gguf", scratch.dir);
+    snprintf(dir, sizeof dir, "%s/golden/llama", MOTLEY_TEST_DATA);
+    snprintf(expected, sizeof expected, "%s/expected.json", dir);
+    snprintf(adapter, sizeof adapter, "%s/adapter_init", dir);
+    must(packed_model_write(&model, 31, path, &err));
+    fix_open_files(&fix, path, expected, adapter);
+    json_object_clear(fix.adapter); /* that one is for another shape */
+    for (int packed = 0; packed < 2; packed++) {
+        world_init(&world, &fix, packed ? BASE_PACKED : BASE_FP32, ADAPTERS);
+        struct plan *plan = shape_plan(&world, &single);
+        bytes[packed] = plan->ranks[0].memory_bytes;
+        plan_destroy(plan);
+        run_from(&fix, &world, &single, (struct resume){0}, packed ? &one : &fp32);
+        if (packed)
+            run_from(&fix, &world, &halves, (struct resume){0}, &two);
+        world_fini(&world);
+    }
+    print_message("losses %.6f … %.6f; %llu bytes planned with fp32, %llu packed\n", one.loss[0],
+                  one.loss[19], (unsigned long long)bytes[0], (unsigned long long)bytes[1]);
+    for (uint32_t t = 0; t < fp32.steps; t++)
+        assert_true(fabs(one.loss[t] - fp32.loss[t]) <= 1e-6 * fp32.loss[t]);
+    check_near(&one, &two, "packed, on 2 ranks");
+    assert_true(bytes[1] < bytes[0]);
+    outcome_fini(&fp32);
+    outcome_fini(&one);
+    outcome_fini(&two);
+    fix_close(&fix);
+    scratch_remove(&scratch);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_packed_base_gives_the_numbers_of_what_it_unpacks_to),
         cmocka_unit_test(every_order_gives_one_devices_numbers),
         cmocka_unit_test(every_order_gives_one_devices_numbers_of_a_mixture),
         cmocka_unit_test(the_load_balancing_loss_is_over_all_stages),

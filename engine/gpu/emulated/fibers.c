@@ -11,9 +11,14 @@
 #include <ucontext.h>
 #endif
 
-enum { STACK_BYTES = 64 << 10, SITES_MAX = 16 };
+enum {
+    STACK_BYTES = 64 << 10,
+    SITES_MAX = 16,
+    SITE_GAP = 1024, /* behind each array: one access too many falls into no other */
+    BLOCK_BYTES = EMULATED_SHARED_BYTES + SITES_MAX * SITE_GAP
+};
 
-enum fiber_state { FIBER_READY, FIBER_AT_BARRIER, FIBER_AT_WARP, FIBER_DONE };
+enum fiber_state { FIBER_READY, FIBER_AT_BARRIER, FIBER_AT_WARP, FIBER_AT_SHUFFLE, FIBER_DONE };
 
 struct fiber {
 #if defined(__x86_64__)
@@ -22,7 +27,8 @@ struct fiber {
     ucontext_t context;
 #endif
     enum fiber_state state;
-    float given; /* to a shuffle */
+    float given[2]; /* to a shuffle and to the one before, which others may still read */
+    uint32_t shuffles;
 };
 
 /* One block under way; kept by each host thread that launches. */
@@ -30,7 +36,7 @@ struct runner {
     struct fiber fibers[EMULATED_BLOCK_THREADS_MAX];
     struct fiber scheduler;
     uint8_t *stacks;
-    uint8_t *block_memory; /* EMULATED_SHARED_BYTES */
+    uint8_t *block_memory; /* BLOCK_BYTES */
     struct emulated_shadow *block_shadow;
     struct {
         const void *site;
@@ -104,6 +110,7 @@ static void fiber_main(void)
 static void fiber_begin(struct fiber *fiber, uint8_t *stack)
 {
     fiber->state = FIBER_READY;
+    fiber->shuffles = 0;
 #if defined(__x86_64__)
     /* As emulated_switch leaves it: six registers, then where to return to; the ABI wants rsp + 8 to be a
      * multiple of 16 where a function begins. */
@@ -195,10 +202,10 @@ void *emulated_block_memory(const void *site, uint64_t bytes)
     if (r->site_count == SITES_MAX || bytes > EMULATED_SHARED_BYTES - r->block_used)
         fault("more shared memory than a block has");
     r->sites[r->site_count].site = site;
-    r->sites[r->site_count].at = r->block_used;
+    uint32_t at = r->block_used + r->site_count * SITE_GAP;
+    r->sites[r->site_count].at = at;
     r->sites[r->site_count].bytes = (uint32_t)bytes;
     r->site_count++;
-    uint32_t at = r->block_used;
     r->block_used += ((uint32_t)bytes + 15) / 16 * 16;
     memset(r->block_memory + at, 0xff, bytes); /* NaN, were it read */
     if (r->block_shadow != NULL)
@@ -213,6 +220,9 @@ void *emulated_shared(const void *address, uint32_t bytes, enum emulated_access 
     struct emulated_who other = {0};
     for (uint32_t i = 0; i < r->site_count; i++)
         if (at >= r->sites[i].at && at + bytes <= (uint64_t)r->sites[i].at + r->sites[i].bytes) {
+            if (at % bytes != 0)
+                access_fault("not a multiple of its size", "shared byte", at - r->sites[i].at, bytes, access,
+                             &other);
             if (r->memory->shadow != NULL) {
                 struct emulated_who me = who();
                 const char *wrong = emulated_shadow_access(r->block_shadow, at, bytes, access, &me, &other);
@@ -238,20 +248,20 @@ float emulated_shuffle(float value, uint32_t from)
 {
     struct runner *r = runner;
     uint32_t size = emulated_now.warp_size, first = emulated_now.thread / size * size;
-    r->fibers[emulated_now.thread].given = value;
-    give_way(FIBER_AT_WARP);
+    struct fiber *self = &r->fibers[emulated_now.thread];
+    uint32_t turn = self->shuffles++ % 2;
+    self->given[turn] = value;
+    give_way(FIBER_AT_SHUFFLE);
     if (first + from % size >= r->threads)
         fault("a shuffle from a lane that the block does not have");
-    float taken = r->fibers[first + from % size].given;
-    give_way(FIBER_AT_WARP);
-    return taken;
+    return r->fibers[first + from % size].given[turn];
 }
 
 /* Run threads [begin, end), a warp, until all wait for the block or are done. */
 static void warp_run(struct runner *r, uint32_t begin, uint32_t end)
 {
     while (!r->failed) {
-        uint32_t waiting = 0, blocked = 0, done = 0;
+        uint32_t waiting = 0, shuffling = 0, blocked = 0, done = 0;
         for (uint32_t t = begin; t < end && !r->failed; t++) {
             struct fiber *fiber = &r->fibers[t];
             if (fiber->state == FIBER_READY) {
@@ -260,19 +270,22 @@ static void warp_run(struct runner *r, uint32_t begin, uint32_t end)
                 fiber_switch(&r->scheduler, fiber);
             }
             waiting += fiber->state == FIBER_AT_WARP;
+            shuffling += fiber->state == FIBER_AT_SHUFFLE;
             blocked += fiber->state == FIBER_AT_BARRIER;
             done += fiber->state == FIBER_DONE;
         }
-        if (r->failed || waiting == 0)
+        if (r->failed || waiting + shuffling == 0)
             return;
-        if (blocked > 0 || done > 0) {
+        if (waiting != end - begin && shuffling != end - begin) {
             r->failed = true;
             err_set(&r->error, ERR_DEVICE_FAULT,
-                    "kernel %s, block %u, warp %u: %u lanes wait for the warp, %u for the block, %u are done",
-                    r->function->name, r->block, begin / emulated_now.warp_size, waiting, blocked, done);
+                    "kernel %s, block %u, warp %u: %u lanes wait for the warp, %u for a shuffle, %u for the "
+                    "block, %u are done",
+                    r->function->name, r->block, begin / emulated_now.warp_size, waiting, shuffling, blocked,
+                    done);
             return;
         }
-        r->warp_epochs[begin / emulated_now.warp_size]++;
+        r->warp_epochs[begin / emulated_now.warp_size] += waiting > 0; /* a shuffle orders no memory */
         for (uint32_t t = begin; t < end; t++)
             r->fibers[t].state = FIBER_READY;
     }
@@ -333,7 +346,7 @@ static int runner_get(bool checks, struct err *err)
     pthread_once(&runner_once, runner_key_make);
     if (runner == NULL) {
         struct runner *r = calloc(1, sizeof *r);
-        uint8_t *memory = aligned_alloc(64, EMULATED_SHARED_BYTES);
+        uint8_t *memory = aligned_alloc(64, BLOCK_BYTES);
         void *stacks = mmap(NULL, (uint64_t)EMULATED_BLOCK_THREADS_MAX * STACK_BYTES, PROT_READ | PROT_WRITE,
                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (r == NULL || memory == NULL || stacks == MAP_FAILED) {
@@ -349,7 +362,7 @@ static int runner_get(bool checks, struct err *err)
         pthread_setspecific(runner_key, r);
     }
     if (checks && runner->block_shadow == NULL)
-        return emulated_shadow_create(EMULATED_SHARED_BYTES, &runner->block_shadow, err);
+        return emulated_shadow_create(BLOCK_BYTES, &runner->block_shadow, err);
     return 0;
 }
 

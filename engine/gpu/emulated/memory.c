@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { PAGE = 4096, POISON_BYTES = 1 << 20 };
@@ -213,9 +214,16 @@ int emulated_memory_import(struct emulated_memory *memory, const uint8_t handle[
         return err_set(err, ERR_INVALID, "a handle of shared memory says %llu bytes",
                        (unsigned long long)shared.bytes);
     snprintf(path, sizeof path, "/proc/%d/fd/%d", shared.process, shared.file);
-    int file = open(path, O_RDWR | O_CLOEXEC);
+    int file = open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK);
+    struct stat about;
     if (file < 0)
         return err_set(err, ERR_NOT_FOUND, "process %d shares no memory any more", shared.process);
+    if (fstat(file, &about) != 0 || !S_ISREG(about.st_mode) || about.st_size < 0 ||
+        shared.at > (uint64_t)about.st_size || shared.bytes > (uint64_t)about.st_size - shared.at) {
+        close(file);
+        return err_set(err, ERR_INVALID, "a handle of shared memory names bytes that process %d has not",
+                       shared.process);
+    }
     uint64_t skip = shared.at % PAGE, whole = up(skip + shared.bytes, PAGE);
     pthread_mutex_lock(&memory->lock);
     uint32_t span = span_insert(memory, memory->half, 2 * memory->half, whole + PAGE);
