@@ -52,9 +52,49 @@ static void two_small_devices_get_a_pipeline_that_passes_the_checker(void **stat
     workload_fini(&w);
 }
 
+/* Everything trained, the embedding that the head shares too: workers run it in every chain of replicas. */
+static void a_tied_model_is_trained_by_pipelines_and_replicas(void **state)
+{
+    static const enum plan_placement placements[] = {PLACE_PIPELINE, PLACE_DATA, PLACE_HYBRID};
+    (void)state;
+    for (int i = 0; i < 6; i++) {
+        struct err err = {0};
+        struct model_config config = fixture_config(12);
+        struct workload w = fixture_workload(&config, 64, 8);
+        struct cluster *cluster = cluster_create(&err);
+        struct plan_options options = {.programs = true, .runnable_only = true, .evaluations = 500};
+        struct plan_answer *answer = NULL;
+        assert_true(config.tied);
+        for (int d = 0; d < 3; d++) {
+            static const char *const names[] = {"a/cpu0", "b/cpu0", "c/cpu0"}, *const nodes[] = {"a", "b",
+                                                                                                 "c"};
+            fixture_device(cluster, names[d], nodes[d], (uint64_t)16 << 30, 1 + d / 4.0);
+        }
+        w.method = i < 3 ? METHOD_FULL : METHOD_LORA;
+        w.saves_embedding = i >= 3;
+        w.place = placements[i % 3];
+        if (plan_search(&w, cluster, &options, &answer, &err) < 0)
+            fail_msg("%s", err.text);
+        assert_int_equal(answer->verdict, VERDICT_FITS);
+        assert_int_equal(answer->plan->placement, placements[i % 3]);
+        assert_true(answer->runnable && answer->plan->trains_embedding);
+        if (plan_check(answer->plan, &err) < 0)
+            fail_msg("%s", err.text);
+        for (uint32_t r = 0; r < answer->plan->rank_count; r++) {
+            const struct plan_rank *rank = &answer->plan->ranks[r];
+            bool head = rank->block_end == answer->plan->block_count;
+            assert_int_equal(rank->copies_tied, head && rank->block_begin > 0);
+        }
+        plan_answer_destroy(answer);
+        cluster_destroy(cluster);
+        workload_fini(&w);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_tied_model_is_trained_by_pipelines_and_replicas),
         cmocka_unit_test(two_small_devices_get_a_pipeline_that_passes_the_checker),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

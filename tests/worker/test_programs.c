@@ -412,7 +412,7 @@ static void what_is_not_done_here_is_refused_by_name(void **state)
     plan->ranks[0].slots[HAND_GRAD_OUT].bytes_total = plan->ranks[0].slots[HAND_GRAD_OUT].bytes_bound;
     program_fini(train);
     must(program_builder_take(&b, train, &err));
-    check_refused(&fix, plan, "ALL_GATHER");
+    check_refused(&fix, plan, "does not do ALL_GATHER with shards of the state");
     fix_close(&fix);
 }
 
