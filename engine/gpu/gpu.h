@@ -117,7 +117,5 @@ int gpu_cast(struct gpu_call *call, gpu_address x, enum dtype from, gpu_address 
 
 /* The kernels' name of a kind of blocks (kernels/unpack.k.h): unpack.c. */
 uint32_t gpu_unpack_kind(enum pack_kind pack);
-/* Is there a kernel that unpacks this kind? Q5_0 and Q5_1 have none yet. */
-bool gpu_unpacks(enum pack_kind pack);
 
 #endif

@@ -88,7 +88,7 @@ static bool gemm_fits(const struct gpu *gpu, const struct op *op)
         return false;
     if (o->pack <= PACK_F16)
         return true;
-    return gpu_unpacks(o->pack) && o->ldb == width && width % 4 == 0 &&
+    return o->pack < PACK_KINDS && o->ldb == width && width % 4 == 0 &&
            (is_nf4(o->pack) || (uint64_t)rows * width % pack_block(o->pack) == 0);
 }
 

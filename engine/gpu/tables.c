@@ -25,13 +25,6 @@ static int run_embed(struct gpu_call *call, const struct op *op)
     return gpu_launch(call, KERNEL_embed, gpu_row_blocks(o->tokens, o->hidden, 4), 1, 1, &args, sizeof args);
 }
 
-/* Tables in quantised blocks have no kernel yet. */
-static bool embed_fits(const struct gpu *gpu, const struct op *op)
-{
-    (void)gpu;
-    return !pack_from_file(op->embed.pack);
-}
-
 /* As many tokens at a time as the scratch has links for. */
 static int run_embed_backward(struct gpu_call *call, const struct op *op)
 {

@@ -1,20 +1,14 @@
 /* Packed weights to fp32: see kernels/unpack.k.h. */
 #include "engine/gpu/gpu.h"
 
-bool gpu_unpacks(enum pack_kind pack)
-{
-    return pack < PACK_KINDS && pack != PACK_Q5_0 && pack != PACK_Q5_1;
-}
-
 static bool unpack_fits(const struct gpu *gpu, const struct op *op)
 {
     const struct op_unpack *o = &op->unpack;
     uint32_t block = pack_block(o->pack);
     bool nf4 = o->pack == PACK_NF4 || o->pack == PACK_NF4_DOUBLE;
     (void)gpu;
-    return gpu_unpacks(o->pack) && o->begin <= o->total && o->count <= o->total - o->begin &&
-           o->begin % block == 0 && (o->count % block == 0 || o->begin + o->count == o->total) &&
-           (nf4 || o->total % block == 0);
+    return o->begin <= o->total && o->count <= o->total - o->begin && o->begin % block == 0 &&
+           (o->count % block == 0 || o->begin + o->count == o->total) && (nf4 || o->total % block == 0);
 }
 
 static int run_nf4(struct gpu_call *call, const struct op_unpack *o)
