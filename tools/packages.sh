@@ -2,6 +2,7 @@
 # Install the Debian packages Motley is built and run with, once; say nothing when all are there.
 # As root or through sudo; otherwise print the one command to run and fail.
 #   tools/packages.sh          what `make build` and `make demo` need;  tools/packages.sh test: what tests alone do
+#   tools/packages.sh gpu      adds what compiles GPU kernels into the build
 #   tools/packages.sh lint     adds what `make lint` needs;  tools/packages.sh sanitize: clang's runtimes
 set -euo pipefail
 
@@ -9,8 +10,10 @@ packages=(gcc libc6-dev make cmake ninja-build pkg-config ccache
     libpq-dev libevent-dev libhiredis-dev libmsgpack-dev libssl-dev libjansson-dev libcurl4-openssl-dev
     libpcre2-dev libutf8proc-dev libyaml-dev zlib1g-dev libopenblas-dev libcmocka-dev
     postgresql redis-server curl openssl unzip git iproute2 procps python3 python3-pip python3-jsonschema ca-certificates util-linux)
+gpu=(clang-14 lld-14) # about 40 MB with what they need; the kernels of PTX and of AMD's code objects
 case "${1:-}" in
-test) packages+=(pgbouncer) ;; # for the test that Motley refuses one
+test) packages+=(pgbouncer "${gpu[@]}") ;; # pgbouncer: for the test that Motley refuses one
+gpu) packages+=("${gpu[@]}") ;;
 lint) packages+=(clang-format clang-tidy cppcheck) ;;
 sanitize) packages+=(clang-14 libclang-rt-14-dev) ;;
 esac
