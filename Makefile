@@ -3,7 +3,7 @@ SHELL := /bin/bash
 JOBS := $(shell nproc)
 TEST_LOG := build/Testing/Temporary/LastTest.log
 
-.PHONY: build demo packages-test test bench lint equality sanitize fuzz chaos clean
+.PHONY: build demo packages-test test bench lint equality emulated-check sanitize fuzz chaos clean
 .DEFAULT_GOAL := build
 
 build:
@@ -35,6 +35,11 @@ equality: build
 	@tools/packages.sh test
 	@MOTLEY_EQUALITY=1 ctest --test-dir build --output-on-failure --timeout 3600 -j $(JOBS) \
 	  -R '^engine/(golden|smollm2|stage)|^worker/(golden|orders|programs|run|smollm2)|^system/golden'
+
+# Every GPU kernel on the emulated device, every access checked: many more trials of each op, every family trained.
+emulated-check: build
+	@tools/packages.sh test
+	@MOTLEY_EMULATED_CHECK=1 ctest --test-dir build --output-on-failure --timeout 3600 -j $(JOBS) -R '^engine/gpu_'
 
 # Everything under ASan+UBSan, and mesh, worker, agent and scheduler under TSan.
 sanitize:

@@ -2,22 +2,28 @@
  * devices pass. */
 #define HARNESS_CANDIDATES                                                                                   \
     {.kind = "emulated", .group = 1, .partial = true, .plain = true, .isa = "warp32,checks"},                \
-        {.kind = "emulated", .group = 2, .partial = true, .plain = true, .isa = "warp64,checks"}
+    {                                                                                                        \
+        .kind = "emulated", .group = 2, .partial = true, .plain = true, .isa = "warp64,checks"               \
+    }
 #include "engine/cases_basic.h"
 #include "engine/cases_experts.h"
 
-enum { TRIALS = 12 };
+/* `make emulated-check` draws more. */
+static uint32_t trials(void)
+{
+    return getenv("MOTLEY_EMULATED_CHECK") == NULL ? 12 : 150;
+}
 
 static void every_op_is_its_definition_on_gpus(void **state)
 {
     (void)state;
-    cases_run(basic_cases, sizeof basic_cases / sizeof *basic_cases, TRIALS);
+    cases_run(basic_cases, sizeof basic_cases / sizeof *basic_cases, trials());
 }
 
 static void expert_ops_are_right_on_gpus(void **state)
 {
     (void)state;
-    cases_run(expert_cases, sizeof expert_cases / sizeof *expert_cases, TRIALS);
+    cases_run(expert_cases, sizeof expert_cases / sizeof *expert_cases, trials());
 }
 
 int main(void)

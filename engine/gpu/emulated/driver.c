@@ -589,9 +589,11 @@ static void module_unload(struct gpu_module *module)
 static int function(struct gpu_module *module, const char *name, struct gpu_function **out, struct err *err)
 {
     (void)module;
+    const struct gpu_function *all =
+        __builtin_cpu_supports("fma") ? emulated_functions_fma : emulated_functions_any;
     for (uint32_t i = 0; i < emulated_function_count; i++)
-        if (strcmp(emulated_functions[i].name, name) == 0) {
-            *out = (struct gpu_function *)&emulated_functions[i]; /* only ever handed back */
+        if (strcmp(all[i].name, name) == 0) {
+            *out = (struct gpu_function *)&all[i]; /* only ever handed back */
             return 0;
         }
     return err_set(err, ERR_NOT_FOUND, "no kernel is called %s", name);

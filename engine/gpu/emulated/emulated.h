@@ -67,7 +67,8 @@ struct gpu_function {
     uint32_t threads;
     void (*run)(const void *args);
 };
-extern const struct gpu_function emulated_functions[];
+/* All of them, for any CPU and for those with fused multiply-add: equal bits. */
+extern const struct gpu_function emulated_functions_any[], emulated_functions_fma[];
 extern const uint32_t emulated_function_count;
 
 /* Run a launch to its end on the calling thread. ERR_DEVICE_FAULT names kernel, block and thread. */

@@ -10,6 +10,9 @@
 #if !defined(__x86_64__)
 #include <ucontext.h>
 #endif
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#endif
 
 enum {
     STACK_BYTES = 64 << 10,
@@ -36,7 +39,8 @@ struct runner {
     struct fiber fibers[EMULATED_BLOCK_THREADS_MAX];
     struct fiber scheduler;
     uint8_t *stacks;
-    uint8_t *block_memory; /* BLOCK_BYTES */
+    uint8_t *block_memory;                      /* BLOCK_BYTES */
+    uint8_t units[BLOCK_BYTES / EMULATED_UNIT]; /* of block_memory: how many of their bytes are an array's */
     struct emulated_shadow *block_shadow;
     struct {
         const void *site;
@@ -111,6 +115,9 @@ static void fiber_begin(struct fiber *fiber, uint8_t *stack)
 {
     fiber->state = FIBER_READY;
     fiber->shuffles = 0;
+#if defined(__SANITIZE_ADDRESS__)
+    __asan_unpoison_memory_region(stack, STACK_BYTES); /* of a launch that ended where it stood */
+#endif
 #if defined(__x86_64__)
     /* As emulated_switch leaves it: six registers, then where to return to; the ABI wants rsp + 8 to be a
      * multiple of 16 where a function begins. */
@@ -181,6 +188,9 @@ void *emulated_global(uintptr_t address, uint32_t bytes, enum emulated_access ac
         if (!emulated_memory_find(memory, address, bytes, &last_span))
             access_fault("outside of what is allocated", "address", address, bytes, access, &other);
     }
+    if (memory->shadow == NULL)
+        emulated_now.near[address / 4096 % EMULATED_NEAR] =
+            (struct emulated_near){.begin = last_span.begin, .bytes = last_span.bytes};
     uint64_t at = address - (uintptr_t)memory->addresses;
     if (address % bytes != 0)
         access_fault("not a multiple of its size", "address", address, bytes, access, &other);
@@ -208,6 +218,8 @@ void *emulated_block_memory(const void *site, uint64_t bytes)
     r->site_count++;
     r->block_used += ((uint32_t)bytes + 15) / 16 * 16;
     memset(r->block_memory + at, 0xff, bytes); /* NaN, were it read */
+    for (uint32_t i = 0; r->memory->shadow == NULL && i < bytes; i += EMULATED_UNIT)
+        r->units[(at + i) / EMULATED_UNIT] = (uint8_t)(bytes - i < EMULATED_UNIT ? bytes - i : EMULATED_UNIT);
     if (r->block_shadow != NULL)
         emulated_shadow_forget(r->block_shadow, at, bytes);
     return r->block_memory + at;
@@ -294,6 +306,7 @@ static void warp_run(struct runner *r, uint32_t begin, uint32_t end)
 static void block_run(struct runner *r)
 {
     uint32_t warp_size = emulated_now.warp_size;
+    memset(r->units, 0, (r->block_used + r->site_count * SITE_GAP) / EMULATED_UNIT);
     r->site_count = 0;
     r->block_used = 0;
     r->epoch = 1;
@@ -382,7 +395,13 @@ int emulated_launch(struct emulated_memory *memory, const struct gpu_function *f
     runner->memory = memory;
     runner->failed = false;
     last_span = (struct emulated_span){0};
-    emulated_now = (struct emulated_thread){.blocks_x = blocks.x, .warp_size = warp_size};
+    emulated_now = (struct emulated_thread){.blocks_x = blocks.x,
+                                            .warp_size = warp_size,
+                                            .pages = memory->pages,
+                                            .addresses = (uintptr_t)memory->addresses,
+                                            .block_memory = runner->block_memory,
+                                            .block_units = runner->units,
+                                            .block_bytes = memory->shadow == NULL ? BLOCK_BYTES : 0};
     for (uint32_t z = 0; z < blocks.z && !runner->failed; z++)
         for (uint32_t y = 0; y < blocks.y && !runner->failed; y++)
             for (uint32_t x = 0; x < blocks.x && !runner->failed; x++) {

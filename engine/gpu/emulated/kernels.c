@@ -1,10 +1,5 @@
-/* All kernels, compiled for the emulated device. */
-#include "engine/gpu/emulated/emulated.h"
+/* All kernels for any CPU. */
+#define EMULATED_FUNCTIONS emulated_functions_any
+#include "engine/gpu/emulated/kernels_body.h"
 
-#define GPU_KERNELS
-#include "engine/gpu/kernels/dialect.h"
-#include "engine/gpu/kernels/list.h"
-
-#define ENTRY(kernel, block) {.name = #kernel, .threads = (block), .run = emulated_##kernel},
-const struct gpu_function emulated_functions[] = {GPU_KERNEL_LIST(ENTRY)};
-const uint32_t emulated_function_count = sizeof emulated_functions / sizeof *emulated_functions;
+const uint32_t emulated_function_count = sizeof emulated_functions_any / sizeof *emulated_functions_any;

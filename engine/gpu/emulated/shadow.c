@@ -210,8 +210,11 @@ const char *emulated_shadow_access(struct emulated_shadow *shadow, uint64_t at, 
                        .thread = (uint16_t)who->thread,
                        .warp = (uint16_t)who->warp};
     const char *wrong = NULL;
-    uint32_t count;
-    for (uint64_t done = 0, step; done < bytes && wrong == NULL; done += step) {
+    uint32_t count, done = 0;
+    for (struct cell *word = shadow->words + at / WORD; /* nearly all accesses are of whole words */
+         at % WORD == 0 && bytes - done >= WORD && !word->split && wrong == NULL; word++, done += WORD)
+        wrong = cell_access(word, access, who->launch, &now, other);
+    for (uint64_t step; done < bytes && wrong == NULL; done += (uint32_t)step) {
         struct cell *cells = cells_at(shadow, at + done, bytes - done, &step, &count);
         for (uint32_t i = 0; i < count && wrong == NULL; i++)
             wrong = cell_access(&cells[i], access, who->launch, &now, other);
