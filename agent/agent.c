@@ -262,7 +262,7 @@ static int worker_find(struct agent *agent, struct err *err)
 /* Which cards there are, where somebody wants one or nobody said what to use. */
 static int cards_look(struct agent *agent, struct err *err)
 {
-    bool wanted = !agent->config.given;
+    bool wanted = agent->config.all_cards;
     for (uint32_t i = 0; i < agent->config.device_count; i++) {
         wanted |= strcmp(agent->config.devices[i].kind, "cuda") == 0 ||
                   strcmp(agent->config.devices[i].kind, "hip") == 0;

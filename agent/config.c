@@ -18,6 +18,7 @@
 enum kind { KIND_CPU, KIND_CUDA, KIND_HIP, KIND_EMULATED };
 static const char *const kinds[] = {"cpu", "cuda", "hip", "emulated", NULL};
 static const char *const isas[] = {"native", "avx512", "avx2", "sse42", NULL};
+static const char *const card_choices[] = {"all", "named", NULL};
 static const char *const warps[] = {"warp32", "warp64", NULL};
 static const uint64_t EMULATED_MEMORY = (uint64_t)1 << 30;
 
@@ -120,7 +121,7 @@ static int devices_read(struct json_reader *reader, struct agent_config *config)
     if (found < 0) {
         return -1;
     }
-    config->given = found == 1;
+    config->all_cards = found == 0;
     config->device_count = found == 1 ? (uint32_t)json_array_size(devices) : 1;
     json_t *none = found == 1 ? NULL : json_pack("[{}]");
     int result = 0;
@@ -184,6 +185,9 @@ int agent_config_read(const json_t *document, const char *fallback_host, struct 
     jr_bytes(&reader, "journal", JR_OPTIONAL, 1u << 20, (uint64_t)1 << 40, &config->journal_limit_bytes);
     jr_array(&reader, "exclude", JR_OPTIONAL, 0, AGENT_DEVICES_MAX, &config->exclude);
     devices_read(&reader, config);
+    int cards = config->all_cards ? 0 : 1;
+    jr_choice(&reader, "cards", JR_OPTIONAL, card_choices, &cards);
+    config->all_cards = cards == 0;
     int result = jr_finish(&reader);
     json_decref(empty);
     return result;
@@ -257,6 +261,20 @@ static bool card_take(const struct agent_config *config, json_t *card, struct ag
     return true;
 }
 
+/* Why a card that was named is not in the list: its driver's own words, if it has none to show. */
+static const char *card_missing(const struct agent_config *config, const char *kind)
+{
+    const json_t *driver;
+    size_t i;
+    json_array_foreach(json_object_get(config->cards, "drivers"), i, driver)
+    {
+        if (strcmp(text_of(driver, "kind"), kind) == 0 && text_of(driver, "why")[0] != '\0') {
+            return text_of(driver, "why");
+        }
+    }
+    return "the driver shows no such card";
+}
+
 /* Named devices: those that are there and can be used stay. */
 static void named_cards(struct agent_config *config, json_t *list)
 {
@@ -268,7 +286,7 @@ static void named_cards(struct agent_config *config, json_t *list)
         if (real && card == NULL) {
             json_array_append_new(list, json_pack("{s:s, s:i, s:s, s:b, s:s}", "kind", device.kind, "index",
                                                   (int)device.index, "device", device.name, "usable", 0,
-                                                  "why", "the driver shows no such card"));
+                                                  "why", card_missing(config, device.kind)));
         } else if (!real || card_take(config, card, &device)) {
             config->devices[kept++] = device;
         }
@@ -283,6 +301,9 @@ static void found_cards(struct agent_config *config, json_t *list)
     json_array_foreach(list, i, card)
     {
         struct agent_device device = {.threads = 1, .isa = "native"};
+        if (json_object_get(card, "device") != NULL) {
+            continue; /* it was named */
+        }
         snprintf(device.kind, sizeof(device.kind), "%s", text_of(card, "kind"));
         device.index = (uint32_t)json_integer_value(json_object_get(card, "index"));
         if (strcmp(device.kind, "emulated") == 0) {
@@ -304,9 +325,8 @@ int agent_config_cards(struct agent_config *config, json_t *cards, struct err *e
     if (list == NULL) {
         return err_set(err, ERR_INTERNAL, "a list of cards without cards");
     }
-    if (config->given) {
-        named_cards(config, list);
-    } else {
+    named_cards(config, list);
+    if (config->all_cards) {
         found_cards(config, list);
     }
     json_t *card;

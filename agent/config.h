@@ -9,9 +9,10 @@
  *       - {kind: cuda, index: 0}     cuda, hip: a card by its driver's number; memory: of what is free by
  * default
  *       - {kind: emulated, memory: 1GiB, isa: warp64, like: v100}
- *     exclude: [cuda:1, GPU-5f3a…]   cards left alone: by kind and number, by UUID or by PCI address
- *     cache: 20GiB                   bound of the node's chunk cache
- *     journal: 128MiB                bound of events kept until they are acknowledged
+ *     cards: all                     or named: the cards that are listed alone. Default: all where no devices
+ * are exclude: [cuda:1, GPU-5f3a…]   cards left alone: by kind and number, by UUID or by PCI address cache:
+ * 20GiB                   bound of the node's chunk cache journal: 128MiB                bound of events kept
+ * until they are acknowledged
  *
  * Immutable once read. Thread: any.
  */
@@ -43,7 +44,7 @@ struct agent_config {
     uint16_t port;  /* of the address, where links are measured; 0: any */
     uint64_t cache_limit_bytes;
     uint64_t journal_limit_bytes;
-    bool given;            /* the devices were named */
+    bool all_cards;        /* every usable card, beside the devices that were named */
     const json_t *exclude; /* array of strings, borrowed from the document; or NULL */
     uint32_t device_count;
     struct agent_device devices[AGENT_DEVICES_MAX];
@@ -57,8 +58,8 @@ int agent_config_read(const json_t *document, const char *fallback_host, struct 
                       struct err *err);
 
 /* Match the devices with the cards that the drivers show (agent/cards.h; taken over). Devices that were named
- * and cannot be used leave the list and stand in config->cards with their `why`; where none were named, every
- * usable card becomes a device. agent_config_fini releases. */
+ * and cannot be used leave the list and stand in config->cards with their `why`; with all_cards every usable
+ * card becomes a device. agent_config_fini releases. */
 int agent_config_cards(struct agent_config *config, json_t *cards, struct err *err);
 void agent_config_fini(struct agent_config *config);
 

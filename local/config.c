@@ -10,6 +10,7 @@
 #include "common/json.h"
 #include "common/planners.h"
 
+static const char *const card_choices[] = {"all", "named", NULL};
 static const char *const device_kinds[] = {"cpu", "cuda", "hip", "emulated", NULL};
 static const char *const device_isas[] = {"native", "avx512", "avx2", "sse42", "warp32", "warp64", NULL};
 
@@ -57,10 +58,14 @@ static json_t *agent_read(struct json_reader *r)
     const char *name = NULL;
     const char *address = NULL;
     const json_t *devices = NULL;
+    const json_t *exclude = NULL;
+    int cards = 1;
     if (jr_str(r, "name", JR_REQUIRED, 1, LOCAL_NAME_BYTES - 1, &name) > 0 && !name_good(name)) {
         jr_fail(r, "name", "\"%s\" may have lower-case letters, digits and '-' only", name);
     }
     jr_str(r, "address", JR_OPTIONAL, 1, 255, &address);
+    jr_choice(r, "cards", JR_OPTIONAL, card_choices, &cards);
+    jr_array(r, "exclude", JR_OPTIONAL, 0, LOCAL_DEVICES_MAX, &exclude);
     jr_array(r, "devices", JR_REQUIRED, 1, LOCAL_DEVICES_MAX, &devices);
     if (jr_finish(r) < 0) {
         return NULL;
@@ -74,7 +79,8 @@ static json_t *agent_read(struct json_reader *r)
             return NULL;
         }
     }
-    json_t *agent = json_pack("{s:s, s:o}", "name", name, "devices", list);
+    json_t *agent = json_pack("{s:s, s:o, s:s, s:O*}", "name", name, "devices", list, "cards",
+                              card_choices[cards], "exclude", (json_t *)(uintptr_t)exclude);
     if (address != NULL) {
         json_object_set_new(agent, "address", json_string(address));
     }
@@ -265,9 +271,10 @@ json_t *local_config_default(struct err *err)
     const uint64_t free_bytes = ((uint64_t)info.freeram + info.bufferram) * info.mem_unit;
     const uint64_t memory =
         free_bytes / 10 * 6 > ((uint64_t)64 << 20) ? free_bytes / 10 * 6 : (uint64_t)64 << 20;
-    json_t *document = json_pack("{s:[{s:s, s:[{s:s, s:I, s:I, s:s}]}]}", "agents", "name", "local",
-                                 "devices", "kind", "cpu", "threads", (json_int_t)(cores > 0 ? cores : 1),
-                                 "memory", (json_int_t)memory, "isa", "native");
+    json_t *document =
+        json_pack("{s:[{s:s, s:s, s:[{s:s, s:I, s:I, s:s}]}]}", "agents", "name", "local", "cards", "all",
+                  "devices", "kind", "cpu", "threads", (json_int_t)(cores > 0 ? cores : 1), "memory",
+                  (json_int_t)memory, "isa", "native");
     if (document == NULL) {
         err_set(err, ERR_NOMEM, "out of memory for a configuration");
     }

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The main job, for `make demo`: SmolLM2-135M on two unlike devices, each too small for it alone.
+# The main job, for `make demo`: SmolLM2-135M on two unlike devices, each too small for it alone, and on the GPUs
+# that this machine has.
 # Everything it makes lies under .demo/ (MOTLEY_DEMO to put it elsewhere); the model is fetched once into .cache/.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -17,6 +18,7 @@ tools/demo_rows.sh "$demo/train.jsonl" "$demo/held-out.jsonl"
 cat >"$demo/up.yaml" <<YAML
 agents:
   - name: left
+    cards: all
     devices:
       - {kind: cpu, threads: 1, memory: 450MiB, isa: native}
   - name: right
@@ -40,5 +42,6 @@ stop() {
 }
 trap stop EXIT
 "$motley" up --config "$demo/up.yaml"
+"$motley" devices
 "$motley" run "$demo/demo.yaml" --out "$demo/out"
 "$motley" down

@@ -381,10 +381,15 @@ static void cards_become_devices_and_others_say_why_not(void **state)
         with_cards("{\"name\":\"n\",\"devices\":[{\"kind\":\"cuda\",\"index\":0,\"memory\":\"10GiB\"},"
                    "{\"kind\":\"cuda\",\"index\":1},{\"kind\":\"hip\",\"index\":7}]}",
                    config);
-    assert_int_equal(config->device_count, 1);
+    assert_int_equal(config->device_count, 1); /* named cards alone */
     assert_true(config->devices[0].memory_limit_bytes == (uint64_t)10 << 30);
     assert_string_equal(why_of(inventory, 1), "it is broken");
     assert_string_equal(why_of(inventory, 2), "the driver shows no such card");
+    json_decref(inventory);
+    agent_config_fini(config);
+
+    inventory = with_cards("{\"name\":\"n\",\"cards\":\"all\",\"devices\":[{}]}", config);
+    assert_int_equal(config->device_count, 2); /* the CPU that was named, and the card that works */
     json_decref(inventory);
     agent_config_fini(config);
 
