@@ -3,7 +3,7 @@
 import json
 import os
 
-from motley import GOLDEN, Motley, expect, golden_spec, largest_relative, main, tokens_rows
+from motley import GOLDEN, Motley, expect, golden_spec, largest_relative, llama_spec, main, tokens_rows
 
 LOSS = 2e-5  # relative, to float64: what any split of one model may cost
 
@@ -55,5 +55,21 @@ def losses_are_pytorchs_on_emulated_gpus():
     return "; ".join(said)
 
 
+def a_lost_device_costs_steps_and_not_the_job():
+    """Each worker's card falls off its bus at its 4,000th launch: the job goes on from its checkpoints."""
+    os.environ["MOTLEY_EMULATED"] = "lost=4000"
+    try:
+        with Motley({"agents": CONFIG["agents"][:1]}) as motley:
+            spec = llama_spec(motley, "lost", 20, 4, every=2, retries=20)
+            job = motley.submit(spec, wait=True)
+            expect(job["state"] == "succeeded", f"{job['state']}: {job.get('why')}")
+            expect(job["attempt"] > 1, f"no device was lost: {job['attempt']} attempt")
+            steps = [m["step"] for m in motley.metrics(job["id"])[0]]
+            expect(sorted(set(steps)) == list(range(20)), f"steps {steps}")
+    finally:
+        del os.environ["MOTLEY_EMULATED"]
+    return f"{job['attempt']} attempts"
+
+
 if __name__ == "__main__":
-    main(losses_are_pytorchs_on_emulated_gpus)
+    main(losses_are_pytorchs_on_emulated_gpus, a_lost_device_costs_steps_and_not_the_job)
