@@ -29,6 +29,7 @@ def compare(name, python, rounds, steps, extra):
               f"{ours[-1]['tokens_per_s'] / theirs[-1]['tokens_per_s']:.2f}", flush=True)
     return {"tokens_per_s": summary([r["tokens_per_s"] for r in ours]), "torch_tokens_per_s": summary([r["tokens_per_s"] for r in theirs]),
             "ratio": summary([a["tokens_per_s"] / b["tokens_per_s"] for a, b in zip(ours, theirs)]),
+            "cpu_ratio": summary([a["tokens_per_cpu_s"] / b["tokens_per_cpu_s"] for a, b in zip(ours, theirs)]),
             "vm_hwm_bytes": max(r["vm_hwm_bytes"] for r in ours), "torch_vm_hwm_bytes": max(r["vm_hwm_bytes"] for r in theirs),
             "torch": theirs[0]["torch"]}
 

@@ -108,6 +108,9 @@ void show_one_line(const char *text);
 const char *show_str(const json_t *object, const char *key);
 double show_num(const json_t *object, const char *key, double missing);
 
+/* `motley devices --code`: the GPU code objects of this build (cli/code.c). */
+int show_code(struct cli *cli, struct err *err);
+
 /* Submits a specification whose files are references by now (upload_spec_files). *answer becomes new, *id the
  * job's. */
 int submit_spec(struct cli *cli, const json_t *spec, json_t **answer, int64_t *id, struct err *err);

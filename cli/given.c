@@ -107,7 +107,15 @@ static int beside(const char *name, const char *other, char path[PATH_MAX], stru
     return in_folder_of(other, name, path, err);
 }
 
-/* The config.json of the model a specification names: a folder, or the file itself. *folder: where it is. */
+/* A GGUF's header as the config.json that it amounts to. */
+static json_t *gguf_config_of(const char *path, struct err *err)
+{
+    struct model_config config;
+    return model_config_load(path, &config, err) < 0 ? NULL : model_config_to_json(&config, err);
+}
+
+/* The config.json of the model a specification names: of a folder, the file itself, or what a GGUF says.
+ * *folder: where it is. */
 static json_t *read_config(const char *spec_path, const char *model, char folder[PATH_MAX],
                            char path[PATH_MAX], struct err *err)
 {
@@ -115,8 +123,8 @@ static json_t *read_config(const char *spec_path, const char *model, char folder
     if (beside(model, spec_path, folder, err) < 0)
         return NULL;
     if (stat(folder, &status) < 0) {
-        err_set(err, ERR_INVALID, "model: with --cluster it is a folder with a config.json; there is no %s",
-                model);
+        err_set(err, ERR_INVALID,
+                "model: with --cluster it is a folder with a config.json, or a .gguf; there is no %s", model);
         return NULL;
     }
     if (file_path(path, PATH_MAX, err, S_ISDIR(status.st_mode) ? "%s/config.json" : "%s", folder) < 0)
@@ -128,7 +136,9 @@ static json_t *read_config(const char *spec_path, const char *model, char folder
         else
             snprintf(folder, PATH_MAX, ".");
     }
-    return given_document(path, err);
+    size_t length = strlen(path);
+    return length > 5 && strcmp(path + length - 5, ".gguf") == 0 ? gguf_config_of(path, err)
+                                                                 : given_document(path, err);
 }
 
 /* One device's `"profile": "FILE"` or `"FILE#DEVICE"` replaced by the profile document it means. */

@@ -109,6 +109,8 @@ int command_devices(struct cli *cli, struct err *err)
     json_t *answer = NULL;
     if (cli_option(cli, "--catalogue"))
         return show_catalogue(cli, err);
+    if (cli_option(cli, "--code"))
+        return show_code(cli, err);
     if (client_call(cli, "GET", NULL, &answer, err, "/v1/devices") < 0)
         return -1;
     json_t *unused = json_incref(json_object_get(answer, "unused"));

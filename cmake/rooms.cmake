@@ -12,6 +12,7 @@ pkg_check_modules(CURL REQUIRED IMPORTED_TARGET libcurl)
 pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
 pkg_check_modules(UTF8PROC REQUIRED IMPORTED_TARGET libutf8proc)
 pkg_check_modules(OPENBLAS REQUIRED IMPORTED_TARGET openblas)
+pkg_check_modules(ZLIB REQUIRED IMPORTED_TARGET zlib)
 
 add_library(motley_flags INTERFACE)
 target_compile_options(motley_flags INTERFACE
@@ -35,7 +36,7 @@ set(MOTLEY_LIBS_common PkgConfig::JANSSON PkgConfig::LIBEVENT PkgConfig::HIREDIS
   PkgConfig::OPENSSL PkgConfig::PQ PkgConfig::YAML PkgConfig::CURL Threads::Threads m)
 set(MOTLEY_LIBS_model PkgConfig::PCRE2 PkgConfig::UTF8PROC)
 # OpenBLAS is loaded at run time (engine/cpu/blas.c): only its header is needed here.
-set(MOTLEY_LIBS_engine ${CMAKE_DL_LIBS})
+set(MOTLEY_LIBS_engine ${CMAKE_DL_LIBS} PkgConfig::ZLIB)
 
 function(motley_room room)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${room}/*.c)

@@ -14,7 +14,7 @@ static int infer_check(const struct stage *stage, const struct kv_cache *cache, 
     uint64_t bytes = 4ull * tokens * l->model->shape.hidden;
     if (cache->stage != stage)
         return err_set(err, ERR_INVALID, "a KV cache of another stage");
-    if (stage_is_part(stage))
+    if (layer_part_set(&stage->options.part))
         return err_set(err, ERR_UNSUPPORTED, "a KV cache with parts of layers");
     if (tokens == 0 || tokens > stage->options.tokens_max)
         return err_set(err, ERR_TOO_BIG, "%u tokens at once; the stage was made for %u", tokens,

@@ -250,7 +250,7 @@ static struct op glu_op(const struct layer_run *run, bool backward)
 static void begin_sum(const struct layer_run *run, const struct layer_step *step)
 {
     uint32_t hidden = shape(run)->hidden;
-    if (run->pass->stage->options.part.follows) /* another part adds the stream */
+    if (step->add == VALUE_NONE || run->pass->stage->options.part.follows) /* others add the stream */
         queue_zero(&run->pass->queue, run_value(run, step->out), (uint64_t)run->pass->tokens * hidden);
     else
         queue_copy(&run->pass->queue, run->pass->tokens, hidden, run_value(run, step->add), hidden,
@@ -289,19 +289,20 @@ static void route_forward(const struct layer_run *run)
     const struct model_config *config = &pass->stage->config;
     struct operand row_start = pass_meta(pass, pass->stage->layout.slot.row_start, DTYPE_U32);
     struct operand chosen = run_value(run, VALUE_CHOSEN);
-    queue_step(run,
-               &(struct op){.kind = OP_ROUTE,
-                            .route = {.rows = pass->rows,
-                                      .tokens = pass->tokens,
-                                      .experts = config->experts,
-                                      .active = config->experts_active,
-                                      .renormalise = config->router_renormalise,
-                                      .scores = run_value(run, VALUE_PROBABILITIES),
-                                      .chosen = chosen,
-                                      .weight = run_value(run, VALUE_CHOSEN_WEIGHT),
-                                      .row_start = row_start,
-                                      .counts = pass->counting ? router_sums(run, 0) : (struct operand){0},
-                                      .sums = pass->counting ? router_sums(run, 1) : (struct operand){0}}});
+    if (run->plan->holds != HOLDS_EXPERTS) /* else it is given */
+        queue_step(
+            run, &(struct op){.kind = OP_ROUTE,
+                              .route = {.rows = pass->rows,
+                                        .tokens = pass->tokens,
+                                        .experts = config->experts,
+                                        .active = config->experts_active,
+                                        .renormalise = config->router_renormalise,
+                                        .scores = run_value(run, VALUE_PROBABILITIES),
+                                        .chosen = chosen,
+                                        .weight = run_value(run, VALUE_CHOSEN_WEIGHT),
+                                        .row_start = row_start,
+                                        .counts = pass->counting ? router_sums(run, 0) : (struct operand){0},
+                                        .sums = pass->counting ? router_sums(run, 1) : (struct operand){0}}});
     queue_step(run, &(struct op){.kind = OP_ROUTE_SORT,
                                  .route_sort = {.tokens = pass->tokens,
                                                 .active = config->experts_active,
@@ -466,10 +467,11 @@ static void step_backward(struct layer_run *run, const struct layer_step *step,
     case STEP_ADD: /* the stream's gradient is that of both */
         break;
     case STEP_ROUTE:
-        route_backward(run);
+        if (run->plan->holds != HOLDS_EXPERTS)
+            route_backward(run);
         break;
     case STEP_DISPATCH:
-        dispatch_backward(run, step, entry->accumulate);
+        dispatch_backward(run, step, entry->accumulate && run->plan->holds != HOLDS_EXPERTS);
         break;
     case STEP_GLU:
         glu = glu_op(run, true);
@@ -512,28 +514,35 @@ void layer_forward(struct pass *pass, uint32_t layer, struct operand x, enum lay
             step_forward(&run, &run.plan->steps[s], false);
 }
 
-struct operand layer_middle(struct pass *pass, uint32_t layer)
+struct operand layer_value_at(struct pass *pass, uint32_t layer, enum layer_value value)
 {
     struct layer_run run = run_of(pass, layer, (struct operand){0}, (struct operand){0});
-    return run_value(&run, VALUE_MID);
+    return run_value(&run, value);
 }
 
-/* What forward did not keep, for backward: only what that needs. Of the FFN alone from what entered it, of
- * attention alone all but its sum with the others'. */
-static void forward_again(struct layer_run *run, uint32_t layer, enum layer_half half)
+struct operand layer_gradient_at(struct pass *pass, uint32_t layer, enum layer_value value)
 {
-    struct pass *pass = run->pass;
+    struct layer_run run = run_of(pass, layer, (struct operand){0}, (struct operand){0});
+    run.tape = &run.plan->backward;
+    return run_gradient(&run, value);
+}
+
+void layer_again(struct pass *pass, uint32_t layer, struct operand x, enum layer_half half)
+{
+    struct layer_run run = run_of(pass, layer, x, (struct operand){0});
     bool counting = pass->counting;
-    uint32_t hidden = shape(run)->hidden;
+    uint32_t hidden = shape(&run)->hidden;
+    if (pass->stage->layout.saves)
+        return;
     pass->counting = false;
     if (half == HALF_SECOND)
         queue_copy(&pass->queue, pass->tokens, hidden, pass_middle(pass, layer), hidden,
-                   run_value(run, VALUE_MID), hidden);
-    for (uint32_t s = 0; s < run->plan->step_count; s++) {
-        const struct layer_step *step = &run->plan->steps[s];
+                   run_value(&run, VALUE_MID), hidden);
+    for (uint32_t s = 0; s < run.plan->step_count; s++) {
+        const struct layer_step *step = &run.plan->steps[s];
         bool kept = step->kept && !(half == HALF_FIRST && step->out == VALUE_MID);
-        if (in_half(run, s, half) && (kept || step->kept_z))
-            step_forward(run, step, !kept);
+        if (in_half(&run, s, half) && (kept || step->kept_z))
+            step_forward(&run, step, !kept);
     }
     pass->counting = counting;
 }
@@ -543,8 +552,6 @@ void layer_backward(struct pass *pass, uint32_t layer, struct operand x, bool ne
 {
     struct layer_run run = run_of(pass, layer, x, (struct operand){0});
     bool whole = pass->stage->model.method.full; /* the first norm is trained, too */
-    if (!pass->stage->layout.saves)
-        forward_again(&run, layer, half);
     run.tape = part == BACKWARD_ALL        ? &run.plan->backward
                : part == BACKWARD_OF_INPUT ? &run.plan->backward_input
                                            : &run.plan->backward_weight;

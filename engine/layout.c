@@ -72,7 +72,19 @@ static const char *part_lacks(const struct stage_options *o)
     const struct model_config *c = o->config;
     const struct layer_part *part = &o->part;
     bool heads = part->kv_head_end > 0, rectangle = heads || part->column_end > 0;
-    return o->block_begin == 0 || o->block_end > c->layers + 1    ? "with the embedding or the head"
+    bool ends = o->block_begin == 0 || o->block_end > c->layers + 1;
+    bool apart = part->holds != HOLDS_ALL, experts = part->holds == HOLDS_EXPERTS;
+    if (apart)
+        return c->experts == 0                                ? "without experts, where there are none"
+               : rectangle || part->follows                   ? "cut, and experts elsewhere"
+               : !experts && part->expert_end > 0             ? "with some experts, and all elsewhere"
+               : experts && o->block_end - o->block_begin > 1 ? "of several blocks, experts alone"
+               : experts && (ends || o->recompute)
+                   ? "with the embedding, the head or recompute, experts alone"
+               : o->split      ? "with split backward"
+               : c->post_norms ? "where outputs are normed"
+                               : NULL;
+    return ends                                                   ? "with the embedding or the head"
            : o->split                                             ? "with split backward"
            : c->post_norms                                        ? "where outputs are normed"
            : c->packed && rectangle                               ? "of joined matrices"
@@ -86,7 +98,7 @@ static int part_check(const struct stage_options *o, struct err *err)
 {
     const struct layer_part *p = &o->part;
     const struct model_config *c = o->config;
-    if (!p->follows && p->kv_head_end == 0 && p->column_end == 0 && p->expert_end == 0)
+    if (!layer_part_set(p))
         return 0;
     if (range_check("heads of keys", p->kv_head_begin, p->kv_head_end, c->kv_heads, err) != 0 ||
         range_check("columns of the FFN", p->column_begin, p->column_end, c->ffn, err) != 0 ||
@@ -178,10 +190,11 @@ int stage_layout_init(struct stage_options *o, struct footprint_model *model, st
     if (config_check(o->config, err) != 0 || options_check(o, err) != 0)
         return -1;
     struct layer_method method = stage_method(o);
-    footprint_model_init(o->config, &method, model);
-    if ((model->has_dense && cuts_check(o, &model->dense.tensors, err) != 0) ||
-        (model->has_sparse && cuts_check(o, &model->sparse.tensors, err) != 0))
+    if (footprint_model_init(o->config, &method, model, err) != 0)
         return -1;
+    for (uint32_t kind = 0; kind < model->kind_count; kind++)
+        if (cuts_check(o, &model->kinds[kind].tensors, err) != 0)
+            return -1;
     footprint_of(model,
                  &(struct footprint_options){.train = o->mode == STAGE_TRAIN,
                                              .recompute = o->recompute,

@@ -20,12 +20,10 @@ static struct packed packed_at(const struct block_state *block, const struct lay
                                uint32_t copy)
 {
     struct buffer *area = matrix->trained ? block->trained : block->frozen;
-    uint64_t at = matrix->at + matrix->stride * copy;
+    uint64_t at =
+        matrix->at + matrix->stride * copy + (matrix->trained ? block->trained_at : block->frozen_at);
     bool nested = matrix->pack == PACK_NF4_DOUBLE;
-    enum dtype dtype = matrix->pack == PACK_BF16  ? DTYPE_BF16
-                       : matrix->pack == PACK_F16 ? DTYPE_F16
-                                                  : DTYPE_U8;
-    struct packed packed = {.x = {.buffer = area, .at = at, .dtype = dtype}};
+    struct packed packed = {.x = {.buffer = area, .at = at, .dtype = tensor_at(block, matrix).dtype}};
     if (nested || matrix->pack == PACK_NF4)
         packed.absmax = (struct operand){
             .buffer = area, .at = at + matrix->absmax, .dtype = nested ? DTYPE_U8 : DTYPE_F32};

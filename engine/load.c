@@ -27,6 +27,7 @@ struct stream {
     uint64_t step, row, end; /* of the file's rows: those of a piece; the next one's first; the last */
     bool all;                /* all pieces are read, for the scales */
     bool as_it_is;           /* the file holds the very bytes that are kept */
+    bool nested;             /* … of NF4 whose scales are nested, too */
 };
 
 /* An infinity or a NaN has an exponent of ones. Without a branch, so that it is as fast as memory. */
@@ -82,22 +83,15 @@ static bool is_nf4(const struct layer_tensor *tensor)
     return kept_as(tensor) == PACK_NF4 || kept_as(tensor) == PACK_NF4_DOUBLE;
 }
 
-/* Rows of `width` values of `bits` each: columns [begin, begin + count) moved together, in place. */
-static void columns_gather(void *values, uint64_t rows, uint64_t width, uint64_t begin, uint64_t count,
-                           uint32_t bits)
+/* Rows of `width` bytes: bytes [begin, begin + count) of each moved together, in place. */
+static void columns_gather(void *values, uint64_t rows, uint64_t width, uint64_t begin, uint64_t count)
 {
     uint8_t *bytes = values;
     for (uint64_t row = 0; row < rows && count < width; row++)
-        memmove(bytes + row * count * bits / 8, bytes + (row * width + begin) * bits / 8, count * bits / 8);
+        memmove(bytes + row * count, bytes + row * width + begin, count);
 }
 
 /* --- pieces --- */
-
-/* Bits of a value as it is kept (not GGUF's kinds). */
-static uint32_t value_bits(const struct layer_tensor *tensor)
-{
-    return is_nf4(tensor) ? 4 : kept_as(tensor) == PACK_F32 ? 32 : 16;
-}
 
 /* The piece in the slot as it is kept: packed, the tensor's columns of it together. */
 static void piece_pack(const struct stream *stream, const struct load_piece *piece)
@@ -116,14 +110,17 @@ static void piece_pack(const struct stream *stream, const struct load_piece *pie
         break;
     case PACK_NF4:
     case PACK_NF4_DOUBLE:
-        nf4_quantise(piece->values, count, piece->packed,
-                     stream->loader->absmax + piece->row * wide / NF4_BLOCK);
+        if (!stream->as_it_is)
+            nf4_quantise(piece->values, count, piece->packed,
+                         stream->loader->absmax + piece->row * wide / NF4_BLOCK);
         break;
     default:
         break;
     }
     void *kept = kept_as(t) == PACK_F32 ? (void *)piece->values : (void *)piece->packed;
-    columns_gather(kept, rows, wide, t->column_begin, t->columns, value_bits(t));
+    if (t->columns < wide)
+        columns_gather(kept, rows, values_bytes(t, wide), values_bytes(t, t->column_begin),
+                       values_bytes(t, t->columns));
 }
 
 /* Where a row of the file lies in the area. */
@@ -155,6 +152,29 @@ static bool piece_next(void *context, uint32_t slot)
     return false;
 }
 
+/* Is every value of the piece finite, which is `count` as the file has them? */
+static bool packed_finite(enum pack_kind pack, const uint8_t *packed, uint64_t count)
+{
+    if (pack == PACK_BF16 || pack == PACK_F16)
+        return halves_finite((const uint16_t *)(const void *)packed, count,
+                             pack == PACK_BF16 ? 0x7f80 : 0x7c00);
+    return pack_finite(pack, packed, count / pack_block(pack));
+}
+
+/* The codes and absmax of a piece that the file has in NF4. */
+static int piece_read_nf4(const struct stream *stream, const struct load_piece *piece, bool *finite,
+                          struct err *err)
+{
+    const struct weight_source *source = stream->loader->source;
+    uint64_t wide = stream->tensor->whole_columns, begin = piece->row * wide,
+             count = (piece->end - piece->row) * wide;
+    float *absmax = stream->loader->absmax + begin / NF4_BLOCK;
+    if (source->read_nf4(source->context, stream->name, begin, count, piece->packed, absmax, err) != 0)
+        return -1;
+    *finite = floats_finite(absmax, nf4_blocks(count));
+    return 0;
+}
+
 /* On any thread: read, check, pack. */
 static int piece_prepare(void *context, uint32_t slot, struct err *err)
 {
@@ -164,12 +184,14 @@ static int piece_prepare(void *context, uint32_t slot, struct err *err)
     uint64_t columns = stream->tensor->whole_columns, count = (piece->end - piece->row) * columns;
     enum pack_kind pack = kept_as(stream->tensor);
     bool finite;
-    if (stream->as_it_is) {
+    if (stream->as_it_is && is_nf4(stream->tensor)) {
+        if (piece_read_nf4(stream, piece, &finite, err) != 0)
+            return -1;
+    } else if (stream->as_it_is) {
         if (source->read_packed(source->context, stream->name, pack, piece->row, piece->end,
                                 (uint32_t)columns, piece->packed, err) != 0)
             return -1;
-        finite = halves_finite((const uint16_t *)(const void *)piece->packed, count,
-                               pack == PACK_BF16 ? 0x7f80 : 0x7c00);
+        finite = packed_finite(pack, piece->packed, count);
     } else {
         if (source->read(source->context, stream->name, piece->row, piece->end, piece->values, err) != 0)
             return -1;
@@ -233,16 +255,37 @@ static int scales_begin(struct loader *loader, const char *name, uint64_t values
     return 0;
 }
 
+/* The nested scales of the whole tensor: the file's own, or made of its absmax. */
+static int scales_nest(const struct stream *stream, uint64_t blocks, float *scales)
+{
+    const struct loader *loader = stream->loader;
+    const struct weight_source *source = loader->source;
+    uint64_t values = (uint64_t)stream->tensor->whole_rows * stream->tensor->whole_columns;
+    if (!stream->nested) {
+        nf4_nest(loader->absmax, blocks, loader->nested, scales);
+        return 0;
+    }
+    if (source->read_nf4_nested(source->context, stream->name, loader->nested, scales, loader->err) != 0)
+        return -1;
+    return floats_finite(scales, nf4_scales(values))
+               ? 0
+               : err_set(loader->err, ERR_NOT_FINITE, "tensor %s holds a scale that is not finite",
+                         stream->name);
+}
+
 /* The scales of a tensor that has been quantised, once all of it has been read: of a part those of its
  * blocks, as double quantisation leaves them where the whole has that. */
-static int scales_put(const struct loader *loader, const struct layer_tensor *t, uint64_t at)
+static int scales_put(const struct stream *stream)
 {
+    const struct loader *loader = stream->loader;
+    const struct layer_tensor *t = stream->tensor;
+    uint64_t at = stream->at;
     uint64_t wide = t->whole_columns, blocks = nf4_blocks(t->whole_rows * wide);
     uint64_t own = nf4_blocks((uint64_t)t->rows * t->columns);
     float *absmax = loader->absmax + t->row_begin * wide / NF4_BLOCK;
     float *scales = loader->absmax + blocks; /* behind them there is room */
-    if (t->unnested || t->pack == PACK_NF4_DOUBLE)
-        nf4_nest(loader->absmax, blocks, loader->nested, scales);
+    if ((t->unnested || t->pack == PACK_NF4_DOUBLE) && scales_nest(stream, blocks, scales) != 0)
+        return -1;
     if (t->pack == PACK_NF4_DOUBLE)
         return put(loader, at + t->absmax, loader->nested, blocks) != 0
                    ? -1
@@ -253,17 +296,29 @@ static int scales_put(const struct loader *loader, const struct layer_tensor *t,
         nf4_unnest(map, loader->nested, scales, 0, blocks, loader->absmax);
     }
     if (t->columns < wide)
-        columns_gather(absmax, t->rows, wide / NF4_BLOCK, t->column_begin / NF4_BLOCK, t->columns / NF4_BLOCK,
-                       32);
+        columns_gather(absmax, t->rows, wide / NF4_BLOCK * 4, t->column_begin / NF4_BLOCK * 4,
+                       t->columns / NF4_BLOCK * 4);
     return put(loader, at + t->absmax, absmax, 4 * own);
 }
 
 /* --- tensors --- */
 
-static bool half_as_it_is(const struct weight_source *source, const char *name, enum pack_kind pack)
+/* Whether the file's bytes are taken as they are; those of a kind from files cannot be had otherwise. */
+static int source_look(struct stream *stream)
 {
-    return (pack == PACK_BF16 || pack == PACK_F16) && source->packing != NULL &&
-           source->read_packed != NULL && source->packing(source->context, name) == pack;
+    const struct weight_source *source = stream->loader->source;
+    enum pack_kind kept = kept_as(stream->tensor),
+                   has = source->packing == NULL ? PACK_F32 : source->packing(source->context, stream->name);
+    if (pack_from_file(kept) && source->read_packed == NULL)
+        return err_set(stream->loader->err, ERR_UNSUPPORTED, "tensor %s: its source has no packed weights",
+                       stream->name);
+    stream->nested = has == PACK_NF4_DOUBLE;
+    if (is_nf4(stream->tensor))
+        stream->as_it_is = has == PACK_NF4 || has == PACK_NF4_DOUBLE;
+    else
+        stream->as_it_is = pack_from_file(kept) || (has == kept && (kept == PACK_BF16 || kept == PACK_F16) &&
+                                                    source->read_packed != NULL);
+    return 0;
 }
 
 static void pieces_free(struct loader *loader)
@@ -309,12 +364,11 @@ static int tensor_load(struct loader *loader, const struct layer_tensor *tensor,
         stream.end = tensor->whole_rows;
     }
     layer_tensor_name(loader->config, loader->part->block - 1, tensor, copy, stream.name);
-    stream.as_it_is = half_as_it_is(loader->source, stream.name, kept_as(tensor));
-    if (pieces_reserve(loader, stream.name, stream.step * columns) != 0 ||
+    if (source_look(&stream) != 0 || pieces_reserve(loader, stream.name, stream.step * columns) != 0 ||
         (nf4 && scales_begin(loader, stream.name, tensor->whole_rows * columns) != 0) ||
         pieces_load(&stream) != 0)
         return -1;
-    return stream.all ? scales_put(loader, tensor, stream.at) : 0;
+    return stream.all ? scales_put(&stream) : 0;
 }
 
 /* FNV-1a: gives each name a stream of its own. */

@@ -65,29 +65,6 @@ uint32_t dtype_bytes(enum dtype dtype)
     return 4;
 }
 
-static const enum tensor_type pack_types[PACK_KINDS] = {
-    [PACK_F32] = TENSOR_F32,   [PACK_BF16] = TENSOR_BF16, [PACK_F16] = TENSOR_F16,
-    [PACK_Q4_0] = TENSOR_Q4_0, [PACK_Q4_1] = TENSOR_Q4_1, [PACK_Q8_0] = TENSOR_Q8_0,
-    [PACK_Q4_K] = TENSOR_Q4_K, [PACK_Q5_K] = TENSOR_Q5_K, [PACK_Q6_K] = TENSOR_Q6_K,
-};
-
-enum tensor_type pack_type(enum pack_kind pack)
-{
-    return pack_types[pack];
-}
-
-uint32_t pack_block(enum pack_kind pack)
-{
-    return pack == PACK_NF4 || pack == PACK_NF4_DOUBLE ? NF4_BLOCK : tensor_type_block(pack_types[pack]);
-}
-
-uint64_t pack_bytes(enum pack_kind pack, uint64_t count)
-{
-    if (pack == PACK_NF4 || pack == PACK_NF4_DOUBLE)
-        return nf4_code_bytes(count);
-    return count / pack_block(pack) * tensor_type_block_bytes(pack_types[pack]);
-}
-
 struct uses {
     struct operand_use *list;
     uint32_t count;
@@ -278,7 +255,11 @@ static void embed_operands(const struct op *op, struct uses *uses)
     if (op->kind == OP_EMBED) {
         const struct op_embed *o = &op->embed;
         use_flat(uses, AS_I32, "ids", o->ids, OPERAND_READ, o->tokens);
-        use_as(uses, AS_FLOATS, "table", o->table, OPERAND_READ, o->vocab, o->hidden, o->hidden);
+        if (pack_from_file(o->pack))
+            use_flat(uses, AS_U8, "table", o->table, OPERAND_READ,
+                     pack_bytes(o->pack, (uint64_t)o->vocab * o->hidden));
+        else
+            use_as(uses, AS_FLOATS, "table", o->table, OPERAND_READ, o->vocab, o->hidden, o->hidden);
         use(uses, "out", o->out, OPERAND_WRITE, o->tokens, o->hidden, o->hidden);
         return;
     }

@@ -80,10 +80,12 @@ struct op_copy {
     struct operand x, y;
 };
 
-/* out[t] = scale * table[ids[t]]; ids are in [0, vocab). i32; table f32, bf16 or f16; out f32. */
+/* out[t] = scale * table[ids[t]]; ids are in [0, vocab). i32; table f32, bf16, f16, or u8: blocks of `pack`,
+ * which rows fill whole, unpacked as by op_unpack; out f32. */
 struct op_embed {
     uint32_t tokens, hidden, vocab;
-    float scale; /* 0 stands for 1 */
+    enum pack_kind pack; /* PACK_F32 … PACK_F16: the table's dtype says it */
+    float scale;         /* 0 stands for 1 */
     struct operand ids, table, out;
 };
 
@@ -268,12 +270,6 @@ struct op_cast {
     uint64_t count;
     struct operand x, y;
 };
-
-/* How GGUF's and safetensors' types name a kind (not NF4); values of one block, and bytes of the blocks (NF4:
- * codes) that `count` values fill. */
-enum tensor_type pack_type(enum pack_kind pack);
-uint32_t pack_block(enum pack_kind pack);
-uint64_t pack_bytes(enum pack_kind pack, uint64_t count);
 
 /* y[i] = value begin + i of x, i < count. begin and count are multiples of the kind's block, or count ends
  * where x does. Products and sums in fp32 without contraction, so that all devices agree to the bit. */

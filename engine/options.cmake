@@ -13,3 +13,6 @@ target_include_directories(motley_engine PUBLIC ${OPENBLAS_INCLUDE_DIRS})
 # GPU kernels give the same bits on the emulated device as on cards: no contraction.
 set_source_files_properties(${CMAKE_SOURCE_DIR}/engine/gpu/emulated/kernels.c PROPERTIES COMPILE_OPTIONS "-O3;-ffp-contract=off;-fno-math-errno")
 set_source_files_properties(${CMAKE_SOURCE_DIR}/engine/gpu/emulated/kernels_fma.c PROPERTIES COMPILE_OPTIONS "-O3;-ffp-contract=off;-fno-math-errno;-mfma")
+# Code objects for cards.
+include(${CMAKE_SOURCE_DIR}/cmake/gpu_code.cmake)
+target_sources(motley_engine PRIVATE ${gpu_code_c})

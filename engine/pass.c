@@ -81,9 +81,8 @@ int slot_take(struct stage *stage, const struct micro_batch *batch, struct saved
     return 0;
 }
 
-/* `tail`: values behind the [tokens, hidden] of the tensor. */
-static int boundary_check(const struct stage *stage, const struct buffer *buffer, uint32_t tokens,
-                          uint64_t tail, bool wanted, const char *what, struct err *err)
+int boundary_check(const struct stage *stage, const struct buffer *buffer, uint32_t tokens, uint64_t tail,
+                   bool wanted, const char *what, struct err *err)
 {
     uint64_t bytes = 4ull * (tokens * (uint64_t)stage->layout.model->shape.hidden + tail);
     if (!wanted)
@@ -98,14 +97,26 @@ static int boundary_check(const struct stage *stage, const struct buffer *buffer
     return 0;
 }
 
+/* Is not all of this layer here? */
+static bool layer_is_part(const struct stage *stage, uint32_t block)
+{
+    const struct layer_part *part = &stage->options.part;
+    bool cut = part->follows || part->kv_head_end > 0 || part->column_end > 0 || part->expert_end > 0;
+    bool apart = part->holds == HOLDS_EXPERTS ||
+                 (part->holds == HOLDS_NO_EXPERTS && model_layer_is_sparse(&stage->config, block - 1));
+    return cut || apart;
+}
+
 static int range_check(const struct stage *stage, uint32_t begin, uint32_t end, struct err *err)
 {
     const struct stage_options *o = &stage->options;
-    if (begin >= o->block_begin && end <= o->block_end && begin < end && !stage_is_part(stage))
+    for (uint32_t b = begin > 1 ? begin : 1; b < end && b <= stage->config.layers; b++)
+        if (layer_is_part(stage, b))
+            return err_set(err, ERR_INVALID,
+                           "stage of blocks %u..%u: block %u is here in part, to be run in halves",
+                           o->block_begin, o->block_end, b);
+    if (begin >= o->block_begin && end <= o->block_end && begin < end)
         return 0;
-    if (stage_is_part(stage))
-        return err_set(err, ERR_INVALID, "stage of blocks %u..%u: parts of layers are run in halves",
-                       o->block_begin, o->block_end);
     return err_set(err, ERR_INVALID, "stage of blocks %u..%u: blocks %u..%u are asked of it", o->block_begin,
                    o->block_end, begin, end);
 }
@@ -114,14 +125,16 @@ void embed(struct pass *pass, struct operand out)
 {
     const struct stage *stage = pass->stage;
     const struct block_state *block = stage_block(stage, 0);
+    const struct layer_tensor *table = &block->tensors->list[0];
     const struct footprint_slot *l = &stage->layout.slot;
     queue_op(&pass->queue, &(struct op){.kind = OP_EMBED,
                                         .embed = {.tokens = pass->tokens,
                                                   .hidden = stage->config.hidden,
                                                   .vocab = stage->config.vocab,
+                                                  .pack = table->trained ? PACK_F32 : table->pack,
                                                   .scale = (float)stage->config.embed_scale,
                                                   .ids = pass_meta(pass, l->ids, DTYPE_I32),
-                                                  .table = tensor_at(block, &block->tensors->list[0]),
+                                                  .table = tensor_at(block, table),
                                                   .out = out}});
     if (pass->train && stage->options.embed_noise > 0)
         queue_op(&pass->queue,
@@ -184,7 +197,7 @@ static void blocks_forward(struct pass *pass, uint32_t begin, uint32_t end, stru
     }
 }
 
-static struct pass pass_of(struct stage *stage, struct saved *slot, bool train, struct err *err)
+struct pass pass_of(struct stage *stage, struct saved *slot, bool train, struct err *err)
 {
     return (struct pass){
         .stage = stage,
@@ -254,9 +267,8 @@ static void router_end(struct pass *pass)
                                           .loss = {.buffer = stage->scalars, .at = 8, .dtype = DTYPE_F64}}});
 }
 
-/* The place of the micro-batch: that of an earlier range's forward, or a free one. */
-static int place_take(struct stage *stage, const struct micro_batch *batch, struct saved *earlier,
-                      struct saved **slot, struct err *err)
+int place_take(struct stage *stage, const struct micro_batch *batch, struct saved *earlier,
+               struct saved **slot, struct err *err)
 {
     if (earlier == NULL)
         return slot_take(stage, batch, slot, err);
@@ -338,16 +350,18 @@ static void blocks_backward(struct pass *pass, uint32_t begin, uint32_t end, str
     else
         queue_copy(&pass->queue, pass->tokens, hidden, f32_at(grad_in, 0), hidden, d, hidden);
     range_layers(stage, begin, end, &first, &after);
-    for (uint32_t i = after; i-- > first;)
+    for (uint32_t i = after; i-- > first;) {
+        layer_again(pass, i, pass_x(pass, i), HALF_BOTH);
         layer_backward(pass, i, pass_x(pass, i), i > first || grad_out != NULL || learns, part, HALF_BOTH);
+    }
     if (learns)
         embed_backward(pass, d);
     if (grad_out != NULL)
         queue_copy(&pass->queue, pass->tokens, hidden, d, hidden, f32_at(grad_out, 0), hidden);
 }
 
-static int backward_check(const struct stage *stage, const struct micro_batch *batch, struct saved *saved,
-                          struct err *err)
+int backward_check(const struct stage *stage, const struct micro_batch *batch, struct saved *saved,
+                   struct err *err)
 {
     if (saved == NULL || !saved->taken || saved->stage != stage)
         return err_set(err, ERR_INVALID, "micro-batch %u: backward without its forward", batch->index);
@@ -420,95 +434,6 @@ int stage_backward(struct stage *stage, const struct micro_batch *batch, struct 
                               err) != 0)
         return -1;
     return o->split ? stage_backward_weights(stage, batch, saved, o->block_begin, o->block_end, err) : 0;
-}
-
-/* --- halves --- */
-
-/* May this half of the block be run here? *layer counts from the stage's first. */
-static int half_check(const struct stage *stage, const struct micro_batch *batch, uint32_t block,
-                      enum stage_half half, uint32_t *layer, struct err *err)
-{
-    const struct stage_options *o = &stage->options;
-    const struct layer_part *part = &o->part;
-    if (block < o->block_begin || block >= o->block_end || block == 0 || block > stage->config.layers)
-        return err_set(err, ERR_INVALID, "stage of blocks %u..%u: half of block %u is asked of it",
-                       o->block_begin, o->block_end, block);
-    bool sparse = model_layer_is_sparse(&stage->config, block - 1);
-    bool cut = half == STAGE_HALF_ATTENTION ? part->kv_head_end > 0
-               : sparse                     ? part->expert_end > 0
-                                            : part->column_end > 0;
-    if (part->follows && !cut)
-        return err_set(err, ERR_INVALID, "block %u: its %s is whole on the first member, which runs it alone",
-                       block, half == STAGE_HALF_ATTENTION ? "attention" : "FFN");
-    if (o->recompute || o->split)
-        return err_set(err, ERR_UNSUPPORTED,
-                       "halves of blocks with recompute, or with backward in two parts");
-    if (batch->router_scale != 0 && sparse)
-        return err_set(err, ERR_UNSUPPORTED,
-                       "router_aux: the load-balancing loss where layers run in halves");
-    *layer = block - 1 - stage->layout.layer_begin;
-    return 0;
-}
-
-int stage_half_forward(struct stage *stage, const struct micro_batch *batch, uint32_t block,
-                       enum stage_half half, struct buffer *in, struct buffer *out, struct saved **saved,
-                       struct err *err)
-{
-    uint32_t tokens = batch->row_start[batch->rows], hidden = stage->config.hidden, layer;
-    struct saved *slot, *earlier = saved != NULL ? *saved : NULL;
-    if (saved != NULL && stage->options.mode != STAGE_TRAIN)
-        return err_set(err, ERR_INVALID, "a stage made for inference saves nothing for backward");
-    if (half_check(stage, batch, block, half, &layer, err) != 0 ||
-        boundary_check(stage, in, tokens, 0, true, "its input", err) != 0 ||
-        boundary_check(stage, out, tokens, 0, true, "its output", err) != 0 ||
-        blocks_bound(stage, block, block + 1, false, err) != 0 ||
-        place_take(stage, batch, earlier, &slot, err) != 0)
-        return -1;
-    struct pass pass = pass_of(stage, slot, saved != NULL, err);
-    struct operand x = pass_x(&pass, saved != NULL ? layer : 0), middle = layer_middle(&pass, layer);
-    bool first = half == STAGE_HALF_ATTENTION;
-    if (tokens > 0) {
-        queue_copy(&pass.queue, tokens, hidden, f32_at(in, 0), hidden, first ? x : middle, hidden);
-        if (!first && saved != NULL && stage->options.recompute)
-            queue_copy(&pass.queue, tokens, hidden, middle, hidden, pass_middle(&pass, layer), hidden);
-        layer_forward(&pass, layer, x, first ? HALF_FIRST : HALF_SECOND, f32_at(out, 0));
-        if (first)
-            queue_copy(&pass.queue, tokens, hidden, middle, hidden, f32_at(out, 0), hidden);
-    }
-    if (pass.queue.failed || saved == NULL)
-        slot_give(slot);
-    if (saved != NULL)
-        *saved = pass.queue.failed ? NULL : slot;
-    return pass.queue.failed ? -1 : 0;
-}
-
-int stage_half_backward(struct stage *stage, const struct micro_batch *batch, struct saved *saved,
-                        uint32_t block, enum stage_half half, struct buffer *grad_in, struct buffer *grad_out,
-                        struct err *err)
-{
-    uint32_t tokens = batch->row_start[batch->rows], hidden = stage->config.hidden, layer;
-    if (backward_check(stage, batch, saved, err) != 0)
-        return -1;
-    if (half_check(stage, batch, block, half, &layer, err) != 0 ||
-        boundary_check(stage, grad_in, tokens, 0, true, "the gradient of its output", err) != 0 ||
-        boundary_check(stage, grad_out, tokens, 0, grad_out != NULL, "the gradient of its input", err) != 0 ||
-        blocks_bound(stage, block, block + 1, true, err) != 0) {
-        slot_give(saved);
-        return -1;
-    }
-    struct pass pass = pass_of(stage, saved, true, err);
-    struct operand d = pass_workspace(&pass, stage->layout.workspace.d);
-    bool first = half == STAGE_HALF_ATTENTION;
-    if (tokens > 0) {
-        queue_copy(&pass.queue, tokens, hidden, f32_at(grad_in, 0), hidden, d, hidden);
-        layer_backward(&pass, layer, pass_x(&pass, layer), grad_out != NULL, BACKWARD_ALL,
-                       first ? HALF_FIRST : HALF_SECOND);
-        if (grad_out != NULL)
-            queue_copy(&pass.queue, tokens, hidden, d, hidden, f32_at(grad_out, 0), hidden);
-    }
-    if (pass.queue.failed || (first && block == stage->options.block_begin))
-        slot_give(saved);
-    return pass.queue.failed ? -1 : 0;
 }
 
 void stage_saved_release(struct saved *saved)

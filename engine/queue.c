@@ -77,7 +77,8 @@ struct operand tensor_at(const struct block_state *block, const struct layer_ten
 {
     enum dtype dtype = tensor->pack == PACK_BF16  ? DTYPE_BF16
                        : tensor->pack == PACK_F16 ? DTYPE_F16
-                                                  : DTYPE_F32;
+                       : tensor->pack == PACK_F32 ? DTYPE_F32
+                                                  : DTYPE_U8;
     uint64_t at = tensor->at + (tensor->trained ? block->trained_at : block->frozen_at);
     return (struct operand){
         .buffer = tensor->trained ? block->trained : block->frozen, .at = at, .dtype = dtype};

@@ -198,7 +198,9 @@ static enum pack_kind model_packing(void *context, const char *name)
     const struct model_tensor *tensor = model_tensor_find(context, name);
     if (tensor == NULL || tensor->offset_added != 0)
         return PACK_F32;
-    return tensor->type == TENSOR_BF16 ? PACK_BF16 : tensor->type == TENSOR_F16 ? PACK_F16 : PACK_F32;
+    if (tensor->nf4 != NULL)
+        return nf4_stored_nested(tensor->nf4) ? PACK_NF4_DOUBLE : PACK_NF4;
+    return pack_of_type(tensor->type);
 }
 
 static int model_read_packed(void *context, const char *name, enum pack_kind pack, uint64_t row_begin,
@@ -210,15 +212,47 @@ static int model_read_packed(void *context, const char *name, enum pack_kind pac
         return err_set(err, ERR_NOT_FOUND, "the model has no tensor %s", name);
     if (model_packing(model, name) != pack || pack == PACK_F32 || tensor->cols != columns)
         return err_set(err, ERR_INVALID,
-                       "tensor %s is %s in rows of %llu values, and %u packed ones are wanted", name,
-                       tensor_type_name(tensor->type), (unsigned long long)tensor->cols, columns);
+                       "tensor %s is %s in rows of %llu values, and %s in rows of %u is wanted", name,
+                       tensor_type_name(tensor->type), (unsigned long long)tensor->cols,
+                       tensor_type_name(pack_type(pack)), columns);
     return model_tensor_read_packed(model, tensor, row_begin, row_end, dst, err);
+}
+
+static const struct nf4_places *saved_nf4(struct model *model, const char *name, struct err *err)
+{
+    const struct model_tensor *tensor = model_tensor_find(model, name);
+    if (tensor == NULL || tensor->nf4 == NULL)
+        err_set(err, ERR_INVALID, "the model has no tensor %s in NF4", name);
+    return tensor == NULL ? NULL : tensor->nf4;
+}
+
+static int model_read_nf4(void *context, const char *name, uint64_t begin, uint64_t count, uint8_t *codes,
+                          float *absmax, struct err *err)
+{
+    const struct nf4_places *places = saved_nf4(context, name, err);
+    if (places == NULL ||
+        nf4_stored_codes(model_get_source(context), places, begin, count, codes, absmax, err) < 0)
+        return err_wrap(err, "tensor %s", name);
+    return 0;
+}
+
+static int model_read_nf4_nested(void *context, const char *name, uint8_t *codes, float *scales,
+                                 struct err *err)
+{
+    const struct nf4_places *places = saved_nf4(context, name, err);
+    if (places == NULL || nf4_stored_scales(model_get_source(context), places, codes, scales, err) < 0)
+        return err_wrap(err, "tensor %s", name);
+    return 0;
 }
 
 struct weight_source stage_model_source(struct model *model)
 {
-    return (struct weight_source){
-        .read = model_read, .read_packed = model_read_packed, .packing = model_packing, .context = model};
+    return (struct weight_source){.read = model_read,
+                                  .read_packed = model_read_packed,
+                                  .packing = model_packing,
+                                  .read_nf4 = model_read_nf4,
+                                  .read_nf4_nested = model_read_nf4_nested,
+                                  .context = model};
 }
 
 int stage_create(struct device *device, struct model *model, const struct stage_options *options,

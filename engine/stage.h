@@ -121,8 +121,15 @@ struct weight_source {
      * ERR_INVALID: the tensor is not kept so. NULL: no tensor is. */
     int (*read_packed)(void *context, const char *name, enum pack_kind pack, uint64_t row_begin,
                        uint64_t row_end, uint32_t columns, uint8_t *dst, struct err *err);
-    /* PACK_BF16 or PACK_F16: read_packed gives the tensor so. Anything else, or NULL: it does not. */
+    /* PACK_BF16, PACK_F16 or a kind from files (model/pack.h): read_packed gives the tensor so. PACK_NF4, or
+     * PACK_NF4_DOUBLE with nested scales: read_nf4 does. Anything else, or NULL: neither does. */
     enum pack_kind (*packing)(void *context, const char *name);
+    /* Values [begin, begin + count) of a tensor saved as NF4 (model/nf4_stored.h): its codes, and absmax in
+     * fp32, unnested; begin is a multiple of 64. */
+    int (*read_nf4)(void *context, const char *name, uint64_t begin, uint64_t count, uint8_t *codes,
+                    float *absmax, struct err *err);
+    /* The nested scales of all of it, the offset first. */
+    int (*read_nf4_nested)(void *context, const char *name, uint8_t *codes, float *scales, struct err *err);
     void *context;
 };
 
@@ -232,6 +239,32 @@ int stage_half_forward(struct stage *stage, const struct micro_batch *batch, uin
 int stage_half_backward(struct stage *stage, const struct micro_batch *batch, struct saved *saved,
                         uint32_t block, enum stage_half half, struct buffer *grad_in, struct buffer *grad_out,
                         struct err *err);
+/* Layers with experts taken apart (part.holds): routers on ranks with attention, experts on others, in stages
+ * of one block each, since how many tokens come differs from block to block. */
+struct routed_tokens {
+    struct area_view x; /* f32 [tokens, hidden]: the normed tokens, or their gradient */
+    struct area_view
+        chosen; /* u32 [tokens, experts_active]: of all the layer's experts; not with gradients */
+    struct area_view weight; /* f32 [tokens, experts_active], or its gradient */
+};
+/* The router, after the layer's attention (stage_half_forward) and with what that left (all parts summed) as
+ * `in`. Its backward turns the gradient of the layer's output, in `stream`, into that of `in`: it adds what
+ * came through the routed tokens and their weights, summed over the ranks with experts. */
+int stage_route_forward(struct stage *stage, const struct micro_batch *batch, uint32_t block,
+                        struct buffer *in, const struct routed_tokens *out, struct saved **saved,
+                        struct err *err);
+int stage_route_backward(struct stage *stage, const struct micro_batch *batch, struct saved *saved,
+                         uint32_t block, const struct routed_tokens *gradient, struct buffer *stream,
+                         struct err *err);
+/* out[tokens, hidden] = the weighted sum of this stage's experts, zero for tokens that chose none of them; of
+ * the micro-batch only its number of tokens matters. Backward from the gradient of that; weights of experts
+ * that are elsewhere have a gradient of zero. It ends `saved`. */
+int stage_experts_forward(struct stage *stage, const struct micro_batch *batch, uint32_t block,
+                          const struct routed_tokens *in, struct buffer *out, struct saved **saved,
+                          struct err *err);
+int stage_experts_backward(struct stage *stage, const struct micro_batch *batch, struct saved *saved,
+                           uint32_t block, struct buffer *grad_in, const struct routed_tokens *gradient,
+                           struct err *err);
 void stage_saved_release(struct saved *saved); /* drop without backward; NULL is a no-op */
 
 /* Sum of cross-entropies and labelled tokens since stage_step_begin; 0 and 0 without the head. Waits.

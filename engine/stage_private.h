@@ -130,11 +130,16 @@ struct operand tensor_at(const struct block_state *block, const struct layer_ten
 struct operand tensor_gradient(const struct block_state *block, const struct layer_tensor *tensor);
 
 /* layer.c: x[tokens,hidden] → out (which may be x). A half: attention leaves its part of the sum in
- * layer_middle, the FFN starts from there and leaves its own in out. */
+ * VALUE_MID, the FFN starts from there and leaves its own in out. */
 enum layer_half { HALF_BOTH, HALF_FIRST, HALF_SECOND };
 void layer_forward(struct pass *pass, uint32_t layer, struct operand x, enum layer_half half,
                    struct operand out);
-struct operand layer_middle(struct pass *pass, uint32_t layer);
+/* Where a value of a layer lies in forward; its gradient at the ends of a whole backward. */
+struct operand layer_value_at(struct pass *pass, uint32_t layer, enum layer_value value);
+struct operand layer_gradient_at(struct pass *pass, uint32_t layer, enum layer_value value);
+/* What forward did not keep (recompute), for backward: only what that needs, before it. Of the FFN alone from
+ * what entered it, of attention alone all but its sum with the others'. */
+void layer_again(struct pass *pass, uint32_t layer, struct operand x, enum layer_half half);
 /* d in the workspace: gradient of the output → gradient of x (unless !need_input). Destroys what was saved,
  * unless `part` is the input's alone; the weights' part comes later. */
 enum backward_part { BACKWARD_ALL, BACKWARD_OF_INPUT, BACKWARD_OF_WEIGHT };
@@ -163,14 +168,18 @@ void head_backward(struct pass *pass, float scale);
 /* Logits of the given rows of x into the workspace's logits, at most head_rows. */
 void head_logits(struct pass *pass, struct operand x, uint32_t rows);
 
-/* Does it hold parts of layers? */
-static inline bool stage_is_part(const struct stage *stage)
-{
-    return layer_part_set(&stage->options.part);
-}
-
 /* outside.c: may blocks [begin, end) run? Not where areas from outside are missing. */
 int blocks_bound(const struct stage *stage, uint32_t begin, uint32_t end, bool gradients, struct err *err);
+
+/* pass.c: what a call checks and begins with. `tail`: values behind the [tokens, hidden] of the tensor. */
+int boundary_check(const struct stage *stage, const struct buffer *buffer, uint32_t tokens, uint64_t tail,
+                   bool wanted, const char *what, struct err *err);
+/* The place of the micro-batch: that of an earlier range's forward, or a free one. */
+int place_take(struct stage *stage, const struct micro_batch *batch, struct saved *earlier,
+               struct saved **slot, struct err *err);
+int backward_check(const struct stage *stage, const struct micro_batch *batch, struct saved *saved,
+                   struct err *err);
+struct pass pass_of(struct stage *stage, struct saved *slot, bool train, struct err *err);
 
 /* pass.c: take a free place, describe the micro-batch in it; ERR_BUSY, ERR_TOO_BIG, ERR_INVALID. */
 int slot_take(struct stage *stage, const struct micro_batch *batch, struct saved **out, struct err *err);

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "model/blocks.h"
+#include "model/pack.h"
 
 static double kept_bytes(const struct block_part *part, const struct block_use *use)
 {
@@ -62,4 +63,34 @@ void block_cost(const struct block_list *list, uint32_t number, const struct blo
         cost->saved_bytes += active * one.saved_bytes;
         cost->boundary_bytes = one.boundary_bytes;
     }
+}
+
+/* Bytes of a value in whole blocks. */
+static double value_bytes(uint8_t kind)
+{
+    uint32_t block = pack_block((enum pack_kind)kind);
+    return (double)pack_bytes((enum pack_kind)kind, block) / block;
+}
+
+void model_packed_bytes(const struct model_config *config, double *matrices, double *tables)
+{
+    const struct model_packing *packing = &config->packing;
+    uint32_t has = model_lora_targets(config);
+    struct model_config wide = *config; /* of a mixture: with an expert's width */
+    double bytes = 0, values = 0;
+    wide.ffn = config->experts > 0 ? config->expert_ffn : config->ffn;
+    for (uint32_t i = 0; i < config->layers && packing->ways > 0; i++)
+        for (uint32_t site = 0; site < MODEL_MATRICES; site++) {
+            uint32_t rows, columns;
+            if (!(has >> site & 1))
+                continue;
+            lora_target_shape(&wide, 1u << site, &rows, &columns);
+            double copies =
+                model_layer_is_sparse(config, i) && !(1u << site & LORA_ATTENTION) ? config->experts : 1;
+            bytes += copies * rows * columns * value_bytes(packing->matrix[packing->layer[i]][site]);
+            values += copies * rows * columns;
+        }
+    *matrices = values > 0 ? bytes / values : 0;
+    double embedding = value_bytes(packing->embedding), head = value_bytes(packing->head);
+    *tables = packing->ways == 0 ? 0 : config->tied ? embedding : (embedding + head) / 2;
 }

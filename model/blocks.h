@@ -29,6 +29,7 @@ enum lora_target {
     LORA_ALL = (1 << 9) - 1, /* every one that the architecture has: see model_lora_targets() */
     LORA_TARGET_COUNT = 9
 };
+_Static_assert((int)MODEL_MATRICES == (int)LORA_TARGET_COUNT, "a layer's matrices are the targets");
 /* The targets among them that attention has; the rest are the FFN's. */
 enum { LORA_ATTENTION = LORA_Q | LORA_K | LORA_V | LORA_O | LORA_QKV };
 
@@ -139,6 +140,10 @@ void block_part_cost(const struct block_list *list, const struct block *block, u
  * copies. */
 void block_cost(const struct block_list *list, uint32_t block, const struct block_use *use,
                 struct block_cost *cost);
+
+/* Mean bytes of a value of the layers' matrices, and of embedding and head, as the file packs them
+ * (config->packing); 0 where nothing is. */
+void model_packed_bytes(const struct model_config *config, double *matrices, double *tables);
 
 /* One tensor that a model of this config has, under its Hugging Face name; of experts, one for each. */
 struct block_tensor {

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "model/arch.h"
+#include "model/packing.h"
 
 static bool layer_bit(const uint8_t *mask, uint32_t layer)
 {
@@ -169,6 +170,9 @@ json_t *model_config_to_json(const struct model_config *c, struct err *err)
     set_scores(out, c);
     if (c->experts)
         set_experts(out, c);
+    json_t *packing = packing_to_json(c);
+    if (packing)
+        json_object_set_new(out, "motley_packing", packing);
     return out;
 }
 

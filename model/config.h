@@ -18,6 +18,8 @@ enum {
     MODEL_LAYERS_MAX = 1024,
     MODEL_EXPERTS_MAX = 1024,
     MODEL_EOS_MAX = 8,
+    MODEL_MATRICES = 9,              /* of a layer: LORA_TARGET_COUNT (blocks.h) */
+    MODEL_PACKINGS_MAX = 16,         /* ways in which layers of a file may be packed */
     MODEL_CONFIG_BYTES_MAX = 4 << 20 /* of a config.json */
 };
 
@@ -53,6 +55,16 @@ struct rope_config {
 /* What the values of a model's file are kept in; MODEL_F32 also for quantised ones. */
 enum model_dtype { MODEL_F32, MODEL_BF16, MODEL_F16 };
 
+/* How a GGUF keeps its matrices where some are in quantised blocks: what a base kept `packed` holds. Kinds
+ * are those of enum pack_kind (pack.h); layers that are alike share a way. */
+struct model_packing {
+    uint32_t
+        ways; /* 0: no matrix of a layer is quantised. Above MODEL_PACKINGS_MAX: layers differ too much */
+    uint8_t embedding, head;
+    uint8_t matrix[MODEL_PACKINGS_MAX][MODEL_MATRICES]; /* by the number of the target's bit */
+    uint8_t layer[MODEL_LAYERS_MAX];                    /* its way */
+};
+
 struct model_config {
     enum model_arch arch;
     uint32_t hidden;          /* width of the residual stream */
@@ -84,6 +96,7 @@ struct model_config {
     double attn_scale;  /* of the scores; 0 stands for 1 / sqrt(head_dim) */
     double attn_softcap, logit_softcap; /* cap * tanh(x / cap) of scores and logits; 0: none */
     enum model_dtype dtype;             /* of the file's values */
+    struct model_packing packing;       /* of a GGUF's */
     /* mixture of experts; experts = 0: dense */
     uint32_t experts;                          /* per sparse layer */
     uint32_t experts_active;                   /* chosen per token */
@@ -107,8 +120,8 @@ int model_config_parse_text(const char *text, size_t size, struct model_config *
  * config.json itself, or a GGUF file (its header only). */
 int model_config_load(const char *path, struct model_config *config, struct err *err);
 
-/* As a config.json in Hugging Face's names, which model_config_parse() reads back to the same value.
- * Returns new. */
+/* As a config.json in Hugging Face's names, which model_config_parse() reads back to the same value
+ * ("motley_packing" of a GGUF among it, which no config.json of theirs has). Returns new. */
 json_t *model_config_to_json(const struct model_config *config, struct err *err);
 
 /* Set the bit of a layer in window_layer, no_rope_layer or dense_layer; layer < MODEL_LAYERS_MAX. */

@@ -7,6 +7,7 @@
 
 #include "model/arch.h"
 #include "model/hub_json.h"
+#include "model/packing.h"
 
 enum { HIDDEN_MAX = 1 << 17, FFN_MAX = 1 << 20, VOCAB_MAX = 1 << 22, HEADS_MAX = 4096, HEAD_DIM_MAX = 1024 };
 
@@ -55,12 +56,38 @@ static int refuse_value(struct json_reader *r, const char *key, double value, do
 }
 
 /* Switches that change the arithmetic and that nobody here computes. */
+/* Weights that another library quantised are not read, but for bitsandbytes' NF4. */
+static int refuse_quantisation(const json_t *config, struct err *err)
+{
+    const char *method = json_string_value(json_object_get(config, "quant_method")),
+               *type = json_string_value(json_object_get(config, "bnb_4bit_quant_type"));
+    bool four = json_is_true(json_object_get(config, "load_in_4bit")),
+         eight = json_is_true(json_object_get(config, "load_in_8bit"));
+    if (!method && (four || eight)) /* before transformers 4.34 nothing else was there */
+        method = "bitsandbytes";
+    if (!method || strcmp(method, "bitsandbytes") != 0)
+        return err_set(
+            err, ERR_UNSUPPORTED,
+            "quantization_config.quant_method: weights quantised by \"%.40s\" are not read; those of "
+            "bitsandbytes in NF4 are, and GGUF's",
+            method ? method : "");
+    if (!four)
+        return err_set(err, ERR_UNSUPPORTED,
+                       "quantization_config.load_in_%s: bitsandbytes' 8-bit weights are not read; its NF4 is",
+                       eight ? "8bit" : "4bit");
+    if (!type || strcmp(type, "nf4") != 0)
+        return err_set(err, ERR_UNSUPPORTED,
+                       "quantization_config.bnb_4bit_quant_type: \"%.20s\" is not read; nf4 is",
+                       type ? type : "fp4");
+    return 0;
+}
+
 static int refuse_switches(struct json_reader *r, const struct arch *a)
 {
     static const char *const zero[] = {"attention_dropout", "resid_pdrop", "embd_pdrop",
                                        "router_jitter_noise"};
     static const char *const off[] = {"rope_interleaved", "use_bidirectional_attention"};
-    static const char *const absent[] = {"quantization_config", "clip_qkv"};
+    static const char *const absent[] = {"clip_qkv"};
     const char *key = a->gelu ? "hidden_activation" : "hidden_act",
                *only = a->gelu ? "gelu_pytorch_tanh" : "silu", *act = only;
     const json_t *value = NULL;
@@ -79,6 +106,8 @@ static int refuse_switches(struct json_reader *r, const struct arch *a)
         if (jr_any(r, absent[i], JR_OPTIONAL, &value) > 0)
             return err_set(r->err, ERR_UNSUPPORTED, "%s: not supported; it must be absent or null",
                            absent[i]);
+    if (jr_any(r, "quantization_config", JR_OPTIONAL, &value) > 0 && refuse_quantisation(value, r->err) < 0)
+        return -1;
     if (r->failed)
         return -1;
     if (strcmp(act, only) != 0 && (a->gelu || strcmp(act, "swish") != 0))
@@ -493,7 +522,7 @@ static int parse_flat(const json_t *document, const char *path, struct model_con
     parse_dtype(document, &c);
     if (parse_rope(&r, &c) < 0 || parse_partial_rotary(&r, &c) < 0 || parse_no_rope(&r, &c) < 0 ||
         parse_window(&r, &c) < 0 || parse_experts(&r, &c) < 0 || parse_tokens(&r, &c) < 0 ||
-        jr_finish_loose(&r) < 0)
+        packing_parse(json_object_get(document, "motley_packing"), &c, err) < 0 || jr_finish_loose(&r) < 0)
         return -1;
     *config = c;
     return 0;
@@ -503,7 +532,8 @@ static int parse_flat(const json_t *document, const char *path, struct model_con
 static int parse_nested(const json_t *document, struct model_config *config, struct err *err)
 {
     static const char *const shared[] = {"tie_word_embeddings", "bos_token_id", "eos_token_id",
-                                         "pad_token_id",        "dtype",        "torch_dtype"};
+                                         "pad_token_id",        "dtype",        "torch_dtype",
+                                         "quantization_config"};
     struct json_reader r;
     const json_t *inner = NULL;
     enum model_arch arch;

@@ -59,8 +59,47 @@ struct layer_method footprint_lora(uint32_t rank, uint32_t targets, bool dropout
     return method;
 }
 
-void footprint_model_init(const struct model_config *config, const struct layer_method *method,
-                          struct footprint_model *m)
+/* A base kept as the file's blocks needs a file that has some. */
+static int packing_check(const struct model_config *config, const struct layer_method *method,
+                         struct err *err)
+{
+    if (method->full || method->base != LAYER_BASE_PACKED)
+        return 0;
+    if (config->packing.ways == 0 || config->packing.ways > MODEL_PACKINGS_MAX)
+        return err_set(err, ERR_UNSUPPORTED,
+                       "method.base: packed, of a file whose layers are quantised in %u ways (1 to %d)",
+                       config->packing.ways, MODEL_PACKINGS_MAX);
+    return 0;
+}
+
+/* Gives every layer its kind, and each kind its plan. */
+static int kinds_make(struct footprint_model *m, const struct model_config *config,
+                      const struct layer_method *method, struct err *err)
+{
+    uint32_t first[FOOTPRINT_KINDS_MAX]; /* layer of each kind */
+    for (uint32_t i = 0; i < config->layers; i++) {
+        uint32_t kind = 0;
+        while (kind < m->kind_count && !layer_alike(config, method, first[kind], i))
+            kind++;
+        if (kind == FOOTPRINT_KINDS_MAX)
+            return err_set(err, ERR_UNSUPPORTED,
+                           "the model's layers are of more than %d kinds under this method",
+                           FOOTPRINT_KINDS_MAX);
+        if (kind == m->kind_count) {
+            first[m->kind_count++] = i;
+            layer_plan_init(config, method, i, &m->kinds[kind]);
+        }
+        m->kind_of[i] = (uint8_t)kind;
+        m->sparse_before[i + 1] = m->sparse_before[i] + model_layer_is_sparse(config, i);
+    }
+    for (uint32_t kind = 0; kind < m->kind_count; kind++)
+        for (uint32_t i = 0; i < config->layers; i++)
+            m->kind_before[kind][i + 1] = (uint16_t)(m->kind_before[kind][i] + (m->kind_of[i] == kind));
+    return 0;
+}
+
+int footprint_model_init(const struct model_config *config, const struct layer_method *method,
+                         struct footprint_model *m, struct err *err)
 {
     struct model_config narrow = layer_part_config(config, &method->part);
     memset(m, 0, sizeof *m);
@@ -68,27 +107,20 @@ void footprint_model_init(const struct model_config *config, const struct layer_
     m->method = *method;
     for (uint32_t i = 0; i < LAYER_TARGETS_MAX; i++)
         m->rank = larger(m->rank, method->rank[i]);
-    for (uint32_t i = 0; i < config->layers; i++) {
-        bool sparse = model_layer_is_sparse(config, i);
-        m->sparse_before[i + 1] = m->sparse_before[i] + sparse;
-        m->has_sparse |= sparse;
-        m->has_dense |= !sparse;
-    }
-    if (m->has_dense)
-        layer_plan_init(config, method, false, &m->dense);
-    if (m->has_sparse)
-        layer_plan_init(config, method, true, &m->sparse);
+    if (packing_check(config, method, err) < 0 || kinds_make(m, config, method, err) < 0)
+        return -1;
     layer_embedding_tensors(config, method, &m->embedding);
     layer_head_tensors(config, method, !config->tied, &m->head);
     layer_head_tensors(config, method, true, &m->head_alone);
     uint32_t rotary = config->rotary_dim > 0 ? config->rotary_dim : config->head_dim;
     m->rotary = config->rope_local_set ? 2 * rotary : rotary;
     m->head_rows = larger(HEAD_ROWS_MIN, HEAD_LOGIT_FLOATS / config->vocab / 16 * 16);
+    return 0;
 }
 
 const struct layer_plan *footprint_layer(const struct footprint_model *m, uint32_t layer)
 {
-    return m->sparse_before[layer + 1] > m->sparse_before[layer] ? &m->sparse : &m->dense;
+    return &m->kinds[m->kind_of[layer]];
 }
 
 const struct layer_tensors *footprint_tensors(const struct footprint *f, uint32_t block)
@@ -107,18 +139,20 @@ static uint64_t kept_bytes(const struct layer_plan *plan, uint32_t tokens, bool 
     return tokens * (plan->saved_bytes + (split ? plan->split_bytes : 0)) + plan->fixed_bytes;
 }
 
-static uint32_t sparse_layers(const struct footprint *f, uint32_t layers)
+/* Layers of a kind among the stage's first `layers`. */
+static uint32_t kind_layers(const struct footprint *f, uint32_t kind, uint32_t layers)
 {
-    const uint32_t *before = f->model->sparse_before;
+    const uint16_t *before = f->model->kind_before[kind];
     return before[f->layer_begin + layers] - before[f->layer_begin];
 }
 
 /* Of the stage's first `layers` layers. */
 static uint64_t saves_bytes(const struct footprint *f, uint32_t layers)
 {
-    uint32_t sparse = sparse_layers(f, layers);
-    return sparse * kept_bytes(&f->model->sparse, f->tokens, f->split) +
-           (layers - sparse) * kept_bytes(&f->model->dense, f->tokens, f->split);
+    uint64_t bytes = 0;
+    for (uint32_t kind = 0; kind < f->model->kind_count; kind++)
+        bytes += kind_layers(f, kind, layers) * kept_bytes(&f->model->kinds[kind], f->tokens, f->split);
+    return bytes;
 }
 
 uint64_t footprint_save_bytes(const struct footprint *f, uint32_t layer)
@@ -159,16 +193,14 @@ static void slot_place(struct footprint *f, const struct footprint_options *o)
     f->slots = o->slots;
 }
 
-/* What one layer of either kind needs of the workspace. */
+/* What one layer needs of the workspace, of any kind. */
 struct need {
     uint64_t inner, save, panel;
 };
 
-static void need_of(const struct footprint *f, const struct layer_plan *plan, bool here,
+static void need_of(const struct footprint *f, const struct layer_plan *plan,
                     const struct footprint_options *o, struct need *need)
 {
-    if (!here)
-        return;
     uint64_t work = plan->forward_bytes;
     if (o->train && o->split)
         work = larger64(work, larger64(plan->backward_input.work_bytes, plan->backward_weight.work_bytes));
@@ -183,11 +215,12 @@ static void workspace_place(struct footprint *f, const struct footprint_options 
 {
     const struct footprint_model *m = f->model;
     struct footprint_workspace *w = &f->workspace;
-    uint32_t head = f->has_head ? f->head_rows : 0, sparse = sparse_layers(f, f->layers);
+    uint32_t head = f->has_head ? f->head_rows : 0;
     struct need need = {0};
     uint64_t at = 0;
-    need_of(f, &m->dense, sparse < f->layers, o, &need);
-    need_of(f, &m->sparse, sparse > 0, o, &need);
+    for (uint32_t kind = 0; kind < m->kind_count; kind++)
+        if (kind_layers(f, kind, f->layers) > 0)
+            need_of(f, &m->kinds[kind], o, &need);
     if (f->has_head)
         need.panel = larger64(need.panel, f->shares_table || f->copies_table ? m->embedding.panel_bytes
                                                                              : m->head_alone.panel_bytes);
@@ -231,9 +264,8 @@ static void range_add(const struct footprint *f, uint32_t begin, uint32_t end, s
     uint32_t layers = m->shape.layers, first = begin > 1 ? begin - 1 : 0, last = end > 1 ? end - 1 : 0;
     last = last < layers ? last : layers;
     uint32_t count = first < last ? last - first : 0;
-    uint32_t sparse = count > 0 ? m->sparse_before[last] - m->sparse_before[first] : 0;
-    blocks_add(kept, &m->dense.tensors, count - sparse);
-    blocks_add(kept, &m->sparse.tensors, sparse);
+    for (uint32_t kind = 0; kind < m->kind_count && count > 0; kind++)
+        blocks_add(kept, &m->kinds[kind].tensors, m->kind_before[kind][last] - m->kind_before[kind][first]);
     if (begin == 0 && end > 0)
         blocks_add(kept, &m->embedding, 1);
     if (begin < end && end == layers + 2)

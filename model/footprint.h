@@ -22,14 +22,18 @@ struct footprint_shape {
     bool tied;
 };
 
+enum { FOOTPRINT_KINDS_MAX = 16 };
+
 /* What holds for every stage of a model under a method. */
 struct footprint_model {
     struct footprint_shape shape;
     struct layer_method method;
-    uint32_t rank;      /* the largest of the adapters' */
-    uint32_t head_rows; /* labelled positions whose logits are held at once, at most */
-    bool has_dense, has_sparse;
-    struct layer_plan dense, sparse;
+    uint32_t rank;       /* the largest of the adapters' */
+    uint32_t head_rows;  /* labelled positions whose logits are held at once, at most */
+    uint32_t kind_count; /* layers that are alike share a plan */
+    struct layer_plan kinds[FOOTPRINT_KINDS_MAX];
+    uint8_t kind_of[MODEL_LAYERS_MAX];                               /* by layer */
+    uint16_t kind_before[FOOTPRINT_KINDS_MAX][MODEL_LAYERS_MAX + 1]; /* of a kind among the first so many */
     struct layer_tensors embedding, head, head_alone; /* head_alone: with a matrix of its own */
     uint32_t rotary; /* values of a row of the rotary tables: the widths of the tables together */
     uint32_t sparse_before[MODEL_LAYERS_MAX + 1]; /* layers with experts among the first so many */
@@ -97,9 +101,10 @@ static inline uint64_t footprint_counted(uint64_t bytes)
     return (bytes + FOOTPRINT_GRANULE - 1) / FOOTPRINT_GRANULE * FOOTPRINT_GRANULE;
 }
 
-/* A config within its bounds (config.h). The result holds no pointers. */
-void footprint_model_init(const struct model_config *config, const struct layer_method *method,
-                          struct footprint_model *model);
+/* A config within its bounds (config.h). The result holds no pointers. ERR_UNSUPPORTED: layers differ in more
+ * than FOOTPRINT_KINDS_MAX ways, or a packed base is asked of a model without packed matrices. */
+int footprint_model_init(const struct model_config *config, const struct layer_method *method,
+                         struct footprint_model *model, struct err *err);
 /* LoRA of one rank on a mask of enum lora_target, none if rank or mask is 0, on an fp32 base. */
 struct layer_method footprint_lora(uint32_t rank, uint32_t targets, bool dropout);
 /* Everything of a stage. */

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "model/arch.h"
+#include "model/packing.h"
 
 enum { KEY_BYTES = 128 };
 
@@ -256,6 +257,7 @@ int gguf_config(const struct gguf *g, struct model_config *config, struct err *e
     int32_t eos = token(g, "tokenizer.ggml.eos_token_id", c.vocab);
     if (eos >= 0)
         c.eos[c.eos_count++] = eos;
+    packing_of_gguf(g, &c);
     *config = c;
     return 0;
 }

@@ -111,23 +111,60 @@ static void dense_steps(struct maker *maker)
                (struct part){LORA_DOWN, c->hidden}, c->mlp_bias, TENSOR_NORM_FFN_POST);
 }
 
-static void expert_steps(struct maker *maker)
+/* The router's choice, from the scores that `in` are; of experts alone the choice is given, and put in order.
+ */
+static void route_step(struct maker *maker, enum layer_value in)
+{
+    uint32_t *width = maker->plan->width, active = maker->tensors.config->experts_active;
+    step_add(maker, STEP_ROUTE, in, VALUE_CHOSEN_WEIGHT, VALUE_NONE);
+    width[VALUE_CHOSEN] = width[VALUE_CHOSEN_WEIGHT] = active;
+    width[VALUE_ROUTED_TOKEN] = width[VALUE_ROUTED_PLACE] = active;
+}
+
+static void router_steps(struct maker *maker)
+{
+    const struct model_config *c = maker->tensors.config;
+    const struct part router = {0, c->experts};
+    linear_step(maker, VALUE_FFN_NORM, VALUE_PROBABILITIES, VALUE_NONE, c->hidden, 1, &router, false, false);
+    route_step(maker, VALUE_PROBABILITIES);
+}
+
+static void expert_steps(struct maker *maker, enum layer_value in, enum layer_value stream)
 {
     const struct model_config *c = maker->tensors.config;
     uint32_t *width = maker->plan->width, active = c->experts_active;
-    const struct part router = {0, c->experts}, down = {LORA_DOWN, c->hidden},
+    const struct part down = {LORA_DOWN, c->hidden},
                       gate_up[] = {{LORA_GATE, c->expert_ffn}, {LORA_UP, c->expert_ffn}};
-    linear_step(maker, VALUE_FFN_NORM, VALUE_PROBABILITIES, VALUE_NONE, c->hidden, 1, &router, false, false);
-    step_add(maker, STEP_ROUTE, VALUE_PROBABILITIES, VALUE_CHOSEN_WEIGHT, VALUE_NONE);
-    width[VALUE_CHOSEN] = width[VALUE_CHOSEN_WEIGHT] = active;
-    width[VALUE_ROUTED_TOKEN] = width[VALUE_ROUTED_PLACE] = active;
-    step_add(maker, STEP_DISPATCH, VALUE_FFN_NORM, VALUE_ROUTED, VALUE_NONE);
+    step_add(maker, STEP_DISPATCH, in, VALUE_ROUTED, VALUE_NONE);
     width[VALUE_ROUTED] = active * c->hidden;
     linear_step(maker, VALUE_ROUTED, VALUE_GATE_UP, VALUE_NONE, c->hidden, 2, gate_up, false, true);
     glu_step(maker, active * c->expert_ffn);
     linear_step(maker, VALUE_ACT, VALUE_EXPERT_OUT, VALUE_NONE, c->expert_ffn, 1, &down, false, true);
-    step_add(maker, STEP_COMBINE, VALUE_EXPERT_OUT, VALUE_OUT, VALUE_MID);
+    step_add(maker, STEP_COMBINE, VALUE_EXPERT_OUT, VALUE_OUT, stream);
     width[VALUE_OUT] = c->hidden;
+}
+
+/* All steps of a layer, or those that are held here; a dense layer has none on ranks with experts alone. */
+static void layer_steps(struct maker *maker, bool sparse)
+{
+    struct layer_plan *plan = maker->plan;
+    if (plan->holds == HOLDS_EXPERTS) {
+        if (sparse) {
+            route_step(maker, VALUE_X);
+            expert_steps(maker, VALUE_X, VALUE_NONE);
+        }
+        return;
+    }
+    attention_steps(maker);
+    plan->second_half = plan->step_count;
+    norm_step(maker, TENSOR_NORM_FFN, VALUE_MID, VALUE_FFN_NORM);
+    if (!sparse) {
+        dense_steps(maker);
+        return;
+    }
+    router_steps(maker);
+    if (plan->holds == HOLDS_ALL)
+        expert_steps(maker, VALUE_FFN_NORM, VALUE_MID);
 }
 
 /* --- what forward keeps --- */
@@ -355,7 +392,9 @@ static bool entry_touches_gradient(const struct layer_plan *plan, const struct t
     if (entry->kind == TAPE_FORWARD || entry->kind == TAPE_BACKWARD_WEIGHT)
         return false;
     bool weights = value == VALUE_CHOSEN_WEIGHT && step->kind == STEP_COMBINE;
-    return weights || gradient_of(step->in) == value || gradient_of(step->out) == value;
+    /* where experts are elsewhere it lies there before the first entry */
+    bool given = value == VALUE_FFN_NORM && step->kind == STEP_ROUTE && plan->holds == HOLDS_NO_EXPERTS;
+    return weights || given || gradient_of(step->in) == value || gradient_of(step->out) == value;
 }
 
 /* Bytes per token that an entry needs for itself. */
@@ -417,6 +456,7 @@ static void tape_make(struct layer_plan *plan, enum tape_kind kind, bool dropout
     struct taper taper = {.plan = plan, .tape = tape};
     for (int v = 0; v < VALUE_COUNT; v++)
         tape->value[v] = tape->gradient[v] = LAYER_ABSENT;
+    taper.written[VALUE_FFN_NORM] = plan->holds == HOLDS_NO_EXPERTS && plan->width[VALUE_CHOSEN] > 0;
     tape_entries(&taper, kind, dropout);
     for (uint32_t e = 0; e < tape->count; e++)
         entry_place(&maker, e);
@@ -435,22 +475,29 @@ struct model_config layer_part_config(const struct model_config *config, const s
     return narrow;
 }
 
-void layer_plan_init(const struct model_config *whole, const struct layer_method *method, bool sparse,
+bool layer_alike(const struct model_config *config, const struct layer_method *method, uint32_t a, uint32_t b)
+{
+    bool packed = method->base == LAYER_BASE_PACKED && !method->full;
+    return model_layer_is_sparse(config, a) == model_layer_is_sparse(config, b) &&
+           (!packed || config->packing.layer[a] == config->packing.layer[b]);
+}
+
+void layer_plan_init(const struct model_config *whole, const struct layer_method *method, uint32_t layer,
                      struct layer_plan *plan)
 {
+    bool sparse = model_layer_is_sparse(whole, layer);
     const struct model_config narrow = layer_part_config(whole, &method->part), *config = &narrow;
-    struct maker maker = {
-        .tensors = {.config = config, .whole = whole, .method = method, .out = &plan->tensors}, .plan = plan};
+    struct maker maker = {.tensors = {.config = config,
+                                      .whole = whole,
+                                      .method = method,
+                                      .layer = layer,
+                                      .out = &plan->tensors},
+                          .plan = plan};
     uint32_t active = sparse ? config->experts_active : 0;
     memset(plan, 0, sizeof *plan);
     plan->width[VALUE_X] = config->hidden;
-    attention_steps(&maker);
-    plan->second_half = plan->step_count;
-    norm_step(&maker, TENSOR_NORM_FFN, VALUE_MID, VALUE_FFN_NORM);
-    if (sparse)
-        expert_steps(&maker);
-    else
-        dense_steps(&maker);
+    plan->holds = method->part.holds;
+    layer_steps(&maker, sparse);
     for (uint32_t s = 0; s < plan->step_count; s++) {
         struct layer_step *step = &plan->steps[s];
         uint64_t rows = step->experts ? active : 1;

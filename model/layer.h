@@ -34,12 +34,18 @@ enum {
 
 /* --- the method --- */
 
-enum layer_base { LAYER_BASE_F32, LAYER_BASE_BF16, LAYER_BASE_F16, LAYER_BASE_NF4 };
+/* PACKED: each matrix, embedding and head as config->packing says. */
+enum layer_base { LAYER_BASE_F32, LAYER_BASE_BF16, LAYER_BASE_F16, LAYER_BASE_NF4, LAYER_BASE_PACKED };
+
+/* Layers with experts may also be taken apart: attention, norms and router on some ranks, experts on others.
+ */
+enum layer_holds { HOLDS_ALL, HOLDS_NO_EXPERTS, HOLDS_EXPERTS };
 
 /* What of each layer is here, half-open; 0..0: all of it. Key and value heads come with the query heads they
  * serve; columns of the FFN are rows of gate and up and columns of down. The parts of a layer's output, and
  * of the gradients of what all keep alike, add up to the whole's (Shoeybi et al. 2019, section 3). */
 struct layer_part {
+    enum layer_holds holds;
     uint32_t kv_head_begin, kv_head_end;
     uint32_t column_begin, column_end;
     uint32_t expert_begin, expert_end;
@@ -50,7 +56,8 @@ struct layer_part {
 /* Is it not the whole? */
 static inline bool layer_part_set(const struct layer_part *part)
 {
-    return part->follows || part->kv_head_end > 0 || part->column_end > 0 || part->expert_end > 0;
+    return part->holds != HOLDS_ALL || part->follows || part->kv_head_end > 0 || part->column_end > 0 ||
+           part->expert_end > 0;
 }
 
 struct layer_method {
@@ -88,7 +95,7 @@ struct layer_tensor {
     uint32_t target;        /* bit of enum lora_target, or 0 */
     uint32_t rows, columns; /* a vector has one column */
     uint32_t copies;        /* experts, or 1 */
-    bool expert;            /* of experts, the first of them number copy_begin */
+    bool expert;            /* of experts, be it one; the first of them number copy_begin */
     uint32_t copy_begin;
     /* Of the tensor in the file it is rows [row_begin, row_begin + rows), columns likewise */
     uint32_t row_begin, column_begin, whole_rows, whole_columns;
@@ -178,7 +185,7 @@ struct layer_step {
     uint32_t inputs, outputs, ranks; /* ranks: sum over the members */
     uint32_t member_count;
     struct layer_member members[LAYER_MEMBERS_MAX];
-    bool stacked;             /* the members' matrices lie as one, in fp32 */
+    bool stacked;             /* the members' matrices lie as one, all in fp32 */
     bool kept;                /* forward for backward alone runs this step */
     bool kept_z;              /* … or, of this linear step, only the adapters' inner part */
     bool trains;              /* a matrix, bias or adapter of it is trained */
@@ -215,7 +222,9 @@ struct tape {
 struct layer_plan {
     struct layer_tensors tensors;
     uint32_t step_count;
-    uint32_t second_half; /* the first step of the FFN, its norm */
+    enum layer_holds holds; /* NO_EXPERTS: it ends with the router's choice; EXPERTS: x is what routers saw,
+                               and what they chose is given */
+    uint32_t second_half;   /* the first step of the FFN, its norm */
     struct layer_step steps[LAYER_STEPS_MAX];
     uint32_t width[VALUE_COUNT];       /* elements of 4 bytes a token; 0: not in this layer */
     bool kept[VALUE_COUNT];            /* in the micro-batch's place */
@@ -234,9 +243,12 @@ bool layer_gradient_is_stream(enum layer_value value);
 /* The second of the three. */
 bool layer_gradient_in_place(enum layer_value value);
 
-/* A layer with experts (sparse) or without, under a method. config is within its bounds (config.h). */
-void layer_plan_init(const struct model_config *config, const struct layer_method *method, bool sparse,
+/* A layer (from 0) under a method. config is within its bounds (config.h). */
+void layer_plan_init(const struct model_config *config, const struct layer_method *method, uint32_t layer,
                      struct layer_plan *plan);
+/* True when two layers have the same plan. */
+bool layer_alike(const struct model_config *config, const struct layer_method *method, uint32_t a,
+                 uint32_t b);
 
 /* The config of a part: its heads and columns. */
 struct model_config layer_part_config(const struct model_config *config, const struct layer_part *part);

@@ -22,7 +22,8 @@ static uint64_t values_of(const struct layer_tensor *tensor)
     return (uint64_t)tensor->rows * tensor->columns;
 }
 
-static enum pack_kind matrix_pack(const struct layer_method *method)
+/* Of a base whose matrices are all kept alike. */
+static enum pack_kind base_pack(const struct layer_method *method)
 {
     switch (method->base) {
     case LAYER_BASE_BF16:
@@ -32,16 +33,31 @@ static enum pack_kind matrix_pack(const struct layer_method *method)
     case LAYER_BASE_NF4:
         return method->double_quant ? PACK_NF4_DOUBLE : PACK_NF4;
     case LAYER_BASE_F32:
+    case LAYER_BASE_PACKED:
         break;
     }
     return PACK_F32;
 }
 
-/* Embedding and head are never quantised: they stay as the file has them. */
-static enum pack_kind table_pack(const struct model_config *config, const struct layer_method *method)
+static enum pack_kind matrix_pack(const struct tensor_maker *maker, uint32_t target)
 {
+    const struct model_packing *packing = &maker->config->packing;
+    if (target == 0 || maker->method->full)
+        return PACK_F32;
+    if (maker->method->base != LAYER_BASE_PACKED)
+        return base_pack(maker->method);
+    return (enum pack_kind)packing->matrix[packing->layer[maker->layer]][__builtin_ctz(target)];
+}
+
+/* Embedding and head are never quantised here: they stay as the file has them. */
+static enum pack_kind table_pack(const struct model_config *config, const struct layer_method *method,
+                                 enum tensor_role role)
+{
+    if (method->base == LAYER_BASE_PACKED)
+        return (enum pack_kind)(role == TENSOR_HEAD && !config->tied ? config->packing.head
+                                                                     : config->packing.embedding);
     if (method->base != LAYER_BASE_NF4)
-        return matrix_pack(method);
+        return base_pack(method);
     return config->dtype == MODEL_BF16 ? PACK_BF16 : config->dtype == MODEL_F16 ? PACK_F16 : PACK_F32;
 }
 
@@ -50,9 +66,6 @@ static uint64_t packed_bytes(struct layer_tensor *tensor)
 {
     uint64_t values = values_of(tensor), blocks = (values + NF4_BLOCK - 1) / NF4_BLOCK;
     switch (tensor->pack) {
-    case PACK_BF16:
-    case PACK_F16:
-        return 2 * values;
     case PACK_NF4:
         tensor->absmax = aligned((values + 1) / 2);
         return tensor->absmax + 4 * blocks;
@@ -61,7 +74,7 @@ static uint64_t packed_bytes(struct layer_tensor *tensor)
         tensor->scales = tensor->absmax + aligned(blocks);
         return tensor->scales + 4 * (1 + (blocks + NF4_NEST - 1) / NF4_NEST);
     default:
-        return 4 * values;
+        return pack_bytes(tensor->pack, values);
     }
 }
 
@@ -158,7 +171,7 @@ bool layer_tensor_whole(const struct layer_tensor *tensor)
 
 bool layer_tensor_cut_fits(const struct layer_tensor *tensor)
 {
-    uint64_t unit = tensor->trained || tensor->pack <= PACK_F16 ? 1 : NF4_BLOCK;
+    uint64_t unit = tensor->trained ? 1 : pack_block(tensor->pack);
     uint64_t wide = tensor->whole_columns, end = (uint64_t)tensor->row_begin + tensor->rows;
     if (tensor->columns < wide)
         return wide % unit == 0 && tensor->column_begin % unit == 0 && tensor->columns % unit == 0;
@@ -192,7 +205,8 @@ static void panel_for(struct layer_tensors *out, const struct layer_tensor *tens
     /* whole blocks of any kind of packing: rows in multiples of 64 are, whatever the columns */
     rows = rows > 64 ? rows / 64 * 64 : 64;
     uint64_t bytes = row * (rows < tensor->rows ? rows : tensor->rows);
-    if (tensor->pack != PACK_F32 && bytes > out->panel_bytes)
+    bool in_place = tensor->pack == PACK_F32 && !tensor->expert;
+    if (!in_place && bytes > out->panel_bytes)
         out->panel_bytes = bytes;
 }
 
@@ -200,11 +214,12 @@ static void matrices_make(struct tensor_maker *maker, uint32_t copies, struct la
 {
     const struct layer_method *method = maker->method;
     uint32_t first = maker->out->count;
+    step->stacked = true;
     for (uint32_t m = 0; m < step->member_count; m++) {
         struct layer_member *member = &step->members[m];
-        bool router = member->target == 0;
+        enum pack_kind pack = matrix_pack(maker, member->target);
         member->matrix = (int32_t)tensor_add(
-            maker, (struct layer_tensor){.role = router ? TENSOR_ROUTER : TENSOR_MATRIX,
+            maker, (struct layer_tensor){.role = member->target == 0 ? TENSOR_ROUTER : TENSOR_MATRIX,
                                          .target = member->target,
                                          .rows = member->outputs,
                                          .columns = step->inputs,
@@ -212,9 +227,9 @@ static void matrices_make(struct tensor_maker *maker, uint32_t copies, struct la
                                          .expert = step->experts,
                                          .copy_begin = step->experts ? method->part.expert_begin : 0,
                                          .trained = method->full,
-                                         .pack = method->full || router ? PACK_F32 : matrix_pack(method)});
+                                         .pack = pack});
+        step->stacked = step->stacked && pack == PACK_F32;
     }
-    step->stacked = maker->out->list[first].pack == PACK_F32;
     if (step->stacked) {
         stack_place(maker, first, step->member_count);
         return;
@@ -303,7 +318,7 @@ static void table_make(struct tensor_maker *maker, enum tensor_role role, bool t
                                      .columns = config->hidden,
                                      .copies = 1,
                                      .trained = trained,
-                                     .pack = trained ? PACK_F32 : table_pack(config, maker->method)});
+                                     .pack = trained ? PACK_F32 : table_pack(config, maker->method, role)});
     stack_place(maker, at, 1);
     panel_for(maker->out, &maker->out->list[at]);
 }

@@ -8,6 +8,7 @@ struct tensor_maker {
     const struct model_config *config; /* of the part … */
     const struct model_config *whole;  /* … and of all */
     const struct layer_method *method;
+    uint32_t layer; /* from 0, of a layer's tensors */
     struct layer_tensors *out;
 };
 

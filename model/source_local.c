@@ -203,6 +203,22 @@ static int compare_names(const void *a, const void *b)
     return strcmp(a, b);
 }
 
+/* Weights that are there in a form which is not read: what would be done about it is said. */
+static int refuse_other_weights(const char *dir, struct err *err)
+{
+    static const char *const others[] = {
+        "pytorch_model.bin", "pytorch_model.bin.index.json", "consolidated.00.pth", "model.pth",
+        "tf_model.h5",       "flax_model.msgpack",           "model.onnx"};
+    for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
+        if (present(dir, others[i]))
+            return err_set(err, ERR_UNSUPPORTED,
+                           "\"%s\" holds weights as %s alone, which is not read: make safetensors of it with "
+                           "transformers, "
+                           "AutoModelForCausalLM.from_pretrained(DIR).save_pretrained(NEW_DIR)",
+                           dir, others[i]);
+    return 0;
+}
+
 static int list_folder(const char *dir, struct names *list, struct err *err)
 {
     for (size_t i = 0; i < sizeof(side_names) / sizeof(side_names[0]); i++)
@@ -214,8 +230,10 @@ static int list_folder(const char *dir, struct names *list, struct err *err)
     } else if (present(dir, single_name)) {
         if (names_add(list, single_name, err) < 0)
             return -1;
-    } else if (add_gguf(dir, list, err) < 0) {
-        return -1;
+    } else {
+        uint32_t before = list->count;
+        if (add_gguf(dir, list, err) < 0 || (list->count == before && refuse_other_weights(dir, err) < 0))
+            return -1;
     }
     if (list->count == 0)
         return err_set(err, ERR_NOT_FOUND, "\"%s\" holds no model: neither a config.json nor weights", dir);

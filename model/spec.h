@@ -207,9 +207,14 @@ struct job_spec {
  */
 int spec_parse(const json_t *document, struct job_spec *spec, struct err *err);
 
+/* Refuse what no worker of this release runs, though it can be planned: computing in 16 bits. ERR_INVALID
+ * with the path first. */
+int spec_check_run(const struct job_spec *spec, struct err *err);
+
 /* Refuse what a model of this config cannot do, before anything runs: targets that match no layer (the error
- * lists those that do), patterns over experts' matrices, a tied head to be saved alone. ERR_INVALID,
- * ERR_UNSUPPORTED, with the path first. */
+ * lists those that do), patterns over experts' matrices, a tied head to be saved alone, a packed base of a
+ * file without quantised blocks, a router's loss without routers. ERR_INVALID, ERR_UNSUPPORTED, with the path
+ * first. */
 struct model_config;
 int spec_check_model(const struct job_spec *spec, const struct model_config *config, struct err *err);
 

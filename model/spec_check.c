@@ -38,10 +38,39 @@ static int check_experts(const struct spec_method_part *method, uint32_t asked, 
     return 0;
 }
 
+/* A base kept as the file's blocks needs a file that has some. */
+static int check_packed(const struct model_packing *packing, struct err *err)
+{
+    if (packing->ways == 0)
+        return err_set(
+            err, ERR_INVALID,
+            "method.base: packed keeps the quantised blocks of a GGUF, and this model's file has none");
+    if (packing->ways > MODEL_PACKINGS_MAX)
+        return err_set(err, ERR_UNSUPPORTED,
+                       "method.base: packed: the file's layers are quantised in more than %d ways",
+                       MODEL_PACKINGS_MAX);
+    return 0;
+}
+
+int spec_check_run(const struct job_spec *spec, struct err *err)
+{
+    if (spec->train.compute != SPEC_COMPUTE_FP32)
+        return err_set(
+            err, ERR_INVALID,
+            "train.compute: workers of this release compute in fp32, not %s; method.base: %s keeps the "
+            "frozen weights in 16 bits",
+            spec_compute_name(spec->train.compute), spec_compute_name(spec->train.compute));
+    return 0;
+}
+
 int spec_check_model(const struct job_spec *spec, const struct model_config *config, struct err *err)
 {
     const struct spec_method_part *method = &spec->method;
     uint32_t has = model_lora_targets(config), asked = 0;
+    if (spec->train.router_aux != 0 && config->experts == 0)
+        return err_set(
+            err, ERR_INVALID,
+            "train.router_aux: this model has no experts, and so no router whose loss could count");
     if (method->kind != SPEC_METHOD_LORA)
         return 0;
     for (uint32_t t = 0; t < method->targets.count; t++) {
@@ -50,6 +79,8 @@ int spec_check_model(const struct job_spec *spec, const struct model_config *con
             return no_such_target(method->targets.names[t], has, err);
         asked |= bit;
     }
+    if (method->base == SPEC_BASE_PACKED && check_packed(&config->packing, err) < 0)
+        return -1;
     if (config->experts > 0 && check_experts(method, asked, err) < 0)
         return -1;
     if (config->tied && method->modules_to_save.count == 1 &&

@@ -1,6 +1,7 @@
 /* One directory of tensors under Hugging Face names over either kind of file. */
 #include "model/tensors.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -96,6 +97,27 @@ static int add_stacked(struct model *m, const struct stored *s, const struct arc
     return 0;
 }
 
+/* What bitsandbytes keeps beside a quantised tensor gets that one's name, and its own behind it. */
+static int add_beside(struct model *m, const struct stored *s, struct model_tensor tensor, struct err *err)
+{
+    struct arch_match match;
+    char base[ARCH_NAME_MAX], name[ARCH_NAME_MAX], full[2 * ARCH_NAME_MAX];
+    for (int part = 0; part < NF4_PARTS; part++) {
+        size_t length = strlen(s->name), tail = strlen(nf4_suffixes[part]);
+        if (length <= tail || length - tail >= sizeof(base) ||
+            strcmp(s->name + length - tail, nf4_suffixes[part]) != 0)
+            continue;
+        memcpy(base, s->name, length - tail);
+        base[length - tail] = '\0';
+        if (!arch_match_hf(m->config.arch, base, &match) || match.stacked)
+            continue;
+        arch_tensor_name(m->config.arch, match.parts[0], match.layer, match.expert, match.suffix, name);
+        snprintf(full, sizeof(full), "%s%s", name, nf4_suffixes[part]);
+        return add_named(m, full, tensor, err);
+    }
+    return add_named(m, s->name, tensor, err);
+}
+
 /* Under its Hugging Face name; what a GGUF has beside the model's tensors is left out. */
 static int add_tensor(struct model *m, const struct stored *s, struct err *err)
 {
@@ -119,7 +141,7 @@ static int add_tensor(struct model *m, const struct stored *s, struct err *err)
     for (uint32_t k = 1; k < s->rank; k++)
         t.cols *= s->shape[k];
     if (!known)
-        return add_named(m, s->name, t, err);
+        return add_beside(m, s, t, err);
     enum arch_tensor what = match.parts[0];
     if (s->gguf && arch->gguf_permutes)
         t.permuted_heads = what == ARCH_Q ? c->heads : what == ARCH_K ? c->kv_heads : 0;
@@ -133,6 +155,40 @@ static bool ends_with(const char *name, const char *end)
 {
     size_t n = strlen(name), k = strlen(end);
     return n > k && strcmp(name + n - k, end) == 0;
+}
+
+static struct nf4_place place_of(const struct model *m, const char *name, const char *suffix)
+{
+    char full[2 * ARCH_NAME_MAX];
+    snprintf(full, sizeof(full), "%.*s%s", ARCH_NAME_MAX, name, suffix);
+    const struct model_tensor *t = find(m, full);
+    return t ? (struct nf4_place){t->file, t->offset, t->size} : (struct nf4_place){0};
+}
+
+/* Finds what stands beside tensors that bitsandbytes quantised. */
+static int gather_nf4(struct model *m, struct err *err)
+{
+    for (uint32_t i = 0; i < m->count; i++) {
+        char name[ARCH_NAME_MAX];
+        size_t length = strlen(m->tensors[i].name), tail = strlen(nf4_suffixes[NF4_STATE]);
+        if (ends_with(m->tensors[i].name, ".quant_state.bitsandbytes__fp4"))
+            return err_set(err, ERR_UNSUPPORTED, "the tensor \"%.200s\": FP4 is not read, NF4 is",
+                           m->tensors[i].name);
+        if (!ends_with(m->tensors[i].name, nf4_suffixes[NF4_STATE]) || length - tail >= sizeof(name))
+            continue;
+        memcpy(name, m->tensors[i].name, length - tail);
+        name[length - tail] = '\0';
+        struct model_tensor *of = (struct model_tensor *)(uintptr_t)find(m, name);
+        struct nf4_places *places = of ? calloc(1, sizeof(*places)) : NULL;
+        if (!places)
+            return of ? err_set(err, ERR_NOMEM, "no memory for a tensor's scales")
+                      : err_set(err, ERR_CORRUPT, "the tensor \"%.200s\" is beside none", m->tensors[i].name);
+        places->codes = (struct nf4_place){of->file, of->offset, of->size};
+        for (int part = 0; part < NF4_PARTS; part++)
+            places->parts[part] = place_of(m, name, nf4_suffixes[part]);
+        of->nf4 = places;
+    }
+    return 0;
 }
 
 static int add_safetensors(struct model *m, uint32_t file, struct err *err)
@@ -212,9 +268,9 @@ static int open_folder(struct model *m, struct err *err)
     if (shards == 0)
         return err_set(err, ERR_NOT_FOUND,
                        "the model has a config.json but no weights (safetensors or GGUF)");
-    if (sort_tensors(m, err) < 0)
+    if (sort_tensors(m, err) < 0 || check_index(m, err) < 0)
         return -1;
-    return check_index(m, err);
+    return gather_nf4(m, err);
 }
 
 static int read_rope_divisors(struct model *m, uint32_t file, struct err *err)
@@ -252,18 +308,26 @@ static int open_gguf(struct model *m, uint32_t file, struct err *err)
 }
 
 struct check {
-    const struct model *model;
+    struct model *model;
     struct err *err;
 };
 
 static int check_tensor(const struct block_tensor *want, void *arg)
 {
     struct check *check = arg;
-    const struct model_tensor *t = find(check->model, want->name);
+    struct model_tensor *t = (struct model_tensor *)(uintptr_t)find(check->model, want->name);
     if (!t)
         return err_set(check->err, ERR_NOT_FOUND, "the tensor \"%s\", which the config calls for, is missing",
                        want->name);
     uint64_t cols = want->rank == 2 ? want->shape[1] : 1;
+    if (t->nf4) {
+        if (nf4_stored_shape((struct nf4_places *)(uintptr_t)t->nf4, want->shape[0], cols, check->err) < 0)
+            return err_wrap(check->err, "the tensor \"%s\"", want->name);
+        t->rank = want->rank;
+        t->rows = want->shape[0];
+        t->cols = cols;
+        return 0;
+    }
     if (t->rank != want->rank || t->rows != want->shape[0] || t->cols != cols)
         return err_set(check->err, ERR_INVALID,
                        "the tensor \"%s\" is %llu x %llu (%u dimensions), but the config calls for %u x %llu",
@@ -322,8 +386,10 @@ void model_close(struct model *model)
         safetensors_close(model->st[i]);
     free(model->st);
     gguf_close(model->gguf);
-    for (uint32_t i = 0; i < model->count; i++)
+    for (uint32_t i = 0; i < model->count; i++) {
         free((char *)(uintptr_t)model->tensors[i].name);
+        free((struct nf4_places *)(uintptr_t)model->tensors[i].nf4);
+    }
     free(model->tensors);
     model_source_close(model->source);
     free(model);
@@ -368,13 +434,15 @@ const struct model_tensor *model_tensor_find(const struct model *model, const ch
 
 bool model_tensor_is_16bit(const struct model_tensor *tensor)
 {
-    return tensor->type == TENSOR_BF16 || tensor->type == TENSOR_F16;
+    return !tensor->nf4 && (tensor->type == TENSOR_BF16 || tensor->type == TENSOR_F16);
 }
 
 /* Bytes [offset, …) of 'rows' whole rows that lie together, as fp32, a piece at a time. */
 static int read_rows(struct model *m, const struct model_tensor *t, uint64_t row, uint64_t rows, float *dst,
                      struct err *err)
 {
+    if (t->nf4)
+        return nf4_stored_values(m->source, t->nf4, row * t->cols, rows * t->cols, dst, err);
     uint32_t block = tensor_type_block(t->type), bytes = tensor_type_block_bytes(t->type);
     uint64_t row_blocks = t->cols / block, blocks = rows * row_blocks;
     uint64_t offset = t->offset + row * row_blocks * bytes;
@@ -454,7 +522,7 @@ struct collect {
 static int count_range(const struct block_tensor *tensor, void *arg)
 {
     (void)tensor;
-    ((struct collect *)arg)->count++;
+    ((struct collect *)arg)->count += 1 + NF4_PARTS;
     return 0;
 }
 
@@ -464,6 +532,11 @@ static int add_range(const struct block_tensor *tensor, void *arg)
     const struct model_tensor *t = find(c->model, tensor->name);
     if (t)
         c->ranges[c->count++] = (struct model_range){.file = t->file, .offset = t->offset, .size = t->size};
+    for (int part = 0; t && t->nf4 && part < NF4_PARTS; part++) {
+        const struct nf4_place *place = &t->nf4->parts[part];
+        if (place->size > 0)
+            c->ranges[c->count++] = (struct model_range){place->file, place->offset, place->size};
+    }
     return 0;
 }
 
@@ -503,7 +576,7 @@ int model_block_ranges(const struct model *model, uint32_t block_begin, uint32_t
         return err_set(err, ERR_INTERNAL, "blocks %u..%u of a model of %u blocks", block_begin, block_end,
                        c->layers + 2);
     model_block_tensors(c, block_begin, block_end, count_range, &collect);
-    collect.ranges = calloc(collect.count + 1, sizeof(*collect.ranges));
+    collect.ranges = calloc(collect.count + 1 + NF4_PARTS, sizeof(*collect.ranges));
     if (!collect.ranges)
         return err_set(err, ERR_NOMEM, "no memory for %u ranges", collect.count + 1);
     collect.count = 0;

@@ -15,21 +15,24 @@
 #include "common/err.h"
 #include "model/config.h"
 #include "model/gguf.h"
+#include "model/nf4_stored.h"
 #include "model/safetensors.h"
 #include "model/source.h"
 
 struct model;
 
 struct model_tensor {
-    const char *name;        /* "model.layers.0.self_attn.q_proj.weight"; borrowed until close */
-    enum tensor_type type;   /* as stored */
-    uint32_t rank;           /* 1 or 2 for every tensor the config calls for */
-    uint64_t rows;           /* shape[0] */
-    uint64_t cols;           /* product of the other dimensions; 1 for vectors */
-    uint32_t file;           /* of the source */
-    uint64_t offset, size;   /* bytes in that file */
-    uint32_t permuted_heads; /* GGUF q/k: rows of each of so many heads are interleaved; 0: as named */
-    float offset_added;      /* GGUF: the file's values have the norms' offset in them (Gemma: 1); else 0 */
+    const char *name;             /* "model.layers.0.self_attn.q_proj.weight"; borrowed until close */
+    enum tensor_type type;        /* as stored */
+    uint32_t rank;                /* 1 or 2 for every tensor the config calls for */
+    uint64_t rows;                /* shape[0] */
+    uint64_t cols;                /* product of the other dimensions; 1 for vectors */
+    uint32_t file;                /* of the source */
+    uint64_t offset, size;        /* bytes in that file */
+    uint32_t permuted_heads;      /* GGUF q/k: rows of each of so many heads are interleaved; 0: as named */
+    const struct nf4_places *nf4; /* saved as NF4 with bitsandbytes (nf4_stored.h): type is that of its codes;
+                                     or NULL */
+    float offset_added; /* GGUF: the file's values have the norms' offset in them (Gemma: 1); else 0 */
 };
 
 /* Open. Takes 'source' (closed with the model, or at once on error). Errors: ERR_NOT_FOUND (no config or no
@@ -62,7 +65,7 @@ const struct model_tensor *model_tensor_find(const struct model *model, const ch
 int model_tensor_read_f32(struct model *model, const struct model_tensor *tensor, uint64_t row_begin,
                           uint64_t row_end, float *dst, struct err *err);
 
-/* Read the bytes of rows [row_begin, row_end) as the file has them, in
+/* Read the bytes of rows [row_begin, row_end) as the file has them, values or whole blocks (pack.h), in
  * Hugging Face's row order. offset_added is not looked at. */
 int model_tensor_read_packed(struct model *model, const struct model_tensor *tensor, uint64_t row_begin,
                              uint64_t row_end, uint8_t *dst, struct err *err);

@@ -333,6 +333,13 @@ int tokenizer_open(struct model *model, struct tokenizer **tokenizer, struct err
         return 0;
     }
     const struct gguf *gguf = model_get_gguf(model);
+    if (err->code == ERR_NOT_FOUND && gguf == NULL &&
+        model_source_find(model_get_source(model), "tokenizer.json") < 0) {
+        return err_set(
+            err, ERR_NOT_FOUND,
+            "the model has no tokenizer.json, and a tokenizer.model or vocab.json alone is not read: make "
+            "one with transformers, AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR)");
+    }
     if (err->code != ERR_NOT_FOUND || gguf == NULL) {
         return -1;
     }

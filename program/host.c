@@ -76,6 +76,8 @@ static uint64_t instr_bytes(const struct plan *plan, uint32_t rank, const struct
              members = plan->groups[x->group].rank_count;
     if (x->op == OP_BROADCAST || x->op == OP_ALL_GATHER)
         return bytes;
+    if (x->op == OP_REDUCE_SCATTER) /* who keeps it adds what came to its own */
+        return (me->owns_tied ? 2 : 1) * bytes;
     if (x->op == OP_ALL_REDUCE && members > 1)
         return bytes + (bytes + members - 1) / members;
     return 3 * bytes; /* the root's own, the sum, and what came */

@@ -15,7 +15,8 @@ struct plan_host {
     uint64_t cells; /* each instance of each boundary slot that a SEND or RECV names: bytes_bound */
     /* Of the program that takes most, the sum over reductions and broadcasts of gradients or parameters: of
      * one round a ring of n its blocks' share of P and the n-th part of it, of one to a root 3 times that
-     * share, of a broadcast or gather once. */
+     * share (a tied embedding's gradient: twice where it is kept, once elsewhere), of a broadcast or gather
+     * once. */
     uint64_t collectives;
     /* The largest of: the copy of values and moments and the moments' file (5 P), while the parts of the
      * ranks below in group 0's tree may have come already; the values, those parts, and the file of both; a

@@ -374,6 +374,7 @@ static int write_config(struct writer *w, const char *dir)
                      ? err_set(w->err, ERR_NOMEM, "no memory for %s", config_name)
                      : 0;
     json_object_del(document, "quantization_config");
+    json_object_del(document, "motley_packing");
     if (status == 0)
         status = write_json(dir, config_name, document, w->err);
     json_decref(document);

@@ -8,6 +8,7 @@
 
 #include "common/log.h"
 #include "engine/gpu/cards.h"
+#include "engine/gpu/code.h"
 #include "worker/worker.h"
 
 enum { MMAP_BYTES = 512 << 10, ARENAS = 2 };
@@ -30,12 +31,12 @@ static void catch_signals(void)
     sigaction(SIGPIPE, &action, NULL);
 }
 
-static int print_cards(void)
+/* Takes the document. */
+static int print_json(json_t *document)
 {
-    struct err err;
-    json_t *cards = gpu_cards(&err);
-    int status = cards != NULL && json_dumpf(cards, stdout, JSON_INDENT(1)) == 0 && puts("") >= 0 ? 0 : 1;
-    json_decref(cards);
+    int status =
+        document != NULL && json_dumpf(document, stdout, JSON_INDENT(1)) == 0 && puts("") >= 0 ? 0 : 1;
+    json_decref(document);
     return status;
 }
 
@@ -44,6 +45,7 @@ int main(int argc, char **argv)
     static const struct option names[] = {{"socket", required_argument, NULL, 's'},
                                           {"dir", required_argument, NULL, 'd'},
                                           {"devices", no_argument, NULL, 'D'},
+                                          {"code", no_argument, NULL, 'C'},
                                           {NULL, 0, NULL, 0}};
     struct worker_options options = {0};
     struct err err;
@@ -57,7 +59,9 @@ int main(int argc, char **argv)
         else if (option == 'd')
             options.dir = optarg;
         else if (option == 'D')
-            return print_cards();
+            return print_json(gpu_cards(&err));
+        else if (option == 'C')
+            return print_json(gpu_code_list(&err));
         else
             return 2;
     }

@@ -4,13 +4,10 @@
 
 int method_check(const struct job_spec *spec, struct err *err)
 {
-    if (spec->method.base == SPEC_BASE_PACKED)
-        return err_set(err, ERR_UNSUPPORTED,
-                       "method.base: packed is not run yet; nf4 keeps a base in about as little");
-    if (spec->train.compute != SPEC_COMPUTE_FP32)
-        return err_set(err, ERR_UNSUPPORTED, "train.compute: a CPU computes in fp32 here, not %s",
-                       spec_compute_name(spec->train.compute));
-    return 0;
+    int status = spec_check_run(spec, err);
+    if (status < 0)
+        err->code = ERR_UNSUPPORTED; /* of this worker; the specification is sound */
+    return status;
 }
 
 static int targets_set(const struct spec_method_part *method, struct lora_options *lora, struct err *err)
@@ -38,6 +35,8 @@ static enum layer_base base_of(const struct spec_method_part *method)
         return LAYER_BASE_F16;
     case SPEC_BASE_NF4:
         return LAYER_BASE_NF4;
+    case SPEC_BASE_PACKED:
+        return LAYER_BASE_PACKED;
     default:
         return LAYER_BASE_F32;
     }

@@ -442,6 +442,7 @@ static int op_step(struct ops *ops, struct err *err)
                                  .weight_decay = step->weight_decay,
                                  .vector_decay = step->vector_decay,
                                  .grad_scale = clip / labelled};
+    ops->table_current = false;
     if (stages_update(ops->options.stages, &update, err) < 0 || device_sync(ops->options.device, err) < 0)
         return err_wrap(err, "step %llu", (unsigned long long)step->step);
     step->stepped = true;

@@ -55,6 +55,8 @@ struct ops {
     struct ops_step *step;
     uint64_t wait_ns;    /* deadline of a transfer */
     uint64_t run_number; /* executions so far, any program: in every tag */
+    bool table_current; /* copies of a tied embedding are what is kept: known alike on all ranks, which gather
+                           and step together */
     bool scalars_reduced, norm_reduced;
     double norm_square; /* Σ g², unscaled */
 };

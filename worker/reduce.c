@@ -377,6 +377,7 @@ static int finish(void *arg, struct err *err)
 {
     struct reduce *reduce = arg;
     bool had = reduce->is_root && !reduce->up && holds_parameters(reduce); /* they came from here */
+    reduce->ops->table_current |= reduce->instr->op == OP_ALL_GATHER;
     if (!had && write_result(reduce, err) < 0)
         return -1;
     reduce->sent = 0;
@@ -426,6 +427,10 @@ static int start(void *arg, struct err *err)
 int reduce_begin(struct reduce *reduce, struct err *err)
 {
     (void)err;
+    if (reduce->instr->op == OP_ALL_GATHER && reduce->ops->table_current) {
+        exec_done(executor(reduce), reduce->number, NULL); /* nothing was stepped since the last one */
+        return 0;
+    }
     reduce->next = 0;
     reduce->arrived = false;
     exec_post(executor(reduce), &reduce->start);

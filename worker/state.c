@@ -6,7 +6,8 @@
  * (seed, step): nothing else is state.
  *
  * Full fine-tuning: model-R-K.safetensors and optimizer-R-K.safetensors, R the rank, K files of about 64 MiB,
- * stored one after another by the main thread, so that no second copy of the state is in memory.
+ * stored one after another by the main thread, so that no second copy of the state is in memory. Of replicas,
+ * which hold the same, the first stores it.
  *
  * Adapters are small, so they go over the tree of group 0 to rank 0, which writes the one adapter. A message
  * up the tree is a safetensors file of the subtree's adapter whose metadata holds the names of the blobs its
@@ -212,6 +213,25 @@ static int stream_state(struct session *session, const char *kind, uint32_t *par
     return result;
 }
 
+static bool holds_the_same(const struct plan_rank *a, const struct plan_rank *b)
+{
+    bool same =
+        a->block_begin == b->block_begin && a->block_end == b->block_end && a->range_count == b->range_count;
+    for (uint32_t i = 0; same && i < a->range_count; i++)
+        same = a->ranges[i].begin == b->ranges[i].begin && a->ranges[i].end == b->ranges[i].end;
+    return same;
+}
+
+/* Replicas step alike (programs are checked: each gradient's sum is stepped with by all that keep it). */
+static bool is_first_replica(const struct session *session)
+{
+    const struct plan_rank *ranks = session->assignment->plan->ranks;
+    for (uint32_t r = 0; r < session->assignment->rank; r++)
+        if (holds_the_same(&ranks[r], &ranks[session->assignment->rank]))
+            return false;
+    return true;
+}
+
 /* A whole model's state is no second time in memory: it is stored while the steps wait. */
 static int stream_all(struct session *session, struct snapshot *snapshot, struct err *err)
 {
@@ -219,6 +239,8 @@ static int stream_all(struct session *session, struct snapshot *snapshot, struct
     snapshot->blobs = json_object();
     if (snapshot->blobs == NULL)
         return err_set(err, ERR_NOMEM, "no memory for a checkpoint");
+    if (!is_first_replica(session))
+        return 0;
     if (stream_state(session, "model", &model, STATE_VALUE, "", snapshot->blobs, err) < 0 ||
         stream_state(session, "optimizer", &optimizer, STATE_MOMENT1, ".exp_avg", snapshot->blobs, err) < 0)
         return -1;

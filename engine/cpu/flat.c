@@ -8,6 +8,7 @@
 
 #include "common/rand.h"
 #include "engine/cpu/parts.h"
+#include "model/gguf.h"
 
 /* to[n] = the n values at `at` of `from`. */
 static void widen(const struct kernels *kernels, const struct operand *from, uint64_t at, float *to, size_t n)
@@ -26,12 +27,20 @@ static void embed_part(void *context, uint32_t index, uint32_t thread)
     const struct op_embed *op = &job->op->embed;
     const int32_t *ids = operand_at(&op->ids);
     const struct kernels *kernels = job->runner->kernels;
+    struct err err;
     uint64_t begin, end;
     (void)thread;
     part_range(op->tokens, ROWS_PER_PART, index, &begin, &end);
     for (uint64_t i = begin; i < end; i++) {
         float *out = (float *)operand_at(&op->out) + i * op->hidden;
-        widen(kernels, &op->table, (uint64_t)ids[i] * op->hidden, out, op->hidden);
+        uint64_t at = (uint64_t)ids[i] * op->hidden;
+        if (pack_from_file(op->pack))
+            /* whole blocks of a type that is read: nothing to fail */
+            (void)tensor_dequantise(pack_type(op->pack),
+                                    (const uint8_t *)operand_at(&op->table) + pack_bytes(op->pack, at),
+                                    op->hidden, out, &err);
+        else
+            widen(kernels, &op->table, at, out, op->hidden);
         if (op->scale != 1.0f)
             kernels->scale(out, op->scale, out, op->hidden);
     }

@@ -74,6 +74,8 @@ static bool sizes_fit(const struct op *op)
                          op->attention_cached.head_dim);
     case OP_ROPE:
         return op->rope.rotary_dim % 2 == 0 && op->rope.rotary_dim <= op->rope.head_dim;
+    case OP_EMBED:
+        return op->embed.hidden % pack_block(op->embed.pack) == 0 || !pack_from_file(op->embed.pack);
     case OP_UNPACK:
         return unpack_fits(&op->unpack);
     case OP_GLU:

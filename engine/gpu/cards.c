@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include "engine/gpu/code.h"
 #include "engine/gpu/gpu.h"
 
 /* Free memory, asked through a context of the card's own; ERR_UNSUPPORTED where this build has no code for
@@ -10,11 +11,10 @@ static int card_try(const struct gpu_driver *driver, struct gpu_library *library
                     const struct gpu_info *info, uint64_t *available, struct err *err)
 {
     struct gpu_context *context;
-    const void *image;
-    uint64_t bytes, total;
+    uint64_t total;
     if (info->prohibited)
         return err_set(err, ERR_DENIED, "its compute mode lets no process use it (prohibited)");
-    if (driver != &gpu_driver_emulated && gpu_code_find(driver->kind, info->arch, &image, &bytes, err) != 0)
+    if (driver != &gpu_driver_emulated && gpu_code_choose(driver->kind, info->arch, err) == NULL)
         return -1;
     if (driver->context_create(library, index, NULL, 0, &context, err) != 0)
         return info->exclusive ? err_wrap(err, "its compute mode lets one process use it (exclusive)") : -1;

@@ -1,9 +1,96 @@
 /* Code objects inside this build, by architecture. */
-#include "engine/gpu/gpu.h"
+#include "engine/gpu/code.h"
 
-int gpu_code_find(const char *kind, const char *arch, const void **image, uint64_t *bytes, struct err *err)
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <zlib.h>
+
+/* 86 of "sm_86", 0 of anything else. */
+static unsigned capability(const char *arch)
 {
+    char *end;
+    if (strncmp(arch, "sm_", 3) != 0)
+        return 0;
+    unsigned long value = strtoul(arch + 3, &end, 10);
+    return end == arch + 3 || value > 9999 ? 0 : (unsigned)value;
+}
+
+/* Say what there is instead, and why not this. */
+static void code_absent(const char *kind, const char *arch, struct err *err)
+{
+    char has[256] = "";
+    const char *why = "nothing was compiled";
+    for (uint32_t i = 0; i < gpu_code_count; i++) {
+        size_t at = strlen(has);
+        if (strcmp(gpu_codes[i].kind, kind) != 0)
+            continue;
+        if (gpu_codes[i].packed != NULL)
+            snprintf(has + at, sizeof has - at, "%s%s", at == 0 ? "" : ", ", gpu_codes[i].arch);
+        else if (strcmp(gpu_codes[i].arch, arch) == 0 || has[0] == '\0')
+            why = gpu_codes[i].why;
+    }
+    if (has[0] == '\0')
+        err_set(err, ERR_UNSUPPORTED, "this build has no %s code at all: %s", kind, why);
+    else
+        err_set(err, ERR_UNSUPPORTED, "this build has no %s code for %s, but for %s", kind, arch, has);
+}
+
+const struct gpu_code *gpu_code_choose(const char *kind, const char *arch, struct err *err)
+{
+    const struct gpu_code *best = NULL;
+    for (uint32_t i = 0; i < gpu_code_count; i++) {
+        const struct gpu_code *code = &gpu_codes[i];
+        if (code->packed == NULL || strcmp(code->kind, kind) != 0)
+            continue;
+        if (strcmp(code->arch, arch) == 0)
+            return code;
+        if (strncmp(code->form, "ptx", 3) == 0 && capability(code->arch) < capability(arch) &&
+            (best == NULL || capability(best->arch) < capability(code->arch)))
+            best = code;
+    }
+    if (best == NULL)
+        code_absent(kind, arch, err);
+    return best;
+}
+
+int gpu_code_load(const char *kind, const char *arch, void **image, uint64_t *bytes, struct err *err)
+{
+    const struct gpu_code *code = gpu_code_choose(kind, arch, err);
     *image = NULL;
     *bytes = 0;
-    return err_set(err, ERR_UNSUPPORTED, "this build has no %s code for %s", kind, arch);
+    if (code == NULL)
+        return -1;
+    uLongf got = code->bytes;
+    char *memory = malloc((size_t)code->bytes + 1);
+    if (memory == NULL)
+        return err_set(err, ERR_NOMEM, "out of memory for the code of %s", code->arch);
+    if (uncompress((Bytef *)memory, &got, code->packed, code->packed_bytes) != Z_OK || got != code->bytes) {
+        free(memory);
+        return err_set(err, ERR_CORRUPT, "the code of %s inside this program does not unpack", code->arch);
+    }
+    memory[code->bytes] = '\0';
+    *image = memory;
+    *bytes = code->bytes;
+    return 0;
+}
+
+json_t *gpu_code_list(struct err *err)
+{
+    json_t *objects = json_array(), *list = NULL;
+    bool ok = objects != NULL;
+    for (uint32_t i = 0; ok && i < gpu_code_count; i++) {
+        const struct gpu_code *code = &gpu_codes[i];
+        json_t *entry = json_pack("{s:s, s:s, s:s, s:I, s:I, s:s?}", "kind", code->kind, "arch", code->arch,
+                                  "form", code->form, "bytes", (json_int_t)code->bytes, "packed_bytes",
+                                  (json_int_t)code->packed_bytes, "why", code->why);
+        ok = entry != NULL && json_array_append_new(objects, entry) == 0;
+    }
+    if (ok)
+        list = json_pack("{s:s, s:O}", "compiler", gpu_code_compiler, "objects", objects);
+    json_decref(objects);
+    if (list == NULL)
+        err_set(err, ERR_NOMEM, "out of memory for a list of code objects");
+    return list;
 }

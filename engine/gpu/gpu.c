@@ -1,4 +1,5 @@
 /* A GPU as a device, whatever its driver. */
+#include "engine/gpu/code.h"
 #include "engine/gpu/gpu.h"
 
 #include <stdlib.h>
@@ -30,6 +31,7 @@ static void gpu_close(struct device *device)
             driver->graph_destroy(gpu->passes[i].graph);
     if (gpu->module != NULL)
         driver->module_unload(gpu->module);
+    free(gpu->image);
     if (gpu->context != NULL)
         driver->context_destroy(gpu->context);
     driver->close(gpu->library);
@@ -40,12 +42,11 @@ static int kernels_load(struct gpu *gpu, struct err *err)
 {
 #define NAME(kernel, threads) #kernel,
     static const char *const names[GPU_KERNEL_COUNT] = {GPU_KERNEL_LIST(NAME)};
-    const void *image = NULL;
     uint64_t bytes = 0;
     if (gpu->driver != &gpu_driver_emulated &&
-        gpu_code_find(gpu->driver->kind, gpu->info.arch, &image, &bytes, err) != 0)
+        gpu_code_load(gpu->driver->kind, gpu->info.arch, &gpu->image, &bytes, err) != 0)
         return -1;
-    if (gpu->driver->module_load(gpu->context, image, bytes, &gpu->module, err) != 0)
+    if (gpu->driver->module_load(gpu->context, gpu->image, bytes, &gpu->module, err) != 0)
         return -1;
     for (int i = 0; i < GPU_KERNEL_COUNT; i++)
         if (gpu->driver->function(gpu->module, names[i], &gpu->functions[i], err) != 0)

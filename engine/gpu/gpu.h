@@ -36,6 +36,7 @@ struct gpu {
     struct gpu_context *context;
     struct gpu_info info;
     struct gpu_module *module;
+    void *image; /* it was made of; owned */
     struct gpu_function *functions[GPU_KERNEL_COUNT];
     struct gpu_queue *queues[DEVICE_QUEUES];
     _Atomic uint64_t queued[DEVICE_QUEUES],
@@ -116,9 +117,5 @@ int gpu_cast(struct gpu_call *call, gpu_address x, enum dtype from, gpu_address 
 
 /* The kernels' name of a kind of blocks (kernels/unpack.k.h): unpack.c. */
 uint32_t gpu_unpack_kind(enum pack_kind pack);
-
-/* The code object for a card of this architecture: code.c. ERR_UNSUPPORTED: this build has none, naming those
- * that it has. Borrowed for ever. */
-int gpu_code_find(const char *kind, const char *arch, const void **image, uint64_t *bytes, struct err *err);
 
 #endif

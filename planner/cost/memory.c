@@ -5,8 +5,7 @@
 
 static bool engine_runs(const struct problem *p)
 {
-    const struct workload *w = p->workload;
-    return w->base != BASE_PACKED && w->compute == COMPUTE_FP32;
+    return p->workload->compute == COMPUTE_FP32;
 }
 
 /* Bytes of a frozen base (docs/PLANNER.md, Memory). */

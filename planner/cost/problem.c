@@ -150,7 +150,7 @@ static struct layer_method method_of(const struct workload *w, const struct bloc
                                             [BASE_BF16] = LAYER_BASE_BF16,
                                             [BASE_FP16] = LAYER_BASE_F16,
                                             [BASE_NF4] = LAYER_BASE_NF4,
-                                            [BASE_PACKED] = LAYER_BASE_NF4}; /* about as many bytes */
+                                            [BASE_PACKED] = LAYER_BASE_PACKED};
     bool full = w->method == METHOD_FULL;
     struct layer_method method =
         footprint_lora(full ? 0 : w->lora_rank, options->lora_targets, w->lora_dropout > 0);
@@ -200,8 +200,7 @@ static int blocks_init(struct problem *p, struct err *err)
                                                    .adapters = p->params[b].adapters + block->lora_params};
     }
     struct layer_method method = method_of(w, &options);
-    footprint_model_init(w->config, &method, &p->footprint);
-    return 0;
+    return footprint_model_init(w->config, &method, &p->footprint, err);
 }
 
 static int links_init(struct problem *p, struct err *err)

@@ -88,8 +88,9 @@ int state_table_shares(struct emitter *c);
 double state_share_of(const struct emitter *c, uint32_t r);
 /* What a rank exchanges, and the slots of state; kept_bytes: what values and gradients take. ERR_NOMEM. */
 int state_slots(struct emitter *c, uint32_t r, uint64_t kept_bytes);
-/* Gathers: came[2] are what the first forward waits for. */
-void state_fetch(const struct emitter *c, struct program_builder *b, int32_t came[2]);
+/* Gathers: came[2] are what the first forward waits for, *gave what the step waits for, where the rank only
+ * gives away. */
+void state_fetch(const struct emitter *c, struct program_builder *b, int32_t came[2], int32_t *gave);
 /* Gives the places of gathered weights up, behind what the compute queue has. */
 void state_release(const struct emitter *c, struct program_builder *b, const int32_t came[2]);
 /* Sums or scatters the gradients of rank r once `after` is done. Returns what the norm waits for. */

@@ -18,6 +18,7 @@ struct writer {
     bool broken;          /* a ring had no room */
     int32_t last[2];      /* forward, backward */
     int32_t came[2];      /* gathered weights that the next forward waits for */
+    int32_t gave;         /* kept weights that others have: the step may change them */
 };
 
 size_t pipeline_numbers(const struct emitter *c, uint32_t stages)
@@ -71,7 +72,7 @@ static void writer_begin(struct writer *w, uint32_t limit, bool train)
         if (s + 1 < c->stages)
             cursors_reset(w, s + 1);
     }
-    state_fetch(c, &w->b, w->came);
+    state_fetch(c, &w->b, w->came, &w->gave);
 }
 
 static bool takes_part(const struct writer *w, const struct schedule_event *e)
@@ -188,8 +189,8 @@ static void train_tail(struct writer *w, int32_t scalars)
     x.block_begin = rank->block_begin;
     x.block_end = rank->block_end;
     x.group = c->shards && shared ? group : PLAN_NONE;
-    int32_t after[2] = {scalars, norm};
-    program_add(&w->b, &x, after, 2);
+    int32_t after[3] = {scalars, norm, w->gave};
+    program_add(&w->b, &x, after, 3);
 }
 
 /* Evaluation ends with the loss of its forwards; in training it travels while the backwards drain. */

@@ -191,12 +191,15 @@ static int32_t exchange_add(struct program_builder *b, enum instr_op op, const s
     return program_add(b, &instr, &after, 1);
 }
 
-void state_fetch(const struct emitter *c, struct program_builder *b, int32_t came[2])
+void state_fetch(const struct emitter *c, struct program_builder *b, int32_t came[2], int32_t *gave)
 {
+    *gave = PLAN_NONE;
     for (int i = 0; i < 2; i++) {
         const struct exchange *x = &c->exchange[i];
-        came[i] =
+        int32_t done =
             x->group < 0 ? PLAN_NONE : exchange_add(b, OP_ALL_GATHER, x, c->values, x->gathered, PLAN_NONE);
+        came[i] = x->gathered < 0 ? PLAN_NONE : done;
+        *gave = x->gathered < 0 && done >= 0 ? done : *gave;
     }
 }
 
@@ -328,10 +331,11 @@ static void table_syncs(const struct problem *p, const struct candidate *candida
     double hops = count > 1 ? (count - 1) * ring.latency_s : 0;
     double before_s = ring.gather_s * (double)memory_table_bytes(p) + hops;
     double after_s = replicas ? sum_s : ring.scatter_s * (double)memory_gradient_bytes(p, 0, 1) + hops;
-    for (int end = 0; end < 2; end++) {
-        syncs[end ? last : 0].before_s += before_s;
-        syncs[end ? last : 0].after_s += after_s;
-    }
+    bool shards = !state_whole(p, candidate) && keepers > 1; /* who keeps all waits for nothing */
+    syncs[0].before_s += shards ? before_s : 0;
+    syncs[last].before_s += before_s;
+    syncs[0].after_s += after_s;
+    syncs[last].after_s += after_s;
 }
 
 /* A stage by itself: `devices` and `shares` of its `count` members. */

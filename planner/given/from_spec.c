@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "model/blocks.h"
+
 #define PROMPT_TOKENS_ASSUMED 256u /* of a sample whose prompt was not rendered yet. Rule of thumb */
 
 static int names_copy(const struct spec_names *names, uint32_t *count, char ***out, struct err *err)
@@ -49,6 +51,7 @@ static int method_copy(const struct job_spec *spec, struct workload *w, struct e
     w->lora_dropout = spec->method.dropout;
     w->base = bases[spec->method.base];
     w->compute = computes[spec->train.compute];
+    model_packed_bytes(w->config, &w->packed_matrix_bytes, &w->packed_table_bytes);
     w->single_quant = !spec->method.double_quant;
     w->moments8 = spec->method.optimizer == SPEC_OPTIMIZER_ADAMW8BIT;
     for (uint32_t i = 0; i < spec->method.modules_to_save.count; i++) {

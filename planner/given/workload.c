@@ -68,16 +68,19 @@ int workload_check(const struct workload *w, struct err *err)
 }
 
 /* NF4: 4 bits, and a scale for each 64 values: fp32, or 8 bits with an fp32 scale for each 256 of them
- * (Dettmers et al. 2023, section 3). GGUF's blocks of 4 and 5 bits take 0.5625 to 0.69. */
+ * (Dettmers et al. 2023, section 3). */
 double workload_matrix_bytes(const struct workload *w)
 {
-    static const double bytes[] = {
-        [BASE_FP32] = 4, [BASE_BF16] = 2, [BASE_FP16] = 2, [BASE_NF4] = 0.516, [BASE_PACKED] = 0.625};
+    static const double bytes[] = {[BASE_FP32] = 4, [BASE_BF16] = 2, [BASE_FP16] = 2, [BASE_NF4] = 0.516};
+    if (w->base == BASE_PACKED)
+        return w->packed_matrix_bytes;
     return w->base == BASE_NF4 && w->single_quant ? 0.5625 : bytes[w->base];
 }
 
 double workload_other_bytes(const struct workload *w)
 {
+    if (w->base == BASE_PACKED)
+        return w->packed_table_bytes;
     return w->base == BASE_FP32 ? 4 : 2;
 }
 

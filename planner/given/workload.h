@@ -40,6 +40,7 @@ struct workload {
     bool router_loss;                           /* a load-balancing loss over all layers of a mixture */
     bool moments8;                              /* the optimiser's moments in 8 bits */
     enum workload_base base;
+    double packed_matrix_bytes, packed_table_bytes; /* PACKED: mean of a value, of embedding and head too */
     enum workload_compute compute;
     enum workload_recompute recompute;
     enum workload_objective objective;
@@ -68,8 +69,7 @@ struct workload {
     char **exclude; /* owned */
 };
 
-/* Bytes of a frozen parameter of a layer's matrices, as it is kept. PACKED is about that: which blocks a file
- * has is not known here. */
+/* Bytes of a frozen parameter of a layer's matrices, as it is kept: of a packed base their mean. */
 double workload_matrix_bytes(const struct workload *workload);
 /* The same of all other parameters: norms, embedding, head. */
 double workload_other_bytes(const struct workload *workload);

@@ -28,10 +28,10 @@ bool kind_devices_enough(const struct problem *p, uint32_t least, const char *wh
     return usable >= least;
 }
 
-/* Workers keep no packed base and compute in fp32 (worker/method.c). */
+/* Workers compute in fp32 (worker/method.c). */
 bool kind_runnable(const struct problem *p, const struct candidate *c)
 {
     const struct kind *kind = kinds[c->placement];
     const struct workload *w = p->workload;
-    return w->base != BASE_PACKED && w->compute == COMPUTE_FP32 && (!kind->runnable || kind->runnable(p, c));
+    return w->compute == COMPUTE_FP32 && (!kind->runnable || kind->runnable(p, c));
 }

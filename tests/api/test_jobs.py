@@ -121,6 +121,10 @@ def what_is_wrong_in_a_specification_is_named_by_its_path():
                           ({"model": "/etc/passwd"}, ["model", "/etc/passwd"]),
                           ({"placement": {"devices": ["left/cpu9"]}}, ["placement.devices", "left/cpu9"]),
                           ({"placement": {"exclude": ["nowhere"]}}, ["placement.exclude", "nowhere"]),
+                          ({"train": {"batch_rows": 2, "compute": "bf16"}}, ["train.compute", "bf16"]),
+                          ({"train": {"batch_rows": 2, "compute": "fp16"}}, ["train.compute", "fp16"]),
+                          ({"train": {"batch_rows": 2, "router_aux": True}}, ["train.router_aux", "no experts"]),
+                          ({"method": {"base": "packed"}}, ["method.base", "packed", "GGUF"]),
                           ({"method": {"start_from": "/tmp/adapter"}}, ["method.start_from"]),
                           ({"method": {"start_from": "sha256:" + "0" * 64}}, ["method.start_from", "uploaded"])):
         for path in ("/v1/jobs", "/v1/jobs:validate"):

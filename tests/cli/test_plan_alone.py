@@ -3,7 +3,9 @@
 import contextlib
 import itertools
 import json
+import math
 import os
+import struct
 import subprocess
 import sys
 import tempfile
@@ -88,6 +90,58 @@ def a_plan_needs_no_server_and_no_weights():
         expect("model: 1,235,814,400 parameters, 3,407,872 trained" in f.run("plan", f.spec, "--cluster", f.cluster).stdout, "the model")
         expect(answer["tokens_per_s"] * answer["step_s"] > 0.99 * 8 * 512, "rows are not taken at full length")
         return f"{answer['placement']}, {answer['step_s']:.3f} s"
+
+
+def gguf_of(path, wide, types):
+    """A Llama's GGUF whose header is whole and whose values are a hole; returns the bytes of its tensors."""
+    numbers = {"F32": (0, 1, 4), "Q4_K": (12, 256, 144), "Q6_K": (14, 256, 210)}
+
+    def text(value):
+        return struct.pack("<Q", len(value)) + value.encode()
+
+    hidden, ffn, layers, vocab = 2048, 8192, 4, 32000
+    keys = {"block_count": layers, "embedding_length": hidden, "feed_forward_length": ffn, "attention.head_count": 32,
+            "attention.head_count_kv": 8, "context_length": 4096}
+    tensors = [("token_embd.weight", (hidden, vocab), wide), ("output_norm.weight", (hidden,), "F32")]
+    for i in range(layers):
+        shapes = {"attn_norm": (hidden,), "ffn_norm": (hidden,), "attn_q": (hidden, hidden), "attn_k": (hidden, hidden // 4),
+                  "attn_v": (hidden, hidden // 4), "attn_output": (hidden, hidden), "ffn_gate": (hidden, ffn),
+                  "ffn_up": (hidden, ffn), "ffn_down": (ffn, hidden)}
+        tensors += [(f"blk.{i}.{name}.weight", dims, "F32" if "norm" in name else types(i, name))
+                    for name, dims in shapes.items()]
+    head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(keys) + 2) + text("general.architecture") + \
+        struct.pack("<I", 8) + text("llama")
+    for key, value in keys.items():
+        head += text("llama." + key) + struct.pack("<II", 4, value)
+    head += text("llama.attention.layer_norm_rms_epsilon") + struct.pack("<If", 6, 1e-5)
+    at = 0
+    for name, dims, kind in tensors:
+        number, block, size = numbers[kind]
+        head += text(name) + struct.pack(f"<I{len(dims)}QIQ", len(dims), *dims, number, at)
+        at += (math.prod(dims) // block * size + 31) // 32 * 32
+    with open(path, "wb") as handle:
+        handle.write(head)
+        handle.truncate((len(head) + 31) // 32 * 32 + at)
+    return at
+
+
+def the_blocks_of_a_gguf_are_planned_as_they_lie_in_the_file():
+    with folder() as f:
+        mixed = os.path.join(f.path, "mixed.gguf")
+        size = gguf_of(mixed, "Q6_K", lambda i, name: "Q6_K" if i % 2 and name in ("attn_v", "ffn_down") else "Q4_K")
+        f.spec = f.write("spec.json", {**f.spec_of(method={"base": "packed"}, placement={"kind": "single"}), "model": "mixed.gguf"})
+        answer = f.plan()
+        expect(answer["verdict"] == "fits" and answer["runnable"], answer)
+        weights = answer["ranks"][0]["memory"]["weights"]
+        expect(size <= weights <= size + 64 * 4 * 10 + 4096 * 8 + 4 * 512 * 64, f"{weights} bytes, {size} in the file")
+        expect("base packed" in answer["model"]["method"], answer["model"])
+        gguf_of(mixed, "F32", lambda i, name: "F32")
+        done = f.run("plan", f.spec, "--cluster", f.cluster, status=2)
+        expect("method.base: packed" in done.stderr, done.stderr)
+        f.spec = f.write("spec.json", f.spec_of(method={"base": "packed"}))
+        done = f.run("plan", f.spec, "--cluster", f.cluster, status=2)
+        expect("method.base: packed" in done.stderr, done.stderr)
+    return f"{weights} bytes for {size}"
 
 
 def rows_that_are_at_hand_are_planned_with_their_own_lengths():
@@ -622,7 +676,7 @@ def without_a_server_other_commands_say_so():
 
 
 if __name__ == "__main__":
-    main(every_command_tells_its_usage, a_plan_needs_no_server_and_no_weights,
+    main(every_command_tells_its_usage, a_plan_needs_no_server_and_no_weights, the_blocks_of_a_gguf_are_planned_as_they_lie_in_the_file,
          rows_that_are_at_hand_are_planned_with_their_own_lengths,
          the_picture_shows_each_rank_its_memory_and_the_step_time, a_legend_of_many_kinds_does_not_run_into_what_stands_beside_it,
          links_of_equal_figures_are_told_once_and_others_each, large_plans_stay_below_two_megabytes_and_say_what_is_cut,

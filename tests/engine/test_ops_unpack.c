@@ -13,7 +13,8 @@ static const struct {
     {PACK_F32, TENSOR_F32},   {PACK_BF16, TENSOR_BF16},     {PACK_F16, TENSOR_F16},
     {PACK_NF4, TENSOR_U8},    {PACK_NF4_DOUBLE, TENSOR_U8}, {PACK_Q4_0, TENSOR_Q4_0},
     {PACK_Q4_1, TENSOR_Q4_1}, {PACK_Q8_0, TENSOR_Q8_0},     {PACK_Q4_K, TENSOR_Q4_K},
-    {PACK_Q5_K, TENSOR_Q5_K}, {PACK_Q6_K, TENSOR_Q6_K},
+    {PACK_Q5_K, TENSOR_Q5_K}, {PACK_Q6_K, TENSOR_Q6_K},     {PACK_Q5_0, TENSOR_Q5_0},
+    {PACK_Q5_1, TENSOR_Q5_1},
 };
 
 /* A packed matrix in host memory, and what it says. */
@@ -28,7 +29,8 @@ struct packed {
 static void halves_make_finite(enum pack_kind pack, uint8_t *block)
 {
     int at = pack == PACK_Q6_K ? 208 : 0,
-        second = pack == PACK_Q4_0 || pack == PACK_Q8_0 || pack == PACK_Q6_K ? at : at + 2;
+        second =
+            pack == PACK_Q4_0 || pack == PACK_Q5_0 || pack == PACK_Q8_0 || pack == PACK_Q6_K ? at : at + 2;
     block[at + 1] &= 0xbf;
     block[second + 1] &= 0xbf;
 }
@@ -170,6 +172,41 @@ static void nf4_may_end_within_a_block(void **state)
     each_device(ragged_on);
 }
 
+/* Rows of a packed table, looked up in any order. */
+static void looked_up_on(struct bench *b)
+{
+    enum { ROWS = 7, WIDTH = 512 };
+    static const int32_t ids[] = {6, 0, 3, 3, 5};
+    for (size_t kind = 5; kind < sizeof kinds / sizeof kinds[0]; kind++) {
+        struct packed p;
+        struct err err;
+        float got[5 * WIDTH];
+        packed_make(&p, kind, ROWS * WIDTH, &b->stream);
+        struct op op = {.kind = OP_EMBED,
+                        .embed = {.tokens = 5,
+                                  .hidden = WIDTH,
+                                  .vocab = ROWS,
+                                  .pack = p.pack,
+                                  .ids = bytes_in(b, ids, sizeof ids, DTYPE_I32),
+                                  .table = bytes_in(b, p.x, p.bytes, DTYPE_U8),
+                                  .out = empty(b, 5 * WIDTH)}};
+        submit(b, op);
+        check(buffer_read(op.embed.out.buffer, 0, got, sizeof got, &err));
+        check(device_sync(b->device, &err));
+        for (int t = 0; t < 5; t++)
+            assert_memory_equal(got + t * WIDTH, p.want + ids[t] * WIDTH, 4 * WIDTH);
+        op.embed.hidden = WIDTH - 100; /* rows would begin within blocks */
+        assert_false(op_supports(b->device, &op));
+        packed_free(&p);
+    }
+}
+
+static void rows_of_packed_tables_are_looked_up(void **state)
+{
+    (void)state;
+    each_device(looked_up_on);
+}
+
 static void any_number_of_threads_gives_the_same(void **state)
 {
     (void)state;
@@ -220,6 +257,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(packed_weights_unpack_to_the_bits_of_the_model),
+        cmocka_unit_test(rows_of_packed_tables_are_looked_up),
         cmocka_unit_test(nf4_may_end_within_a_block),
         cmocka_unit_test(any_number_of_threads_gives_the_same),
         cmocka_unit_test(what_does_not_fall_on_blocks_is_not_supported),

@@ -347,8 +347,11 @@ static void whole_gathered_and_sharded_state_give_the_same_bits(void **state)
     struct rand_stream stream;
     rand_stream_init(&stream, 21, 0);
     for (int m = 0; m < METHODS; m++) {
-        flat_shards_stepped_apart_are_the_whole(&seeded_dense, &methods[m], &stream);
-        flat_shards_stepped_apart_are_the_whole(&seeded_experts, &methods[m], &stream);
+        bool slow = strcmp(tested, "checked") == 0; /* every method once, on either model */
+        if (!slow || m % 2 == 0)
+            flat_shards_stepped_apart_are_the_whole(&seeded_dense, &methods[m], &stream);
+        if (!slow || m % 2 == 1)
+            flat_shards_stepped_apart_are_the_whole(&seeded_experts, &methods[m], &stream);
     }
 }
 

@@ -143,6 +143,7 @@ static void group_init(struct group *g, const struct model_config *config, const
     for (uint32_t m = 0; m < g->count; m++) {
         o.part =
             (struct layer_part){.kv_head_begin = heads[m], .kv_head_end = heads[m + 1], .follows = m > 0};
+        o.recompute = rand_stream_below(stream, 2) == 1;
         if (config->experts > 0) {
             o.part.expert_begin = experts[m];
             o.part.expert_end = experts[m + 1];
@@ -346,6 +347,182 @@ static void whole_layers_in_halves_give_the_same_bits(void **state)
     }
 }
 
+/* --- experts apart from their routers --- */
+
+/* Forward and backward with attention and routers on one stage, experts on others, one a block and member. */
+struct apart {
+    struct stage *attention, *experts[2][MEMBERS_MAX]; /* [layers] */
+    struct buffer *x, *chosen, *weight, *dx, *dweight, *stream;
+};
+
+static void sum_into(struct group *g, struct buffer *buffer, float *sum, uint64_t count)
+{
+    struct err err;
+    float part[VALUES];
+    check(buffer_read(buffer, 0, part, 4 * count, &err));
+    check(device_sync(g->device, &err));
+    for (uint64_t i = 0; i < count; i++)
+        sum[i] += part[i];
+}
+
+static void write_back(struct group *g, struct buffer *buffer, const float *values, uint64_t count)
+{
+    struct err err;
+    check(buffer_write(buffer, 0, values, 4 * count, &err));
+    check(device_sync(g->device, &err));
+}
+
+static void apart_init(struct group *g, struct apart *a, const struct method *method,
+                       struct rand_stream *stream)
+{
+    struct err err;
+    struct stage_options o = options_of(g->config, method);
+    uint32_t cuts[MEMBERS_MAX + 1];
+    o.part.holds = HOLDS_NO_EXPERTS;
+    o.recompute = rand_stream_below(stream, 2) == 1;
+    a->attention = stage_make(g->device, &o);
+    o.recompute = false;
+    o.part.holds = HOLDS_EXPERTS;
+    for (uint32_t layer = 0; layer < g->config->layers; layer++) {
+        cuts_draw(stream, g->config->experts, 1, MEMBERS_MAX, cuts);
+        for (uint32_t m = 0; m < MEMBERS_MAX; m++) {
+            o.block_begin = layer + 1;
+            o.block_end = layer + 2;
+            o.part.expert_begin = cuts[m];
+            o.part.expert_end = cuts[m + 1];
+            a->experts[layer][m] = stage_make(g->device, &o);
+        }
+    }
+    struct buffer **all[] = {&a->x, &a->chosen, &a->weight, &a->dx, &a->dweight, &a->stream};
+    for (int i = 0; i < 6; i++)
+        check(buffer_create(g->device, 4 * VALUES, MEM_BUFFERS, "routed", all[i], &err));
+}
+
+/* The stage's parameters become those of the whole. */
+static void values_take(struct group *g, struct stage *stage)
+{
+    struct err err;
+    uint32_t at;
+    for (uint32_t i = 0; i < stage_parameter_count(stage); i++) {
+        struct parameter p = stage_parameter_at(stage, i);
+        float *values = malloc(4ull * p.rows * p.columns);
+        check(stage_parameter_find(g->whole, p.name, &at, &err));
+        check(stage_state_read(g->whole, at, STATE_VALUE, values, &err));
+        check(stage_state_write(stage, i, STATE_VALUE, values, &err));
+        free(values);
+    }
+}
+
+static void apart_fini(struct group *g, struct apart *a)
+{
+    struct buffer *all[] = {a->x, a->chosen, a->weight, a->dx, a->dweight, a->stream};
+    for (int i = 0; i < 6; i++)
+        buffer_destroy(all[i]);
+    for (uint32_t layer = 0; layer < g->config->layers; layer++)
+        for (uint32_t m = 0; m < MEMBERS_MAX; m++)
+            stage_destroy(a->experts[layer][m]);
+    stage_destroy(a->attention);
+}
+
+static void apart_run(struct group *g, struct apart *a, float *x, float *d)
+{
+    struct err err;
+    struct saved *saved = NULL, *places[2][MEMBERS_MAX] = {{NULL}};
+    uint64_t count = boundary_values(g), choices = (uint64_t)SEEDED_TOKENS * g->config->experts_active;
+    struct routed_tokens routed = {.x = {a->x, 0}, .chosen = {a->chosen, 0}, .weight = {a->weight, 0}},
+                         gradient = {.x = {a->dx, 0}, .weight = {a->dweight, 0}};
+    check(stage_step_begin(a->attention, &err));
+    for (uint32_t b = 1; b <= g->config->layers; b++) {
+        put(g, x);
+        check(stage_half_forward(a->attention, &g->batch, b, STAGE_HALF_ATTENTION, g->in, g->out, &saved,
+                                 &err));
+        get(g, x); /* the stream */
+        check(stage_route_forward(a->attention, &g->batch, b, g->out, &routed, &saved, &err));
+        for (uint32_t m = 0; m < MEMBERS_MAX; m++) {
+            check(stage_step_begin(a->experts[b - 1][m], &err));
+            check(stage_experts_forward(a->experts[b - 1][m], &g->batch, b, &routed, g->out,
+                                        &places[b - 1][m], &err));
+            sum_into(g, g->out, x, count);
+        }
+    }
+    for (uint32_t b = g->config->layers; b > 0; b--) {
+        float dx[VALUES] = {0}, dweight[VALUES] = {0};
+        put(g, d);
+        for (uint32_t m = 0; m < MEMBERS_MAX; m++) {
+            check(stage_experts_backward(a->experts[b - 1][m], &g->batch, places[b - 1][m], b, g->in,
+                                         &gradient, &err));
+            sum_into(g, a->dx, dx, count);
+            sum_into(g, a->dweight, dweight, choices);
+        }
+        write_back(g, a->dx, dx, count);
+        write_back(g, a->dweight, dweight, choices);
+        write_back(g, a->stream, d, count);
+        check(stage_route_backward(a->attention, &g->batch, saved, b, &gradient, a->stream, &err));
+        check(stage_half_backward(a->attention, &g->batch, saved, b, STAGE_HALF_ATTENTION, a->stream, g->out,
+                                  &err));
+        get(g, d);
+    }
+}
+
+/* A parameter's gradient, from the one stage that has it. */
+static void apart_gradient(struct group *g, struct apart *a, const char *name, float *values)
+{
+    struct err err;
+    uint32_t at, found = 0;
+    struct stage *all[1 + 2 * MEMBERS_MAX] = {a->attention};
+    uint32_t count = 1;
+    for (uint32_t layer = 0; layer < g->config->layers; layer++)
+        for (uint32_t m = 0; m < MEMBERS_MAX; m++)
+            all[count++] = a->experts[layer][m];
+    for (uint32_t i = 0; i < count; i++)
+        if (stage_parameter_find(all[i], name, &at, &err) == 0) {
+            check(stage_state_read(all[i], at, STATE_GRADIENT, values, &err));
+            found++;
+        }
+    assert_int_equal(found, 1);
+}
+
+static void experts_apart_from_their_routers_give_the_whole(void **state)
+{
+    (void)state;
+    struct err err;
+    struct rand_stream stream;
+    rand_stream_init(&stream, 43, 0);
+    for (int m = 0; m < METHODS; m++) {
+        struct group g;
+        struct apart a;
+        struct model_config experts = seeded_experts;
+        float x[VALUES], d[VALUES], out[VALUES], dx[VALUES];
+        experts.head_dim = 32;
+        group_init(&g, &experts, &methods[m], &stream);
+        apart_init(&g, &a, &methods[m], &stream);
+        values_take(&g, a.attention);
+        for (uint32_t i = 0; i < experts.layers * MEMBERS_MAX; i++)
+            values_take(&g, a.experts[i / MEMBERS_MAX][i % MEMBERS_MAX]);
+        uint64_t count = boundary_values(&g);
+        noise(x, count, 1);
+        noise(d, count, 2);
+        memcpy(out, x, 4 * count);
+        memcpy(dx, d, 4 * count);
+        whole_run(&g, out, dx);
+        apart_run(&g, &a, x, d);
+        close_to(x, out, count, methods[m].name, "the output");
+        close_to(d, dx, count, methods[m].name, "the gradient of the input");
+        for (uint32_t i = 0; i < stage_parameter_count(g.whole); i++) {
+            struct parameter p = stage_parameter_at(g.whole, i);
+            uint64_t values = (uint64_t)p.rows * p.columns;
+            float *want = malloc(4 * values), *got = malloc(4 * values);
+            check(stage_state_read(g.whole, i, STATE_GRADIENT, want, &err));
+            apart_gradient(&g, &a, p.name, got);
+            close_to(got, want, values, methods[m].name, p.name);
+            free(want);
+            free(got);
+        }
+        apart_fini(&g, &a);
+        group_fini(&g);
+    }
+}
+
 static void refused(struct stage_options o, enum err_code code, const char *words)
 {
     struct err err;
@@ -377,6 +554,13 @@ static void what_cannot_be_cut_is_refused_by_name(void **state)
     o.block_begin = 0;
     refused(o, ERR_UNSUPPORTED, "the embedding or the head");
     o.block_begin = 1;
+    o.part = (struct layer_part){.holds = HOLDS_EXPERTS};
+    refused(o, ERR_UNSUPPORTED, "where there are none");
+    o.config = &seeded_experts;
+    refused(o, ERR_UNSUPPORTED, "of several blocks");
+    o.part = (struct layer_part){.holds = HOLDS_NO_EXPERTS, .kv_head_end = 1};
+    refused(o, ERR_UNSUPPORTED, "cut, and experts elsewhere");
+    o.part = (struct layer_part){.kv_head_end = 1};
     o.config = &config;
     config.qk_norm = 2;
     refused(o, ERR_UNSUPPORTED, "all heads together");
@@ -404,7 +588,17 @@ static void halves_that_are_another_s_are_refused_by_name(void **state)
     assert_int_equal(stage_half_forward(stage, &mb, 3, STAGE_HALF_FFN, in, in, &saved, &err), -1);
     assert_non_null(strstr(err.text, "half of block 3"));
     assert_int_equal(stage_forward(stage, &mb, in, in, &saved, &err), -1);
-    assert_non_null(strstr(err.text, "are run in halves"));
+    assert_non_null(strstr(err.text, "to be run in halves"));
+    stage_destroy(stage);
+    o = options_of(&seeded_experts, &methods[0]);
+    o.part.holds = HOLDS_NO_EXPERTS;
+    stage = stage_make(device, &o);
+    assert_int_equal(stage_half_forward(stage, &mb, 1, STAGE_HALF_FFN, in, in, &saved, &err), -1);
+    assert_non_null(strstr(err.text, "its FFN is elsewhere"));
+    assert_int_equal(stage_experts_forward(stage, &mb, 1, &(struct routed_tokens){0}, in, &saved, &err), -1);
+    assert_non_null(strstr(err.text, "the experts of block 1 alone"));
+    assert_int_equal(stage_route_forward(stage, &mb, 1, in, &(struct routed_tokens){0}, &saved, &err), -1);
+    assert_non_null(strstr(err.text, "the buffer for routed tokens"));
     stage_destroy(stage);
     buffer_destroy(in);
     device_close(device);
@@ -415,6 +609,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(heads_columns_and_experts_sum_to_the_whole),
         cmocka_unit_test(whole_layers_in_halves_give_the_same_bits),
+        cmocka_unit_test(experts_apart_from_their_routers_give_the_whole),
         cmocka_unit_test(what_cannot_be_cut_is_refused_by_name),
         cmocka_unit_test(halves_that_are_another_s_are_refused_by_name),
     };

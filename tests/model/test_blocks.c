@@ -12,6 +12,7 @@
 
 #include "model/blocks.h"
 #include "model/config.h"
+#include "model/layer.h"
 
 /* Parameters as the models' own pages state them (safetensors' counts); tied heads counted once. Shapes:
  * their config.json. All were counted once more as transformers 5 builds them from these shapes (parameters
@@ -139,6 +140,53 @@ static void published_counts_match_to_the_digit_by_parts_and_by_tensors(void **s
 }
 
 /* What "A3B" and "A22B" mean, and what the authors of the others state: 12.9, 39.1 and 1.3 billion. */
+struct names {
+    char names[64][ARCH_NAME_MAX];
+    uint32_t count;
+};
+
+static int add_name(const struct block_tensor *tensor, void *arg)
+{
+    struct names *names = arg;
+    assert_true(names->count < 64);
+    memcpy(names->names[names->count++], tensor->name, sizeof(names->names[0]));
+    return 0;
+}
+
+/* The engine's names and the files' are made apart; one expert is still an expert. */
+static void layers_name_their_tensors_as_files_do(void **state)
+{
+    (void)state;
+    static const char *const tiny[] = {"mistral", "mixtral", "olmoe", "qwen2", "qwen3-moe", "qwen3"};
+    for (size_t i = 0; i < 2 * sizeof(tiny) / sizeof(tiny[0]); i++) {
+        struct layer_method method = {.full = true};
+        struct names names = {.count = 0};
+        struct model_config config;
+        struct layer_plan plan;
+        struct err err;
+        char path[256];
+        snprintf(path, sizeof(path), MOTLEY_TEST_DATA "/configs/tiny-%s.json", tiny[i / 2]);
+        assert_int_equal(model_config_load(path, &config, &err), 0);
+        if (config.experts > 0 && i % 2)
+            config.experts = config.experts_active = 1;
+        layer_plan_init(&config, &method, 1, &plan);
+        assert_int_equal(model_block_tensors(&config, 2, 3, add_name, &names), 0);
+        for (uint32_t t = 0; t < plan.tensors.count; t++)
+            for (uint32_t copy = 0; copy < plan.tensors.list[t].copies; copy++) {
+                char name[LAYER_NAME_MAX];
+                uint32_t at = 0;
+                layer_tensor_name(&config, 1, &plan.tensors.list[t], copy, name);
+                while (at < names.count && strcmp(names.names[at], name) != 0)
+                    at++;
+                if (at == names.count)
+                    fail_msg("tiny-%s of %u experts: no file has %s", tiny[i / 2], config.experts, name);
+                names.names[at][0] = '\0';
+            }
+        for (uint32_t at = 0; at < names.count; at++)
+            assert_string_equal(names.names[at], "");
+    }
+}
+
 static void active_parameters_are_what_the_names_say(void **state)
 {
     (void)state;
@@ -264,6 +312,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(published_counts_match_to_the_digit_by_parts_and_by_tensors),
+        cmocka_unit_test(layers_name_their_tensors_as_files_do),
         cmocka_unit_test(active_parameters_are_what_the_names_say),
         cmocka_unit_test(flops_follow_the_rules_of_thumb),
         cmocka_unit_test(bytes_follow_method_dtype_length_and_recomputation),

@@ -284,6 +284,8 @@ static void folders_that_contradict_themselves_are_refused(void **state)
     refused(&scratch, ERR_NOT_FOUND, "holds no model");
     copy_golden(&scratch, "llama/config.json", "config.json");
     refused(&scratch, ERR_NOT_FOUND, "no weights");
+    must(file_write_atomic(scratch_path(&scratch, "pytorch_model.bin"), "PK", 2, 0600, &err), &err);
+    refused(&scratch, ERR_UNSUPPORTED, "pytorch_model.bin alone, which is not read: make safetensors");
     copy_golden(&scratch, "llama/logits.safetensors", "model.safetensors");
     refused(&scratch, ERR_NOT_FOUND, "model.embed_tokens.weight");
     copy_golden(&scratch, "llama/model.safetensors", "model.safetensors");

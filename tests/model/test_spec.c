@@ -325,6 +325,11 @@ static void what_a_model_does_not_have_is_refused_with_what_it_has(void **state)
         {"tiny-olmoe", "{targets: [down_proj], rank_pattern: {down_proj: 2}}", "method.rank_pattern"},
         {"tiny-olmoe", "{targets: [q_proj, down_proj], alpha_pattern: {q_proj: 2}}", NULL},
         {"tiny-olmoe", "{kind: full}", NULL},
+        {"tiny-qwen2", "{base: packed}", "method.base: packed keeps the quantised blocks of a GGUF"},
+        {"tiny-qwen2", "{kind: full}, train: {router_aux: true}",
+         "train.router_aux: this model has no experts"},
+        {"tiny-qwen2", "{}, train: {router_aux: 0.01}", "train.router_aux"},
+        {"tiny-olmoe", "{}, train: {router_aux: true}", NULL},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         char text[256], path[256];

@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "common/file.h"
 #include "common/rand.h"
@@ -429,6 +430,14 @@ static void the_template_beside_the_tokenizer_comes_first(void **state)
     }
     assert_string_equal("new", tokenizer_chat_template(tokenizer));
     tokenizer_destroy(tokenizer);
+    model_close(model);
+    /* without the one file that is read, what to do is said */
+    assert_int_equal(0, unlink(scratch_path(&scratch, "tokenizer.json")));
+    assert_int_equal(0, model_open_path(scratch.dir, &model, &err));
+    assert_int_equal(-1, tokenizer_open(model, &tokenizer, &err));
+    assert_non_null(strstr(err.text, "no tokenizer.json"));
+    assert_non_null(strstr(err.text, "tokenizer.model"));
+    assert_non_null(strstr(err.text, "save_pretrained"));
     model_close(model);
     scratch_remove(&scratch);
 }

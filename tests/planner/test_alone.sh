@@ -15,8 +15,9 @@ flags="-std=c17 -D_GNU_SOURCE ${MOTLEY_LONG:+-O2} -ffunction-sections -fdata-sec
 tests="bound catalogue kind_data planner"
 [ -z "${MOTLEY_LONG:-}" ] || tests=$(cd tests/planner && grep -L '\"\(show\|replay\)/\|oracle' test_*.c | sed 's/^test_//; s/\.c$//')
 allowed="common/buf.c common/digest.c common/err.c common/json.c common/rand.c common/units.c
-    model/arch.c model/block_cost.c model/blocks.c model/config.c model/config_parse.c model/footprint.c model/layer.c
-    model/layer_tensors.c model/order.c model/spec.c model/spec_check.c model/spec_json.c"
+    model/arch.c model/block_cost.c model/blocks.c model/config.c model/config_parse.c model/flat.c model/footprint.c model/layer.c
+    model/layer_tensors.c model/order.c model/pack.c model/packing.c model/spec.c model/spec_check.c model/spec_json.c
+    model/tensor_type.c"
 
 build() { # SOURCE...
     printf '%s\n' "$@" | xargs -P 2 -I{} sh -c "$cc $flags -DMOTLEY_TEST_DATA='\"$root/tests/data\"' -c {} -o $work/\$(echo {} | tr / _).o"

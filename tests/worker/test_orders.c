@@ -1,5 +1,6 @@
 /* Every order of a pipeline, and replicas, as the planner emits them, on real workers: the losses of one
  * device (where PyTorch's are at hand, those), the same bits again, and the memory that was planned. */
+#include "model/packed_model.h"
 #include "planner/plan_fixture.h"
 #include "worker/worker_fixture.h"
 
@@ -20,13 +21,15 @@ struct shape {
 
 struct world {
     enum trained trained;
+    int every_steps; /* checkpoints; 0: none */
     struct workload w;
     struct cluster *cluster;
     struct problem problem;
 };
 
 /* The golden rows, and devices that are alike: what is tested is what the order computes. */
-static void world_init(struct world *world, const struct fixture *fix, enum trained trained)
+static void world_init(struct world *world, const struct fixture *fix, enum workload_base base,
+                       enum trained trained)
 {
     struct err err;
     const json_t *batches = json_object_get(fix->expected, "batches");
@@ -38,6 +41,7 @@ static void world_init(struct world *world, const struct fixture *fix, enum trai
                                  .saves_embedding = trained == ADAPTERS_AND_TABLE,
                                  .lora_rank = (uint32_t)json_integer_value(json_object_get(fix->lora, "r")),
                                  .lora_dropout = 0.1,
+                                 .base = base,
                                  .sequence_tokens = 128,
                                  .batch_rows = fix->batch_rows,
                                  .steps = 20,
@@ -142,10 +146,18 @@ static struct plan *shape_plan(const struct world *world, const struct shape *sh
     return plan;
 }
 
-static void add_prompt(void *arg, json_t *assign)
+/* What a run is given: its shape, and where it starts (no blobs: at the beginning). */
+struct run {
+    const struct shape *shape;
+    struct resume from;
+};
+
+static void prepare(void *arg, json_t *assign)
 {
-    (void)arg;
+    struct run *run = arg;
     json_object_set_new(assign, "sample", json_pack("{s:[i,i,i,i,i]}", "ids", 65, 24, 88, 50, 84));
+    if (run->from.blobs)
+        start_there(&run->from, assign);
 }
 
 /* What the device held of each purpose is what the plan says; of buffers at most, since boundary tensors are
@@ -165,7 +177,7 @@ static void check_memory(void *arg, struct fix_worker *workers, uint32_t rank, c
                      json_integer_value(json_object_get(predicted, exact[i])));
     json_int_t held = json_integer_value(json_object_get(peak, "buffers")),
                said = json_integer_value(json_object_get(predicted, "buffers"));
-    const struct shape *shape = arg;
+    const struct shape *shape = ((const struct run *)arg)->shape;
     if (held > said || (held < said - said / 8 && shape->placement == PLACE_PIPELINE))
         fail_msg("%u of %u: %lld bytes of buffers, %lld predicted", rank, shape->ranks, held, said);
 }
@@ -186,26 +198,27 @@ static void spec_train(json_t *spec, const struct fixture *fix, enum trained tra
         json_object_set_new(method, "modules_to_save", json_pack("[s]", "embed_tokens"));
 }
 
-static void run_shape(struct fixture *fix, const struct world *world, const struct shape *shape,
-                      struct outcome *out)
+static void run_from(struct fixture *fix, const struct world *world, const struct shape *shape,
+                     struct resume from, struct outcome *out)
 {
-    uint32_t ranks = shape->ranks;
+    struct run run = {shape, from};
     json_t *spec = fix_spec(fix);
     json_object_set_new(spec, "sample", json_pack("{s:s, s:i}", "prompt", "x", "tokens", 12));
+    json_object_set_new(spec, "checkpoint", json_pack("{s:i}", "every_steps", world->every_steps));
     spec_train(spec, fix, world->trained);
+    if (world->w.base == BASE_PACKED)
+        json_object_set_new(json_object_get(spec, "method"), "base", json_string("packed"));
     struct plan *plan = shape_plan(world, shape);
-    struct shape arg = *shape;
-    fix_run(fix, plan, spec, add_prompt, check_memory, &arg, out);
+    fix_run(fix, plan, spec, prepare, check_memory, &run, out);
     if (json_array_size(out->failures))
         fail_msg("%s, %s on %u ranks: %s", plan_placement_name(plan->placement),
-                 plan_schedule_name(shape->order), ranks,
+                 plan_schedule_name(shape->order), shape->ranks,
                  json_string_value(json_object_get(json_array_get(out->failures, 0), "text")));
-    assert_int_equal(out->steps, 20);
-    assert_int_equal(out->done, ranks);
+    assert_int_equal(out->steps, 20 - from.step);
+    assert_int_equal(out->done, shape->ranks);
     plan_destroy(plan);
     json_decref(spec);
 }
-
 /* PyTorch's, in double precision. */
 static void check_golden(const struct fixture *fix, enum trained trained, const struct outcome *out,
                          const char *what)
@@ -237,7 +250,7 @@ static void check_near(const struct outcome *one, const struct outcome *out, con
                                json_object_get(json_array_get(one->samples, i), "ids")));
 }
 
-/* Each of the shapes; the first of two ranks twice. */
+/* Each of the shapes; of several the first twice, and groups. */
 static void check_shapes(const char *model, enum trained trained, const struct shape *shapes, size_t count)
 {
     struct fixture fix;
@@ -246,8 +259,8 @@ static void check_shapes(const char *model, enum trained trained, const struct s
     bool repeated = false;
     fix_open(&fix, model);
     json_object_clear(fix.adapter); /* as peft begins: with dropout what is golden no longer counts */
-    world_init(&world, &fix, trained);
-    run_shape(&fix, &world, &(struct shape){PLACE_SINGLE, SCHEDULE_1F1B, 1}, &one);
+    world_init(&world, &fix, BASE_FP32, trained);
+    run_from(&fix, &world, &(struct shape){PLACE_SINGLE, SCHEDULE_1F1B, 1}, (struct resume){0}, &one);
     for (size_t i = 0; i < count; i++) {
         char what[120];
         snprintf(what, sizeof what, "%s, %s %s on %u ranks", model, plan_placement_name(shapes[i].placement),
@@ -257,13 +270,13 @@ static void check_shapes(const char *model, enum trained trained, const struct s
             print_message("skipped: %s, which has %d blocks\n", what, world.problem.block_count);
             continue;
         }
-        run_shape(&fix, &world, &shapes[i], &out);
+        run_from(&fix, &world, &shapes[i], (struct resume){0}, &out);
         check_near(&one, &out, what);
         if (trained >= EVERYTHING)
             check_golden(&fix, trained, &out, what);
-        if (!repeated || shapes[i].placement == PLACE_HYBRID) {
+        if (count > 1 && (!repeated || shapes[i].placement == PLACE_HYBRID)) {
             repeated = true;
-            run_shape(&fix, &world, &shapes[i], &again);
+            run_from(&fix, &world, &shapes[i], (struct resume){0}, &again);
             assert_memory_equal(out.loss, again.loss, sizeof out.loss);
             assert_memory_equal(out.norm, again.norm, sizeof out.norm);
             assert_true(json_equal(out.artifacts, again.artifacts)); /* by their sha256 */
@@ -314,11 +327,11 @@ static void the_load_balancing_loss_is_over_all_stages(void **state)
 /* The table is kept with block 0, copied to the head, and both uses' gradients are added there. */
 static void a_tied_embedding_is_trained_in_every_order(void **state)
 {
-    static const struct shape shapes[] = {{PLACE_PIPELINE, SCHEDULE_1F1B, 2},
-                                          {PLACE_PIPELINE, SCHEDULE_INTERLEAVED, 2},
+    static const struct shape shapes[] = {{PLACE_PIPELINE, SCHEDULE_INTERLEAVED, 2},
                                           {PLACE_PIPELINE, SCHEDULE_1F1B, 3},
+                                          {PLACE_PIPELINE, SCHEDULE_SPLIT, 3},
                                           {PLACE_PIPELINE, SCHEDULE_INTERLEAVED, 3},
-                                          {PLACE_PIPELINE, SCHEDULE_SPLIT, 3}};
+                                          {PLACE_HYBRID, SCHEDULE_1F1B, 3}};
     static const struct shape few[] = {{PLACE_PIPELINE, SCHEDULE_SPLIT, 2}, {PLACE_HYBRID, SCHEDULE_1F1B, 3}};
     (void)state;
     check_shapes("qwen2", EVERYTHING, SHAPES(shapes));
@@ -327,21 +340,98 @@ static void a_tied_embedding_is_trained_in_every_order(void **state)
 
 static void replicas_train_everything_as_pytorch_does(void **state)
 {
-    static const struct shape shapes[] = {
-        {PLACE_DATA, SCHEDULE_1F1B, 2}, {PLACE_DATA, SCHEDULE_1F1B, 3}, {PLACE_HYBRID, SCHEDULE_1F1B, 3}};
+    static const struct shape shapes[] = {{PLACE_DATA, SCHEDULE_1F1B, 3}, {PLACE_HYBRID, SCHEDULE_1F1B, 3}};
     (void)state;
     check_shapes("qwen3", EVERYTHING, SHAPES(shapes));
-    check_shapes("qwen2", EVERYTHING, SHAPES(shapes));
+}
+
+/* With a copied embedding, as replicas, on one device: what one wrote another reads. */
+static void a_checkpoint_resumes_in_another_shape(void **state)
+{
+    static const struct shape shapes[] = {{PLACE_PIPELINE, SCHEDULE_SPLIT, 2},
+                                          {PLACE_HYBRID, SCHEDULE_1F1B, 3},
+                                          {PLACE_SINGLE, SCHEDULE_1F1B, 1}};
+    enum { COUNT = sizeof shapes / sizeof *shapes };
+    struct fixture fix;
+    struct world world;
+    struct outcome out[COUNT];
+    (void)state;
+    fix_open(&fix, "qwen2");
+    json_object_clear(fix.adapter);
+    world_init(&world, &fix, BASE_FP32, EVERYTHING);
+    world.every_steps = 8;
+    run_from(&fix, &world, &shapes[0], (struct resume){0}, &out[0]);
+    for (size_t i = 1; i < COUNT; i++) { /* the second from the first's, the others from the second's */
+        struct resume from = {.step = i == 1 ? 8 : 16};
+        from.blobs = json_object_get(checkpoint_at(&out[i == 1 ? 0 : 1], from.step), "blobs");
+        run_from(&fix, &world, &shapes[i], from, &out[i]);
+        assert_int_equal(out[i].first_step, from.step);
+        for (uint64_t t = from.step; t < 20; t++)
+            if (!(fabs(out[i].loss[t] - out[0].loss[t]) <= 2e-5 * out[0].loss[t]))
+                fail_msg("shape %zu, step %llu: loss %.9g and %.9g", i, (unsigned long long)t, out[i].loss[t],
+                         out[0].loss[t]);
+    }
+    for (size_t i = 0; i < COUNT; i++)
+        outcome_fini(&out[i]);
+    world_fini(&world);
+    fix_close(&fix);
+}
+
+/* Beside an fp32 base of the same file, on one device and on two, whose blocks are of unlike types. */
+static void a_packed_base_gives_the_numbers_of_what_it_unpacks_to(void **state)
+{
+    (void)state;
+    static const struct packed_model model = {.hidden = 512, .ffn = 512, .heads = 8, .kv_heads = 2};
+    static const struct shape single = {PLACE_SINGLE, SCHEDULE_1F1B, 1},
+                              halves = {PLACE_PIPELINE, SCHEDULE_SPLIT, 2};
+    char dir[300], path[300], expected[400], adapter[400];
+    struct scratch scratch;
+    struct fixture fix;
+    struct world world;
+    struct err err;
+    struct outcome fp32, one, two;
+    uint64_t bytes[2];
+    assert_int_equal(scratch_make(&scratch), 0);
+    snprintf(path, sizeof path, "%.200s/packed.gguf", scratch.dir);
+    snprintf(dir, sizeof dir, "%s/golden/llama", MOTLEY_TEST_DATA);
+    snprintf(expected, sizeof expected, "%s/expected.json", dir);
+    snprintf(adapter, sizeof adapter, "%s/adapter_init", dir);
+    must(packed_model_write(&model, 31, path, &err));
+    fix_open_files(&fix, path, expected, adapter);
+    json_object_clear(fix.adapter); /* that one is for another shape */
+    for (int packed = 0; packed < 2; packed++) {
+        world_init(&world, &fix, packed ? BASE_PACKED : BASE_FP32, ADAPTERS);
+        struct plan *plan = shape_plan(&world, &single);
+        bytes[packed] = plan->ranks[0].memory_bytes;
+        plan_destroy(plan);
+        run_from(&fix, &world, &single, (struct resume){0}, packed ? &one : &fp32);
+        if (packed)
+            run_from(&fix, &world, &halves, (struct resume){0}, &two);
+        world_fini(&world);
+    }
+    print_message("losses %.6f … %.6f; %llu bytes planned with fp32, %llu packed\n", one.loss[0],
+                  one.loss[19], (unsigned long long)bytes[0], (unsigned long long)bytes[1]);
+    for (uint32_t t = 0; t < fp32.steps; t++)
+        assert_true(fabs(one.loss[t] - fp32.loss[t]) <= 1e-6 * fp32.loss[t]);
+    check_near(&one, &two, "packed, on 2 ranks");
+    assert_true(bytes[1] < bytes[0]);
+    outcome_fini(&fp32);
+    outcome_fini(&one);
+    outcome_fini(&two);
+    fix_close(&fix);
+    scratch_remove(&scratch);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_packed_base_gives_the_numbers_of_what_it_unpacks_to),
         cmocka_unit_test(every_order_gives_one_devices_numbers),
         cmocka_unit_test(every_order_gives_one_devices_numbers_of_a_mixture),
         cmocka_unit_test(the_load_balancing_loss_is_over_all_stages),
         cmocka_unit_test(a_tied_embedding_is_trained_in_every_order),
         cmocka_unit_test(replicas_train_everything_as_pytorch_does),
+        cmocka_unit_test(a_checkpoint_resumes_in_another_shape),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

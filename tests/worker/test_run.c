@@ -111,33 +111,6 @@ static void evaluations_and_samples_surround_the_steps(void **state)
 
 /* --- checkpoints --- */
 
-struct resume {
-    uint64_t step;
-    json_t *blobs; /* {name: {sha256, size}} */
-};
-
-static void start_there(void *arg, json_t *assign)
-{
-    const struct resume *resume = arg;
-    json_t *files = json_object();
-    const char *name;
-    json_t *value;
-    json_object_foreach(resume->blobs, name, value)
-        json_object_set(files, name, json_object_get(value, "sha256"));
-    json_object_set_new(assign, "start",
-                        json_pack("{s:I, s:o, s:I}", "step", (json_int_t)resume->step, "checkpoint", files,
-                                  "reported", (json_int_t)resume->step + 2));
-}
-
-static const json_t *checkpoint_at(const struct outcome *out, uint64_t step)
-{
-    for (size_t c = 0; c < json_array_size(out->checkpoints); c++)
-        if (number_of(json_array_get(out->checkpoints, c), "step") == step)
-            return json_array_get(out->checkpoints, c);
-    fail_msg("there is no checkpoint of step %llu", (unsigned long long)step);
-    return NULL;
-}
-
 static void resume_from(const struct scene *scene, json_t *blobs, uint32_t stages)
 {
     const struct outcome *whole = &scene->out;

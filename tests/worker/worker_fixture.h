@@ -516,4 +516,36 @@ static inline struct plan *fix_plan(const struct fixture *fix, uint32_t stages, 
     return plan;
 }
 
+/* --- going on from a checkpoint --- */
+
+/* Where a run starts that goes on from a checkpoint. */
+struct resume {
+    uint64_t step;
+    json_t *blobs; /* {name: {sha256, size}} */
+};
+
+/* A change of `assign`; arg: a struct resume. */
+static inline void start_there(void *arg, json_t *assign)
+{
+    const struct resume *resume = arg;
+    json_t *files = json_object();
+    const char *name;
+    json_t *value;
+    json_object_foreach(resume->blobs, name, value)
+        json_object_set(files, name, json_object_get(value, "sha256"));
+    json_object_set_new(assign, "start",
+                        json_pack("{s:I, s:o, s:I}", "step", (json_int_t)resume->step, "checkpoint", files,
+                                  "reported", (json_int_t)resume->step + 2));
+}
+
+static inline const json_t *checkpoint_at(const struct outcome *out, uint64_t step)
+{
+    for (size_t c = 0; c < json_array_size(out->checkpoints); c++)
+        if ((uint64_t)json_integer_value(json_object_get(json_array_get(out->checkpoints, c), "step")) ==
+            step)
+            return json_array_get(out->checkpoints, c);
+    fail_msg("there is no checkpoint of step %llu", (unsigned long long)step);
+    return NULL;
+}
+
 #endif

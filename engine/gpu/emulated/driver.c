@@ -67,6 +67,7 @@ struct gpu_event {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     uint64_t recorded, done; /* how often; done follows */
+    uint64_t uses;           /* commands queued that name it and have not run */
     struct timespec time;
 };
 
@@ -332,6 +333,18 @@ static void event_await(struct gpu_event *event, uint64_t serial)
     pthread_mutex_unlock(&event->lock);
 }
 
+/* An event may be destroyed as soon as nothing that is queued names it. */
+static void event_use(struct gpu_event *event, bool begins)
+{
+    pthread_mutex_lock(&event->lock);
+    if (begins)
+        event->uses++;
+    else
+        event->uses--;
+    pthread_cond_broadcast(&event->changed);
+    pthread_mutex_unlock(&event->lock);
+}
+
 static void command_run(struct gpu_queue *queue, const struct command *command)
 {
     struct err err;
@@ -345,6 +358,8 @@ static void command_run(struct gpu_queue *queue, const struct command *command)
                                              : copy_run(queue->context, command, &err);
     if (rc != 0)
         context_fail(queue->context, &err);
+    if (command->event != NULL)
+        event_use(command->event, false);
 }
 
 static void *queue_main(void *argument)
@@ -383,6 +398,8 @@ static int capture_add(struct gpu_graph *graph, const struct command *command, s
 
 static void command_add(struct gpu_queue *queue, const struct command *command)
 {
+    if (command->event != NULL)
+        event_use(command->event, true);
     pthread_mutex_lock(&queue->lock);
     while (queue->tail - queue->head == QUEUE_ROOM)
         pthread_cond_wait(&queue->changed, &queue->lock);
@@ -474,7 +491,10 @@ static void event_destroy(struct gpu_event *event)
 {
     if (event == NULL)
         return;
-    event_await(event, event->recorded); /* a queue may still be about to touch it */
+    pthread_mutex_lock(&event->lock);
+    while (event->uses > 0)
+        pthread_cond_wait(&event->changed, &event->lock);
+    pthread_mutex_unlock(&event->lock);
     pthread_mutex_destroy(&event->lock);
     pthread_cond_destroy(&event->changed);
     free(event);

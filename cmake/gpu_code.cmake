@@ -1,0 +1,95 @@
+# Code objects of the GPU kernels, for every card whose compiler is here: packed (zlib) into engine/gpu/code.h's
+# table. A machine without clang, its linker or Python builds all the same: the table says what is lacking.
+option(MOTLEY_GPU_CODE "compile the GPU kernels for the cards whose compilers are here" ON)
+
+# Architecture, form, and of PTX the version of the language, which decides how old a driver may be: 7.1 is CUDA
+# 11.1's. Cards newer than the last PTX take that, translated by their driver.
+set(gpu_code_targets
+  cuda:sm_52:ptx60 cuda:sm_60:ptx60 cuda:sm_70:ptx60 cuda:sm_75:ptx63 cuda:sm_80:ptx70 cuda:sm_86:ptx71
+  hip:gfx906:elf hip:gfx908:elf hip:gfx90a:elf hip:gfx1030:elf hip:gfx1100:elf)
+set(gpu_code_source ${CMAKE_SOURCE_DIR}/engine/gpu/kernels/all.cu)
+set(gpu_code_folder ${CMAKE_BINARY_DIR}/gpu_code)
+set(gpu_code_c ${gpu_code_folder}/objects.c)
+file(MAKE_DIRECTORY ${gpu_code_folder})
+
+find_program(GPU_CLANG NAMES clang-19 clang-18 clang-17 clang-16 clang-15 clang-14 clang)
+find_program(GPU_PYTHON3 python3)
+
+# No SDK: the dialect of the kernels needs the compiler alone. Nothing is contracted unless written so.
+function(gpu_code_command kind arch form out)
+  set(command ${GPU_CLANG} --cuda-device-only -O3 -ffp-contract=off -Wall -Werror -Wno-unknown-cuda-version
+    -Wno-unused-function -I${CMAKE_SOURCE_DIR})
+  if(kind STREQUAL "cuda")
+    list(APPEND command -x cuda -nocudainc -nocudalib --cuda-gpu-arch=${arch} -Xclang -target-feature
+      -Xclang +${form} -S)
+  else()
+    list(APPEND command -x hip -nogpuinc -nogpulib --no-gpu-bundle-output --offload-arch=${arch} -c)
+  endif()
+  set(${out} ${command} PARENT_SCOPE)
+endfunction()
+
+# Why there is no code for a target; "" where there is. Tried once for each compiler.
+function(gpu_code_probe kind arch form out)
+  set(known GPU_CODE_${kind}_${arch})
+  if(NOT DEFINED ${known} OR NOT "${GPU_CODE_PROBED}" STREQUAL "${GPU_CLANG}")
+    set(why "")
+    if(NOT MOTLEY_GPU_CODE)
+      set(why "turned off: MOTLEY_GPU_CODE")
+    elseif(NOT GPU_CLANG OR NOT GPU_PYTHON3)
+      set(why "no clang or no python3 when this was built")
+    else()
+      file(WRITE ${gpu_code_folder}/probe.cu "__attribute__((global)) void probe() {}\n")
+      gpu_code_command(${kind} ${arch} ${form} command)
+      execute_process(COMMAND ${command} -o ${gpu_code_folder}/probe.out ${gpu_code_folder}/probe.cu
+        RESULT_VARIABLE failed OUTPUT_QUIET ERROR_VARIABLE said)
+      if(failed)
+        string(REGEX REPLACE "\n.*" "" said "${said}")
+        string(REGEX REPLACE "[\"\\;]" "" why "${said}")
+        string(SUBSTRING "${why}" 0 160 why)
+      endif()
+    endif()
+    set(${known} "${why}" CACHE INTERNAL "why there is no code for ${arch}" FORCE)
+  endif()
+  set(${out} "${${known}}" PARENT_SCOPE)
+endfunction()
+
+if(NOT MOTLEY_GPU_CODE OR NOT "${GPU_CODE_SETTING}" STREQUAL "${MOTLEY_GPU_CODE}")
+  unset(GPU_CODE_PROBED CACHE)
+endif()
+set(gpu_code_compiler "none")
+if(GPU_CLANG)
+  execute_process(COMMAND ${GPU_CLANG} -dumpversion OUTPUT_VARIABLE version OUTPUT_STRIP_TRAILING_WHITESPACE)
+  set(gpu_code_compiler "clang ${version}")
+endif()
+set(gpu_code_files)
+set(gpu_code_words)
+file(GLOB gpu_code_headers CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/engine/gpu/kernels/*.h)
+foreach(target ${gpu_code_targets})
+  string(REPLACE ":" ";" parts ${target})
+  list(GET parts 0 kind)
+  list(GET parts 1 arch)
+  list(GET parts 2 form)
+  gpu_code_probe(${kind} ${arch} ${form} why)
+  if(why STREQUAL "")
+    set(object ${gpu_code_folder}/${arch})
+    gpu_code_command(${kind} ${arch} ${form} command)
+    add_custom_command(OUTPUT ${object} DEPENDS ${gpu_code_source} ${gpu_code_headers} VERBATIM
+      COMMAND ${CMAKE_C_COMPILER_LAUNCHER} ${command} -o ${object} ${gpu_code_source}
+      COMMENT "Compiling GPU kernels for ${arch}")
+    list(APPEND gpu_code_files ${object})
+    list(APPEND gpu_code_words --object ${kind} ${arch} ${form} ${object})
+  else()
+    list(APPEND gpu_code_words --absent ${kind} ${arch} ${form} ${why})
+  endif()
+endforeach()
+set(GPU_CODE_PROBED "${GPU_CLANG}" CACHE INTERNAL "")
+set(GPU_CODE_SETTING "${MOTLEY_GPU_CODE}" CACHE INTERNAL "")
+
+if(GPU_PYTHON3)
+  add_custom_command(OUTPUT ${gpu_code_c} DEPENDS ${gpu_code_files} ${CMAKE_SOURCE_DIR}/tools/gpu_code.py VERBATIM
+    COMMAND ${GPU_PYTHON3} ${CMAKE_SOURCE_DIR}/tools/gpu_code.py --out ${gpu_code_c} --compiler ${gpu_code_compiler}
+      ${gpu_code_words}
+    COMMENT "Packing GPU code objects")
+else()
+  file(WRITE ${gpu_code_c} "#include \"engine/gpu/code.h\"\nconst struct gpu_code gpu_codes[1] = {{.kind = \"cuda\", .arch = \"any\", .form = \"\", .why = \"no python3 when this was built\"}};\nconst uint32_t gpu_code_count = 1;\nconst char *const gpu_code_compiler = \"none\";\n")
+endif()

@@ -1,0 +1,16 @@
+/* A driver of a fitting version that lacks everything else. */
+#define EXPORT __attribute__((visibility("default")))
+
+EXPORT int cuDriverGetVersion(int *version);
+EXPORT int cuDriverGetVersion(int *version)
+{
+    *version = 12040;
+    return 0;
+}
+
+EXPORT int hipRuntimeGetVersion(int *version);
+EXPORT int hipRuntimeGetVersion(int *version)
+{
+    *version = 60342134;
+    return 0;
+}

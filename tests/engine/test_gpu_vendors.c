@@ -1,0 +1,109 @@
+/* The same kernels behind every driver: whole devices of kind cuda and hip, on the vendors' fake libraries
+ * (fakes/), give each op the bits that the emulated device of that warp size gives. Code objects come out of
+ * this build as they would for a card. Which is which of them, and that each holds every kernel. */
+#define HARNESS_CANDIDATES                                                                                   \
+    {.kind = "emulated", .group = 1, .partial = true, .plain = true, .isa = "warp32"},                       \
+        {.kind = "cuda", .group = 1, .partial = true, .plain = true},                                        \
+        {.kind = "emulated", .group = 2, .partial = true, .plain = true, .isa = "warp64"},                   \
+    {                                                                                                        \
+        .kind = "hip", .group = 2, .partial = true, .plain = true                                            \
+    }
+#include "engine/cases_basic.h"
+#include "engine/cases_experts.h"
+
+#include "engine/gpu/code.h"
+#include "engine/gpu/gpu.h"
+
+enum { TRIALS = 2 };
+
+static bool inside(const char *kind, const char *arch)
+{
+    struct err err;
+    return gpu_code_choose(kind, arch, &err) != NULL;
+}
+
+/* Says so and skips where nothing was compiled. */
+static void code_needed(void)
+{
+    if (inside("cuda", "sm_86") && inside("hip", "gfx90a"))
+        return;
+    for (uint32_t i = 0; i < gpu_code_count; i++)
+        if (gpu_codes[i].packed == NULL)
+            printf("no code for %s: %s\n", gpu_codes[i].arch, gpu_codes[i].why);
+    skip();
+}
+
+static void ops_give_the_same_bits_behind_every_driver(void **state)
+{
+    (void)state;
+    code_needed();
+    cases_run(basic_cases, sizeof basic_cases / sizeof *basic_cases, TRIALS);
+    cases_run(expert_cases, sizeof expert_cases / sizeof *expert_cases, TRIALS);
+}
+
+/* Every target is inside with all kernels, or says why it is not. */
+static void code_objects_hold_every_kernel(void **state)
+{
+#define NAME(kernel, threads) #kernel,
+    static const char *const names[] = {GPU_KERNEL_LIST(NAME)};
+    (void)state;
+    code_needed();
+    for (uint32_t i = 0; i < gpu_code_count; i++) {
+        const struct gpu_code *code = &gpu_codes[i];
+        void *image;
+        uint64_t bytes;
+        struct err err;
+        if (code->packed == NULL) {
+            printf("no code for %s: %s\n", code->arch, code->why);
+            assert_true(code->why != NULL && code->why[0] != '\0');
+            continue;
+        }
+        check(gpu_code_load(code->kind, code->arch, &image, &bytes, &err));
+        assert_int_equal(bytes, code->bytes);
+        bool ptx = strncmp(code->form, "ptx", 3) == 0;
+        assert_true(ptx ? strstr(image, code->arch) != NULL : memcmp(image, "\177ELF", 4) == 0);
+        for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
+            char entry[128];
+            int length = snprintf(entry, sizeof entry, ptx ? ".entry %s(" : "%s.kd", names[k]);
+            if (memmem(image, bytes, entry, (size_t)length) == NULL)
+                fail_msg("%s has no kernel %s", code->arch, names[k]);
+        }
+        free(image);
+    }
+}
+
+static void a_card_takes_the_newest_code_that_it_can(void **state)
+{
+    (void)state;
+    code_needed();
+    static const struct {
+        const char *kind, *arch, *takes;
+    } cases[] = {{"cuda", "sm_52", "sm_52"},  {"cuda", "sm_61", "sm_60"}, {"cuda", "sm_72", "sm_70"},
+                 {"cuda", "sm_75", "sm_75"},  {"cuda", "sm_89", "sm_86"}, {"cuda", "sm_120", "sm_86"},
+                 {"hip", "gfx90a", "gfx90a"}, {"cuda", "sm_50", NULL},    {"hip", "gfx803", NULL},
+                 {"cuda", "gfx90a", NULL},    {"hip", "sm_86", NULL},     {"cuda", "", NULL}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct err err;
+        const struct gpu_code *code = gpu_code_choose(cases[i].kind, cases[i].arch, &err);
+        if (cases[i].takes != NULL) {
+            assert_non_null(code);
+            assert_string_equal(code->arch, cases[i].takes);
+            continue;
+        }
+        assert_null(code);
+        assert_int_equal(err.code, ERR_UNSUPPORTED);
+        assert_non_null(strstr(err.text, strcmp(cases[i].kind, "cuda") == 0 ? "sm_52" : "gfx906"));
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(code_objects_hold_every_kernel),
+        cmocka_unit_test(a_card_takes_the_newest_code_that_it_can),
+        cmocka_unit_test(ops_give_the_same_bits_behind_every_driver),
+    };
+    setenv("MOTLEY_CUDA_LIBRARY", MOTLEY_FAKES "/libfake_cuda.so", 1);
+    setenv("MOTLEY_HIP_LIBRARY", MOTLEY_FAKES "/libfake_hip.so", 1);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

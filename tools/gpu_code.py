@@ -1,0 +1,47 @@
+#!/usr/bin/env python3
+"""Pack code objects of the GPU kernels and write the C file that holds them (cmake/gpu_code.cmake calls this).
+
+gpu_code.py --out FILE.c --compiler NAME [--object KIND ARCH FORM FILE]... [--absent KIND ARCH FORM WHY]...
+"""
+import argparse
+import os
+import zlib
+
+
+def quoted(text):
+    return '"' + "".join(c if 32 <= ord(c) < 127 and c not in '"\\' else "?" for c in text) + '"'
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--out", required=True)
+    parser.add_argument("--compiler", required=True)
+    parser.add_argument("--object", nargs=4, action="append", default=[])
+    parser.add_argument("--absent", nargs=4, action="append", default=[])
+    options = parser.parse_args()
+    data, rows = [], []
+    for index, (kind, arch, form, path) in enumerate(options.object):
+        with open(path, "rb") as handle:
+            raw = handle.read()
+        packed = path + ".z"
+        with open(packed, "wb") as handle:
+            handle.write(zlib.compress(raw, 9))
+        size = os.path.getsize(packed)
+        data.append(f'__asm__(".pushsection .rodata\\n.globl gpu_code_{index}\\n.hidden gpu_code_{index}\\n"\n'
+                    f'        "gpu_code_{index}:\\n.incbin {chr(92)}"{packed}{chr(92)}"\\n.popsection\\n");\n'
+                    f"extern const uint8_t gpu_code_{index}[];\n")
+        rows.append(f"    {{.kind = {quoted(kind)}, .arch = {quoted(arch)}, .form = {quoted(form)}, "
+                    f".packed = gpu_code_{index}, .packed_bytes = {size}, .bytes = {len(raw)}}},\n")
+    for kind, arch, form, why in options.absent:
+        rows.append(f"    {{.kind = {quoted(kind)}, .arch = {quoted(arch)}, .form = {quoted(form)}, "
+                    f".why = {quoted(why)}}},\n")
+    with open(options.out, "w", encoding="utf-8") as handle:
+        handle.write('/* Written by tools/gpu_code.py. */\n#include "engine/gpu/code.h"\n\n')
+        handle.write("".join(data))
+        handle.write(f"const struct gpu_code gpu_codes[] = {{\n{''.join(rows)}}};\n")
+        handle.write("const uint32_t gpu_code_count = sizeof gpu_codes / sizeof *gpu_codes;\n")
+        handle.write(f"const char *const gpu_code_compiler = {quoted(options.compiler)};\n")
+
+
+if __name__ == "__main__":
+    main()
