@@ -122,8 +122,8 @@ static int run_backward(struct gpu_call *call, const struct op *op)
         gpu_launch(call, kernel_for(KERNEL_attention_queries_64, o->head_dim), tiles, o->heads, 1, &args,
                    sizeof args) != 0)
         return -1;
-    return gpu_launch(call, kernel_for(KERNEL_attention_keys_64, o->head_dim), tiles, o->kv_heads, 1, &args,
-                      sizeof args);
+    return gpu_launch(call, kernel_for(KERNEL_attention_keys_64, o->head_dim), tiles, o->kv_heads,
+                      o->head_dim <= 128 ? 1 : 2, &args, sizeof args);
 }
 
 const struct gpu_op gpu_attention_ops[] = {

@@ -2,6 +2,7 @@
 #include "engine/gpu/code.h"
 #include "engine/gpu/gpu.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -62,6 +63,11 @@ static int gpu_start(struct gpu *gpu, const struct device_options *options, stru
                                &gpu->context, err) != 0 ||
         kernels_load(gpu, err) != 0)
         return -1;
+    if (options->isa != NULL &&
+        strstr(options->isa, "warp64") != NULL) { /* of an emulated one, as it was told */
+        gpu->info.warp = 64;
+        snprintf(gpu->info.arch, sizeof gpu->info.arch, "warp64");
+    }
     for (int i = 0; i < DEVICE_QUEUES; i++)
         if (driver->queue_create(gpu->context, &gpu->queues[i], err) != 0 ||
             driver->memory_create(gpu->context, GPU_SCRATCH_BYTES, &gpu->scratch[i], err) != 0)

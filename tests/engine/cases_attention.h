@@ -67,16 +67,23 @@ static inline void attention_draw_rows(struct trial *t, uint32_t *rows, uint32_t
     *tokens = *rows == 0 ? 0 : *rows == 1 ? 60 + draw_below(t, 200) : draw_below(t, 90);
 }
 
+/* Heads of more than 32 values only where there are few tokens: differences take long. */
 static inline struct attention attention_draw_heads(struct trial *t, uint32_t tokens)
 {
     uint32_t kv_heads = 1 + draw_below(t, 2), heads = kv_heads * (1 + draw_below(t, tokens > 100 ? 2 : 4));
     uint32_t head_dim = 2 + draw_below(t, tokens > 100 ? 6 : 30);
+    double scale = 0.25;
+    if (tokens <= 48 && draw_below(t, 2) == 0) {
+        heads = kv_heads = 1;
+        head_dim = 33 + draw_below(t, 224);
+        scale = 1 / sqrt(head_dim);
+    }
     return (struct attention){.heads = heads,
                               .kv_heads = kv_heads,
                               .head_dim = head_dim,
                               .ld = draw_ld(t, heads * head_dim),
                               .window = draw_below(t, 2) ? 1 + draw_below(t, 100) : 0,
-                              .scale = 0.25,
+                              .scale = (double)(float)scale,
                               .cap = draw_below(t, 2) ? 1.5 : 0};
 }
 

@@ -68,7 +68,7 @@ struct attention_delta_args {
 };
 
 /* attention_queries_…: dq, over tiles of queries × heads. attention_keys_…: dk, dv, over tiles of keys ×
- * kv_heads. dq is laid out as q, dk and dv as k and v, dout as out. */
+ * kv_heads (× 2 for the widest). dq is laid out as q, dk and dv as k and v, dout as out. */
 struct attention_backward_args {
     struct attention_shape shape;
     uint64_t lse, dout, delta, dq, dk, dv;
@@ -533,48 +533,72 @@ FUNCTION void attention_keys_add(const struct attention_pair *pair, const float 
     barrier();
 }
 
+/* The pair's tile of keys; where they begin in dk and dv. */
+FUNCTION uint64_t attention_pair_keys(const struct attention_backward_args *args,
+                                      const struct attention_place *at, uint32_t kv,
+                                      struct attention_pair *pair)
+{
+    const struct attention_shape *a = &args->shape;
+    uint64_t key_at = (uint64_t)(at->begin + at->first) * a->ldk + kv * a->head_dim;
+    pair->key = at->first;
+    pair->keys = at->count;
+    pair->k = POINTER(const float, a->k) + key_at;
+    pair->v = POINTER(const float, a->v) + key_at;
+    return key_at;
+}
+
+/* Its queries, from pair->query on, of pair->head. */
+FUNCTION void attention_pair_queries(const struct attention_backward_args *args,
+                                     const struct attention_place *at, struct attention_pair *pair)
+{
+    const struct attention_shape *a = &args->shape;
+    uint32_t ldo = a->heads * a->head_dim, head_at = pair->head * a->head_dim;
+    pair->token = at->begin + pair->query;
+    pair->queries = attention_min(at->length - pair->query, ATTENTION_ROWS);
+    pair->q = POINTER(const float, a->q) + (uint64_t)pair->token * a->ldq + head_at;
+    pair->dout = POINTER(const float, args->dout) + (uint64_t)pair->token * ldo + head_at;
+}
+
+FUNCTION void attention_keys_store(const struct attention_shape *a, const struct attention_place *at,
+                                   float *to, uint64_t key_at, const uint32_t panels,
+                                   float sums[ATTENTION_PANELS_MAX][4][4])
+{
+    const uint32_t ty = thread() / 16;
+    UNROLL
+    for (uint32_t p = 0; p < panels; p++) {
+        UNROLL
+        for (uint32_t i = 0; i < 4; i++)
+            if (4 * ty + i < at->count)
+                attention_store(to, key_at + (uint64_t)(4 * ty + i) * a->ldk, p * ATTENTION_PANEL,
+                                a->head_dim, sums[p][i], 1.0f);
+    }
+}
+
 FUNCTION void attention_keys(const struct attention_backward_args *args, const uint32_t panels)
 {
     SHARED(struct attention_quad, tiles, ATTENTION_TILES);
     SHARED(struct attention_quad, weights, ATTENTION_WEIGHTS);
     const struct attention_shape *a = &args->shape;
-    const uint32_t ty = thread() / 16, kv = block_y(), group = a->heads / a->kv_heads;
+    const uint32_t kv = block_y(), group = a->heads / a->kv_heads;
     struct attention_place at = attention_find(a, block_x());
     if (at.count == 0)
         return;
     struct attention_pair pair;
-    uint32_t ldo = a->heads * a->head_dim;
-    uint64_t key_at = (uint64_t)(at.begin + at.first) * a->ldk + kv * a->head_dim;
-    pair.key = at.first;
-    pair.keys = at.count;
-    pair.k = POINTER(const float, a->k) + key_at;
-    pair.v = POINTER(const float, a->v) + key_at;
-    float dk[ATTENTION_PANELS_MAX][4][4], dv[ATTENTION_PANELS_MAX][4][4];
-    float weight[4][4], slope[4][4];
+    uint64_t key_at = attention_pair_keys(args, &at, kv, &pair);
+    float dk[ATTENTION_PANELS_MAX][4][4], dv[ATTENTION_PANELS_MAX][4][4], weight[4][4], slope[4][4];
     attention_clear(dk, panels);
     attention_clear(dv, panels);
     for (pair.head = kv * group; pair.head < (kv + 1) * group; pair.head++)
         for (pair.query = at.first; pair.query < at.length && attention_first_key(a, pair.query) <= at.first;
              pair.query += ATTENTION_ROWS) {
-            pair.token = at.begin + pair.query;
-            pair.queries = attention_min(at.length - pair.query, ATTENTION_ROWS);
-            pair.q = POINTER(const float, a->q) + (uint64_t)pair.token * a->ldq + pair.head * a->head_dim;
-            pair.dout =
-                POINTER(const float, args->dout) + (uint64_t)pair.token * ldo + pair.head * a->head_dim;
+            attention_pair_queries(args, &at, &pair);
             attention_gradients(args, &pair, tiles, weight, slope);
-            attention_keys_add(&pair, pair.dout, ldo, a->head_dim, weight, weights, tiles, panels, dv);
+            attention_keys_add(&pair, pair.dout, a->heads * a->head_dim, a->head_dim, weight, weights, tiles,
+                               panels, dv);
             attention_keys_add(&pair, pair.q, a->ldq, a->head_dim, slope, weights, tiles, panels, dk);
         }
-    UNROLL
-    for (uint32_t p = 0; p < panels; p++)
-        for (uint32_t i = 0; i < 4; i++)
-            if (4 * ty + i < at.count) {
-                uint64_t row = key_at + (uint64_t)(4 * ty + i) * a->ldk;
-                attention_store(POINTER(float, args->dk), row, p * ATTENTION_PANEL, a->head_dim, dk[p][i],
-                                1.0f);
-                attention_store(POINTER(float, args->dv), row, p * ATTENTION_PANEL, a->head_dim, dv[p][i],
-                                1.0f);
-            }
+    attention_keys_store(a, &at, POINTER(float, args->dk), key_at, panels, dk);
+    attention_keys_store(a, &at, POINTER(float, args->dv), key_at, panels, dv);
 }
 
 KERNEL(attention_keys_64, 256)
@@ -587,9 +611,37 @@ KERNEL(attention_keys_128, 256)
     attention_keys(&args.of, 2);
 }
 
+/* dv where block_z is 0, dk where it is 1: both at once take more registers than a thread has. */
+FUNCTION void attention_keys_half(const struct attention_backward_args *args, const uint32_t panels)
+{
+    SHARED(struct attention_quad, tiles, ATTENTION_TILES);
+    SHARED(struct attention_quad, weights, ATTENTION_WEIGHTS);
+    const struct attention_shape *a = &args->shape;
+    const uint32_t kv = block_y(), group = a->heads / a->kv_heads, slopes = block_z();
+    struct attention_place at = attention_find(a, block_x());
+    if (at.count == 0)
+        return;
+    struct attention_pair pair;
+    uint64_t key_at = attention_pair_keys(args, &at, kv, &pair);
+    float sums[ATTENTION_PANELS_MAX][4][4], weight[4][4], slope[4][4];
+    attention_clear(sums, panels);
+    for (pair.head = kv * group; pair.head < (kv + 1) * group; pair.head++)
+        for (pair.query = at.first; pair.query < at.length && attention_first_key(a, pair.query) <= at.first;
+             pair.query += ATTENTION_ROWS) {
+            attention_pair_queries(args, &at, &pair);
+            attention_gradients(args, &pair, tiles, weight, slope);
+            UNROLL
+            for (uint32_t i = 0; i < 16; i++)
+                weight[i / 4][i % 4] = slopes ? slope[i / 4][i % 4] : weight[i / 4][i % 4];
+            attention_keys_add(&pair, slopes ? pair.q : pair.dout, slopes ? a->ldq : a->heads * a->head_dim,
+                               a->head_dim, weight, weights, tiles, panels, sums);
+        }
+    attention_keys_store(a, &at, POINTER(float, slopes ? args->dk : args->dv), key_at, panels, sums);
+}
+
 KERNEL(attention_keys_256, 256)
 {
-    attention_keys(&args.of, 4);
+    attention_keys_half(&args.of, 4);
 }
 
 #endif
