@@ -383,7 +383,8 @@ static void run_instruction(struct exec *exec, uint32_t number)
     pthread_mutex_lock(&exec->lock);
     if (exec->flying != NONE) {
         land(exec);
-        exec->times[number].begin_ns = clock_mono_ns(); /* the device began it when the other ended */
+        exec->times[number].ready_ns = exec->times[number].begin_ns =
+            clock_mono_ns(); /* the device began it when the other ended */
     }
     if (result > 0) {
         exec->flying = number;
