@@ -2,7 +2,7 @@
 """Two planners on the same seeded cases: seconds to plan, and both plans checked and priced by the older one's simulator.
 
   bench/planner_beside.py --old DIR --new DIR [--seed 1] [--count 120] [--only i,j,k-l] [--jobs 1] [--cache DIR]
-                          [--against /work/old] [--json FILE] [--keep DIR] [--timeout 900]
+                          [--against ../old] [--json FILE] [--keep DIR] [--timeout 900]
   bench/planner_beside.py --list [--seed 1] [--count 120]
 
 DIR holds `motley` (build/bin). --against is a built source tree of the old revision: price_plan.c is compiled against its
@@ -269,9 +269,9 @@ def numbers(text, count):
 
 def options():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--old", type=os.path.abspath, default="/work/old/build/bin")
+    parser.add_argument("--old", type=os.path.abspath, default=os.path.abspath("../old/build/bin"))
     parser.add_argument("--new", type=os.path.abspath, help="absent: the old planner alone, which fills the cache")
-    parser.add_argument("--against", type=os.path.abspath, default="/work/old")
+    parser.add_argument("--against", type=os.path.abspath, default=os.path.abspath("../old"))
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=120)
     parser.add_argument("--only", help="case numbers: 3,7,20-29")
