@@ -20,8 +20,8 @@ const json_t *cards_find(const json_t *cards, const char *kind, uint32_t index);
  * (docs/PLANNER.md), in steps of 64 MiB. */
 uint64_t card_memory_default(const json_t *card);
 
-/* Take a card for this process's life, so that no two agents of one machine use one: ERR_CONFLICT when
- * another has it. Thread: one. */
-int card_lock(const json_t *card, struct err *err);
+/* Take a card, so that no two agents of one machine use one: ERR_CONFLICT when another has it. *file holds it
+ * until it is closed; -1: there is nothing to hold. */
+int card_lock(const json_t *card, int *file, struct err *err);
 
 #endif

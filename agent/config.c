@@ -233,8 +233,6 @@ static bool card_take(const struct agent_config *config, json_t *card, struct ag
     struct err err;
     if (card_excluded(config, card)) {
         card_refuse(card, "the configuration excludes it");
-    } else if (json_is_true(json_object_get(card, "usable")) && card_lock(card, &err) < 0) {
-        card_refuse(card, err.text);
     }
     if (!json_is_true(json_object_get(card, "usable"))) {
         return false;
@@ -253,6 +251,11 @@ static bool card_take(const struct agent_config *config, json_t *card, struct ag
         card_refuse(card, why);
         return false;
     }
+    if (card_lock(card, &device->lock, &err) < 0) {
+        card_refuse(card, err.text);
+        return false;
+    }
+    device->locked = device->lock >= 0;
     if (device->like[0] == '\0') {
         snprintf(device->like, sizeof(device->like), "%s", text_of(card, "name"));
     }
@@ -337,6 +340,12 @@ int agent_config_cards(struct agent_config *config, json_t *cards, struct err *e
 
 void agent_config_fini(struct agent_config *config)
 {
+    for (uint32_t i = 0; i < config->device_count; i++) {
+        if (config->devices[i].locked) {
+            close(config->devices[i].lock);
+        }
+        config->devices[i].locked = false;
+    }
     json_decref(config->cards);
     config->cards = NULL;
 }

@@ -130,6 +130,25 @@ static double cpu_seconds(void)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
+static struct stage_options options_of(const struct model_config *config, const char *method,
+                                       uint32_t tokens_max)
+{
+    return (struct stage_options){
+        .config = config,
+        .block_end = config->layers + 2,
+        .mode = STAGE_TRAIN,
+        .lora = {.rank = 16, .alpha = 32, .targets = LORA_Q | LORA_K | LORA_V | LORA_O},
+        .seed = 1,
+        .micro_batches_in_flight = 1,
+        .tokens_max = tokens_max,
+        .recompute = strcmp(method, "recompute") == 0,
+        .full = strcmp(method, "full") == 0,
+        .double_quant = true,
+        .base = strcmp(method, "bf16") == 0  ? LAYER_BASE_BF16
+                : strcmp(method, "nf4") == 0 ? LAYER_BASE_NF4
+                                             : LAYER_BASE_F32};
+}
+
 int main(int argc, char **argv)
 {
     uint32_t threads = argc > 1 ? (uint32_t)strtoul(argv[1], NULL, 10) : 2;
@@ -157,20 +176,7 @@ int main(int argc, char **argv)
     } else {
         workload_fixed(&work, config.vocab);
     }
-    struct stage_options options = {
-        .config = &config,
-        .block_end = config.layers + 2,
-        .mode = STAGE_TRAIN,
-        .lora = {.rank = 16, .alpha = 32, .targets = LORA_Q | LORA_K | LORA_V | LORA_O},
-        .seed = 1,
-        .micro_batches_in_flight = 1,
-        .tokens_max = work.tokens_max,
-        .recompute = strcmp(method, "recompute") == 0,
-        .full = strcmp(method, "full") == 0,
-        .double_quant = true,
-        .base = strcmp(method, "bf16") == 0  ? LAYER_BASE_BF16
-                : strcmp(method, "nf4") == 0 ? LAYER_BASE_NF4
-                                             : LAYER_BASE_F32};
+    struct stage_options options = options_of(&config, method, work.tokens_max);
     struct weight_source source = {.read = random_read, .context = &config};
     if (device_open(&(struct device_options){.kind = "cpu", .name = "bench", .threads = threads}, &device,
                     &err) != 0 ||

@@ -2,7 +2,7 @@
 # Install the Debian packages Motley is built and run with, once; say nothing when all are there.
 # As root or through sudo; otherwise print the one command to run and fail.
 #   tools/packages.sh          what `make build` and `make demo` need;  tools/packages.sh test: what tests alone do
-#   tools/packages.sh gpu      adds what compiles GPU kernels into the build
+#   tools/packages.sh gpu      adds what compiles GPU kernels into the build, as all do where a card is
 #   tools/packages.sh lint     adds what `make lint` needs;  tools/packages.sh sanitize: clang's runtimes
 set -euo pipefail
 
@@ -17,6 +17,10 @@ gpu) packages+=("${gpu[@]}") ;;
 lint) packages+=(clang-format clang-tidy cppcheck) ;;
 sanitize) packages+=(clang-14 libclang-rt-14-dev) ;;
 esac
+# Where there is a card, a build without its kernels would leave it idle.
+if [ -e /dev/nvidiactl ] || [ -e /dev/kfd ]; then
+    packages+=("${gpu[@]}")
+fi
 
 missing=()
 installed=$(dpkg-query -W -f '${Package} ${db:Status-Status}\n' 2>/dev/null | awk '$2 == "installed" {print $1}')

@@ -14,7 +14,7 @@ static int card_try(const struct gpu_driver *driver, struct gpu_library *library
     uint64_t total;
     if (info->prohibited)
         return err_set(err, ERR_DENIED, "its compute mode lets no process use it (prohibited)");
-    if (driver != &gpu_driver_emulated && gpu_code_choose(driver->kind, info->arch, err) == NULL)
+    if (driver->takes_code && gpu_code_choose(driver->kind, info->arch, err) == NULL)
         return -1;
     if (driver->context_create(library, index, NULL, 0, &context, err) != 0)
         return info->exclusive ? err_wrap(err, "its compute mode lets one process use it (exclusive)") : -1;
@@ -28,7 +28,7 @@ static json_t *card_describe(const struct gpu_driver *driver, struct gpu_library
     struct gpu_info info = {.name = ""};
     struct err err;
     uint64_t available = 0;
-    int status = driver->info(library, index, &info, &err);
+    int status = driver->info(library, index, NULL, &info, &err);
     bool known = status == 0;
     if (known)
         status = card_try(driver, library, index, &info, &available, &err);

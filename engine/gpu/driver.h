@@ -59,16 +59,19 @@ enum { GPU_IPC_BYTES = 64 };
 
 struct gpu_driver {
     const char *kind; /* "cuda", "hip", "emulated": the kind of device */
+    bool takes_code;  /* module_load wants a code object */
 
     /* Open the library; ERR_NOT_FOUND without one, ERR_UNSUPPORTED with one that is too old, naming the least
      * version. *version: as the driver numbers itself (12040 is CUDA 12.4), 0 where it does not. */
     int (*open)(struct gpu_library **out, uint32_t *version, struct err *err);
     void (*close)(struct gpu_library *library);
     int (*count)(struct gpu_library *library, uint32_t *out, struct err *err);
-    int (*info)(struct gpu_library *library, uint32_t index, struct gpu_info *out, struct err *err);
+    /* `options` are the emulated device's own text (device_options.isa), which others take no notice of; or
+     * NULL. */
+    int (*info)(struct gpu_library *library, uint32_t index, const char *options, struct gpu_info *out,
+                struct err *err);
 
-    /* `options` are the emulated device's own text (device_options.isa, faults); NULL otherwise. `limit`:
-     * bytes of memory that the emulated device has; 0: its default. */
+    /* `limit`: bytes of memory that the emulated device has; 0: its default. */
     int (*context_create)(struct gpu_library *library, uint32_t index, const char *options, uint64_t limit,
                           struct gpu_context **out, struct err *err);
     void (*context_destroy)(struct gpu_context *context);
@@ -109,7 +112,7 @@ struct gpu_driver {
     int (*copy)(struct gpu_queue *queue, gpu_address to, gpu_address from, uint64_t bytes, struct err *err);
     int (*fill)(struct gpu_queue *queue, gpu_address to, uint8_t value, uint64_t bytes, struct err *err);
 
-    /* image: a code object (PTX is NUL-terminated text); the emulated driver takes none. */
+    /* image: a code object (PTX is NUL-terminated text); NULL where the driver takes none. */
     int (*module_load)(struct gpu_context *context, const void *image, uint64_t bytes,
                        struct gpu_module **out, struct err *err);
     void (*module_unload)(struct gpu_module *module);

@@ -2,7 +2,6 @@
 #include "engine/gpu/code.h"
 #include "engine/gpu/gpu.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -44,7 +43,7 @@ static int kernels_load(struct gpu *gpu, struct err *err)
 #define NAME(kernel, threads) #kernel,
     static const char *const names[GPU_KERNEL_COUNT] = {GPU_KERNEL_LIST(NAME)};
     uint64_t bytes = 0;
-    if (gpu->driver != &gpu_driver_emulated &&
+    if (gpu->driver->takes_code &&
         gpu_code_load(gpu->driver->kind, gpu->info.arch, &gpu->image, &bytes, err) != 0)
         return -1;
     if (gpu->driver->module_load(gpu->context, gpu->image, bytes, &gpu->module, err) != 0)
@@ -58,16 +57,11 @@ static int kernels_load(struct gpu *gpu, struct err *err)
 static int gpu_start(struct gpu *gpu, const struct device_options *options, struct err *err)
 {
     const struct gpu_driver *driver = gpu->driver;
-    if (driver->info(gpu->library, options->index, &gpu->info, err) != 0 ||
+    if (driver->info(gpu->library, options->index, options->isa, &gpu->info, err) != 0 ||
         driver->context_create(gpu->library, options->index, options->isa, options->memory_limit_bytes,
                                &gpu->context, err) != 0 ||
         kernels_load(gpu, err) != 0)
         return -1;
-    if (options->isa != NULL &&
-        strstr(options->isa, "warp64") != NULL) { /* of an emulated one, as it was told */
-        gpu->info.warp = 64;
-        snprintf(gpu->info.arch, sizeof gpu->info.arch, "warp64");
-    }
     for (int i = 0; i < DEVICE_QUEUES; i++)
         if (driver->queue_create(gpu->context, &gpu->queues[i], err) != 0 ||
             driver->memory_create(gpu->context, GPU_SCRATCH_BYTES, &gpu->scratch[i], err) != 0)
@@ -128,8 +122,8 @@ static int gpu_event_await(const struct gpu *gpu, struct gpu_event *event, uint6
         uint64_t waited = (uint64_t)(now.tv_sec - begin.tv_sec) * 1000000000u + (uint64_t)now.tv_nsec -
                           (uint64_t)begin.tv_nsec;
         if (waited >= timeout_ns)
-            return err_set(err, ERR_TIMEOUT, "device %s has not done in %llu ms what was queued",
-                           gpu->base.name, (unsigned long long)(timeout_ns / 1000000));
+            return err_set(err, ERR_TIMEOUT, "what was queued is not done after %llu ms",
+                           (unsigned long long)(timeout_ns / 1000000));
         if (turn > 200) {
             uint64_t part = waited / PAUSE_PART;
             pause.tv_nsec = (long)(part < PAUSE_LEAST_NS  ? PAUSE_LEAST_NS
@@ -348,7 +342,9 @@ static int gpu_event_record(enum device_queue queue, struct event *event, struct
 
 static int gpu_event_wait(struct event *event, uint64_t timeout_ns, struct err *err)
 {
-    return gpu_event_await(gpu_of(event->device), event->extra, timeout_ns, err);
+    struct gpu *gpu = gpu_of(event->device);
+    int status = gpu_event_await(gpu, event->extra, timeout_ns, err);
+    return status == 0 ? 0 : err_wrap(err, "device %s", gpu->base.name);
 }
 
 static bool gpu_event_done(const struct event *event)

@@ -147,8 +147,10 @@ static int names_read(struct gpu_library *library, int device, struct gpu_info *
     return 0;
 }
 
-static int device_info(struct gpu_library *library, uint32_t index, struct gpu_info *out, struct err *err)
+static int device_info(struct gpu_library *library, uint32_t index, const char *options, struct gpu_info *out,
+                       struct err *err)
 {
+    (void)options;
     const struct vendor *vendor = library->vendor;
     uint32_t mode = 0;
     size_t memory = 0;
@@ -567,16 +569,16 @@ static void graph_destroy(struct gpu_graph *graph)
 
 #define DRIVER(name, open_function)                                                                          \
     {                                                                                                        \
-        .kind = (name), .open = (open_function), .close = library_close, .count = device_count,              \
-        .info = device_info, .context_create = context_create, .context_destroy = context_destroy,           \
-        .memory_info = memory_info, .memory_create = memory_create, .memory_destroy = memory_destroy,        \
-        .host_create = host_create, .host_destroy = host_destroy, .memory_export = memory_export,            \
-        .memory_import = memory_import, .memory_unimport = memory_unimport, .peer_enable = peer_enable,      \
-        .queue_create = queue_create, .queue_destroy = queue_destroy, .queue_sync = queue_sync,              \
-        .event_create = event_create, .event_destroy = event_destroy, .event_record = event_record,          \
-        .event_wait = event_wait, .event_done = event_done, .event_sync = event_sync,                        \
-        .event_elapsed = event_elapsed, .copy_in = copy_in, .copy_out = copy_out, .copy = copy,              \
-        .fill = fill, .module_load = module_load, .module_unload = module_unload,                            \
+        .kind = (name), .takes_code = true, .open = (open_function), .close = library_close,                 \
+        .count = device_count, .info = device_info, .context_create = context_create,                        \
+        .context_destroy = context_destroy, .memory_info = memory_info, .memory_create = memory_create,      \
+        .memory_destroy = memory_destroy, .host_create = host_create, .host_destroy = host_destroy,          \
+        .memory_export = memory_export, .memory_import = memory_import, .memory_unimport = memory_unimport,  \
+        .peer_enable = peer_enable, .queue_create = queue_create, .queue_destroy = queue_destroy,            \
+        .queue_sync = queue_sync, .event_create = event_create, .event_destroy = event_destroy,              \
+        .event_record = event_record, .event_wait = event_wait, .event_done = event_done,                    \
+        .event_sync = event_sync, .event_elapsed = event_elapsed, .copy_in = copy_in, .copy_out = copy_out,  \
+        .copy = copy, .fill = fill, .module_load = module_load, .module_unload = module_unload,              \
         .function = module_function, .launch = launch, .capture_begin = capture_begin,                       \
         .capture_end = capture_end, .graph_launch = graph_launch, .graph_destroy = graph_destroy             \
     }

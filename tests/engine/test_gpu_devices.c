@@ -197,6 +197,18 @@ static void unknown_options_are_refused_by_name(void **state)
 
 /* A small op on one queue, queued after a large one on another, is done before it. A machine so busy that it
  * is not seen at once is tried again, with more. */
+static void a_device_says_how_wide_its_warps_are(void **state)
+{
+    static const char *const said[][2] = {
+        {"warp32", "warp32"}, {"checks,warp64", "warp64"}, {"native", "warp32"}};
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        struct device *device = opened("emulated", said[i][0]);
+        assert_string_equal(device_isa(device), said[i][1]);
+        device_close(device);
+    }
+}
+
 static void queues_run_at_once(void **state)
 {
     (void)state;
@@ -533,6 +545,7 @@ int main(void)
         cmocka_unit_test(every_fault_has_its_type_stays_and_leaks_nothing),
         cmocka_unit_test(memory_that_is_refused_once_is_there_the_next_time),
         cmocka_unit_test(unknown_options_are_refused_by_name),
+        cmocka_unit_test(a_device_says_how_wide_its_warps_are),
         cmocka_unit_test(queues_run_at_once),
         cmocka_unit_test(events_order_what_queues_of_two_threads_do),
         cmocka_unit_test(waits_for_a_queue_that_does_not_end_have_a_deadline),

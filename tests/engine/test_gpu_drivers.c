@@ -126,7 +126,7 @@ static int scene_open(struct scene *s, const struct brand *brand, struct err *er
     uint64_t available, total;
     void *host = NULL;
     if (driver->open(&s->library, &version, err) != 0 || driver->count(s->library, &count, err) != 0 ||
-        driver->info(s->library, 0, &info, err) != 0 ||
+        driver->info(s->library, 0, NULL, &info, err) != 0 ||
         driver->context_create(s->library, 0, NULL, 0, &s->context, err) != 0 ||
         driver->context_create(s->library, 1, NULL, 0, &s->peer, err) != 0 ||
         driver->memory_info(s->context, &available, &total, err) != 0 ||
@@ -289,7 +289,7 @@ static void cards_say_what_they_are(void **state)
         struct err err;
         uint32_t version;
         must(driver->open(&library, &version, &err), &err);
-        must(driver->info(library, 0, &info, &err), &err);
+        must(driver->info(library, 0, NULL, &info, &err), &err);
         assert_string_equal(info.arch, brands[i].arch);
         assert_string_equal(info.pci, brands[i].pci);
         assert_string_equal(info.uuid, brands[i].uuid);
@@ -299,13 +299,13 @@ static void cards_say_what_they_are(void **state)
         assert_int_equal(info.clock_khz, 1700000);
         assert_false(info.exclusive || info.prohibited);
         control->compute_mode = 3;
-        must(driver->info(library, 0, &info, &err), &err);
+        must(driver->info(library, 0, NULL, &info, &err), &err);
         assert_true(info.exclusive && !info.prohibited);
         control->compute_mode = 2;
-        must(driver->info(library, 0, &info, &err), &err);
+        must(driver->info(library, 0, NULL, &info, &err), &err);
         assert_true(!info.exclusive && info.prohibited);
         control->compute_mode = 0;
-        assert_int_equal(driver->info(library, 2, &info, &err), -1);
+        assert_int_equal(driver->info(library, 2, NULL, &info, &err), -1);
         assert_int_equal(err.code, ERR_NOT_FOUND);
         driver->close(library);
     }
@@ -321,7 +321,7 @@ static void the_layout_of_rocm_5_is_known(void **state)
     uint32_t version;
     setenv("MOTLEY_HIP_LIBRARY", MOTLEY_FAKES "/libfake_hip_rocm5.so", 1);
     must(gpu_driver_hip.open(&library, &version, &err), &err);
-    must(gpu_driver_hip.info(library, 0, &info, &err), &err);
+    must(gpu_driver_hip.info(library, 0, NULL, &info, &err), &err);
     assert_string_equal(info.arch, "gfx90a");
     gpu_driver_hip.close(library);
 }
@@ -482,7 +482,7 @@ static void a_driver_without_cards_shows_none(void **state)
         must(driver->open(&library, &version, &err), &err);
         must(driver->count(library, &count, &err), &err);
         assert_int_equal(count, 0);
-        assert_int_equal(driver->info(library, 0, &info, &err), -1);
+        assert_int_equal(driver->info(library, 0, NULL, &info, &err), -1);
         assert_int_equal(err.code, ERR_NOT_FOUND);
         assert_int_equal(driver->context_create(library, 0, NULL, 0, &context, &err), -1);
         assert_int_equal(err.code, ERR_NOT_FOUND);

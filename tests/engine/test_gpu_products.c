@@ -156,84 +156,110 @@ static void group_offsets_that_fall_or_leave_the_rows_end_the_launch(void **stat
     }
 }
 
-static void indices_of_routing_out_of_range_end_the_launch(void **state)
+/* Operands of small routings: what is right, and what leads out of range. */
+struct routing {
+    struct operand f[4], u[3], fine, far, backwards, loss;
+};
+
+static struct routing routing_in(struct bench *b)
 {
-    static const uint32_t far[] = {0, 1, 2, 6}, starts[] = {0, 3, 2, 2};
+    static const uint32_t far[] = {0, 1, 2, 6}, fine[] = {0, 1, 2, 3}, backwards[] = {0, 3, 2, 2};
+    static const double none = 0;
     double x[64];
+    struct routing r;
+    for (int i = 0; i < 4; i++)
+        r.f[i] = normal(b, 32, x);
+    for (int i = 0; i < 3; i++)
+        r.u[i] = bytes_in(b, NULL, 64, DTYPE_U32);
+    r.fine = bytes_in(b, fine, sizeof fine, DTYPE_U32);
+    r.far = bytes_in(b, far, sizeof far, DTYPE_U32);
+    r.backwards = bytes_in(b, backwards, sizeof backwards, DTYPE_U32);
+    r.loss = bytes_in(b, &none, sizeof none, DTYPE_F64);
+    return r;
+}
+
+static void experts_and_places_out_of_range_end_the_launch(void **state)
+{
+    static const char *const kernels[] = {"sort_count", "combine", "combine_backward", "route_backward"};
     (void)state;
-    for (int i = 0; i < 7; i++) {
+    for (int i = 0; i < 4; i++) {
         struct bench b;
         bench_open_gpu(&b, "warp64,checks");
-        struct operand f[4] = {normal(&b, 32, x), normal(&b, 32, x), normal(&b, 32, x), normal(&b, 32, x)};
-        struct operand index = bytes_in(&b, far, sizeof far, DTYPE_U32),
-                       start = bytes_in(&b, starts, sizeof starts, DTYPE_U32);
-        struct operand u[3] = {bytes_in(&b, NULL, 64, DTYPE_U32), bytes_in(&b, NULL, 64, DTYPE_U32),
-                               bytes_in(&b, NULL, 64, DTYPE_U32)};
-        struct operand fine = bytes_in(&b, (const uint32_t[]){0, 1, 2, 3}, 16, DTYPE_U32),
-                       loss = bytes_in(&b, (const double[]){0}, 8, DTYPE_F64);
+        struct routing r = routing_in(&b);
         const struct op ops[] = {
             {.kind = OP_ROUTE_SORT,
              .route_sort = {.tokens = 2,
                             .active = 2,
                             .experts = 5,
-                            .chosen = index,
-                            .token = u[0],
-                            .place = u[1],
-                            .offsets = u[2]}},
+                            .chosen = r.far,
+                            .token = r.u[0],
+                            .place = r.u[1],
+                            .offsets = r.u[2]}},
             {.kind = OP_COMBINE,
-             .combine = {.tokens = 2, .active = 2, .width = 3, .x = f[0], .place = index, .y = f[1]}},
+             .combine = {.tokens = 2, .active = 2, .width = 3, .x = r.f[0], .place = r.far, .y = r.f[1]}},
             {.kind = OP_COMBINE_BACKWARD,
              .combine_backward = {.tokens = 2,
                                   .active = 2,
                                   .width = 3,
-                                  .x = f[0],
-                                  .place = index,
-                                  .weight = f[1],
-                                  .dy = f[2],
-                                  .dweight = f[3]}},
+                                  .x = r.f[0],
+                                  .place = r.far,
+                                  .weight = r.f[1],
+                                  .dy = r.f[2],
+                                  .dweight = r.f[3]}},
             {.kind = OP_ROUTE_BACKWARD,
              .route_backward = {.rows = 1,
                                 .tokens = 2,
                                 .experts = 5,
                                 .active = 2,
-                                .probabilities = f[0],
-                                .chosen = index,
-                                .dweight = f[1],
-                                .dscores = f[2]}},
+                                .probabilities = r.f[0],
+                                .chosen = r.far,
+                                .dweight = r.f[1],
+                                .dscores = r.f[2]}},
+        };
+        faults(&b, &ops[i], kernels[i]);
+    }
+}
+
+static void rows_that_end_before_they_begin_end_the_launch(void **state)
+{
+    static const char *const kernels[] = {"route_backward", "route_count", "router_loss"};
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        struct bench b;
+        bench_open_gpu(&b, "warp64,checks");
+        struct routing r = routing_in(&b);
+        const struct op ops[] = {
             {.kind = OP_ROUTE_BACKWARD,
              .route_backward = {.rows = 3,
                                 .tokens = 2,
                                 .experts = 5,
                                 .active = 2,
-                                .probabilities = f[0],
-                                .chosen = fine,
-                                .dweight = f[1],
-                                .dscores = f[2],
-                                .row_start = start,
-                                .counts = f[3]}},
+                                .probabilities = r.f[0],
+                                .chosen = r.fine,
+                                .dweight = r.f[1],
+                                .dscores = r.f[2],
+                                .row_start = r.backwards,
+                                .counts = r.f[3]}},
             {.kind = OP_ROUTE,
              .route = {.rows = 3,
                        .tokens = 2,
                        .experts = 5,
                        .active = 2,
-                       .scores = f[0],
-                       .chosen = u[0],
-                       .weight = f[1],
-                       .row_start = start,
-                       .counts = f[2],
-                       .sums = f[3]}},
+                       .scores = r.f[0],
+                       .chosen = r.u[0],
+                       .weight = r.f[1],
+                       .row_start = r.backwards,
+                       .counts = r.f[2],
+                       .sums = r.f[3]}},
             {.kind = OP_ROUTER_LOSS,
              .router_loss = {.rows = 3,
                              .experts = 5,
                              .layers = 1,
-                             .row_start = start,
-                             .counts = f[0],
-                             .sums = f[1],
-                             .loss = loss}},
+                             .row_start = r.backwards,
+                             .counts = r.f[0],
+                             .sums = r.f[1],
+                             .loss = r.loss}},
         };
-        static const char *const kernels[] = {"sort_count",     "combine",        "combine_backward",
-                                              "route_backward", "route_backward", "route_count",
-                                              "router_loss"};
         faults(&b, &ops[i], kernels[i]);
     }
 }
@@ -246,7 +272,8 @@ int main(void)
         cmocka_unit_test(what_a_device_cannot_multiply_is_not_taken),
         cmocka_unit_test(large_products_are_their_definition),
         cmocka_unit_test(group_offsets_that_fall_or_leave_the_rows_end_the_launch),
-        cmocka_unit_test(indices_of_routing_out_of_range_end_the_launch),
+        cmocka_unit_test(experts_and_places_out_of_range_end_the_launch),
+        cmocka_unit_test(rows_that_end_before_they_begin_end_the_launch),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -27,15 +27,20 @@ struct gpu_library {
     int unused;
 };
 
+/* What the options say. */
+struct told {
+    uint32_t warp_size;
+    bool checks;
+    uint64_t faults[FAULTS]; /* at which call; 0: never */
+};
+
 struct gpu_context {
     struct emulated_memory memory;
-    uint32_t warp_size;
-    uint64_t faults[FAULTS]; /* at which call; 0: never */
+    struct told told;
     _Atomic uint64_t calls[FAULTS];
     pthread_mutex_t lock;
     atomic_bool failed;
     struct err error; /* the first, under the lock */
-    _Atomic uint64_t objects;
 };
 
 enum command_kind {
@@ -114,7 +119,7 @@ static int context_check(struct gpu_context *context, struct err *err)
 /* Is this the call at which the fault comes? */
 static bool fault_now(struct gpu_context *context, enum fault_kind kind)
 {
-    return context->faults[kind] != 0 && ++context->calls[kind] == context->faults[kind];
+    return context->told.faults[kind] != 0 && ++context->calls[kind] == context->told.faults[kind];
 }
 
 static int emulated_open(struct gpu_library **out, uint32_t *version, struct err *err)
@@ -138,23 +143,8 @@ static int emulated_count(struct gpu_library *library, uint32_t *out, struct err
     return 0;
 }
 
-static int emulated_info(struct gpu_library *library, uint32_t index, struct gpu_info *out, struct err *err)
-{
-    (void)library;
-    if (index >= DEVICES)
-        return err_set(err, ERR_NOT_FOUND, "no emulated device %u of %u", index, DEVICES);
-    *out = (struct gpu_info){.name = "emulated GPU",
-                             .arch = "warp32",
-                             .warp = 32,
-                             .units = 1,
-                             .shared = EMULATED_SHARED_BYTES,
-                             .memory = MEMORY_DEFAULT};
-    return 0;
-}
-
 /* Read one word of the options, [text, text + length). */
-static int option_read(struct gpu_context *context, const char *text, size_t length, bool *checks,
-                       struct err *err)
+static int option_read(struct told *told, const char *text, size_t length, struct err *err)
 {
     static const char *const names[FAULTS] = {"nomem=", "launch=", "lost=", "ecc="};
     for (int kind = 0; kind < FAULTS; kind++) {
@@ -162,16 +152,16 @@ static int option_read(struct gpu_context *context, const char *text, size_t len
         char *end;
         if (length <= name || strncmp(text, names[kind], name) != 0)
             continue;
-        context->faults[kind] = strtoull(text + name, &end, 10);
-        if (end == text + length && context->faults[kind] > 0)
+        told->faults[kind] = strtoull(text + name, &end, 10);
+        if (end == text + length && told->faults[kind] > 0)
             return 0;
     }
     if (length == 6 && strncmp(text, "warp32", 6) == 0)
-        context->warp_size = 32;
+        told->warp_size = 32;
     else if (length == 6 && strncmp(text, "warp64", 6) == 0)
-        context->warp_size = 64;
+        told->warp_size = 64;
     else if (length == 6 && strncmp(text, "checks", 6) == 0)
-        *checks = true;
+        told->checks = true;
     else if (length != 0 && !(length == 6 && strncmp(text, "native", 6) == 0))
         return err_set(err, ERR_INVALID,
                        "emulated device: option '%.*s' is none of warp32, warp64, checks, nomem=N, launch=N, "
@@ -180,14 +170,39 @@ static int option_read(struct gpu_context *context, const char *text, size_t len
     return 0;
 }
 
-static int options_read(struct gpu_context *context, const char *text, bool *checks, struct err *err)
+static int words_read(struct told *told, const char *text, struct err *err)
 {
     while (text != NULL && *text != '\0') {
         size_t length = strcspn(text, ",");
-        if (option_read(context, text, length, checks, err) != 0)
+        if (option_read(told, text, length, err) != 0)
             return -1;
         text += length + (text[length] == ',');
     }
+    return 0;
+}
+
+/* The device's own options, then the environment's. */
+static int told_read(struct told *told, uint32_t index, const char *options, struct err *err)
+{
+    *told = (struct told){.warp_size = 32};
+    if (index >= DEVICES)
+        return err_set(err, ERR_NOT_FOUND, "no emulated device %u of %u", index, DEVICES);
+    return words_read(told, options, err) != 0 ? -1 : words_read(told, getenv("MOTLEY_EMULATED"), err);
+}
+
+static int emulated_info(struct gpu_library *library, uint32_t index, const char *options,
+                         struct gpu_info *out, struct err *err)
+{
+    struct told told;
+    (void)library;
+    if (told_read(&told, index, options, err) != 0)
+        return -1;
+    *out = (struct gpu_info){.name = "emulated GPU",
+                             .warp = told.warp_size,
+                             .units = 1,
+                             .shared = EMULATED_SHARED_BYTES,
+                             .memory = MEMORY_DEFAULT};
+    snprintf(out->arch, sizeof out->arch, "warp%u", told.warp_size);
     return 0;
 }
 
@@ -195,17 +210,13 @@ static int context_create(struct gpu_library *library, uint32_t index, const cha
                           struct gpu_context **out, struct err *err)
 {
     (void)library;
-    *out = NULL;
-    if (index >= DEVICES)
-        return err_set(err, ERR_NOT_FOUND, "no emulated device %u of %u", index, DEVICES);
     struct gpu_context *context = calloc(1, sizeof *context);
-    bool checks = false;
+    *out = NULL;
     if (context == NULL)
         return err_set(err, ERR_NOMEM, "out of memory for a context");
-    context->warp_size = 32;
-    if (options_read(context, options, &checks, err) != 0 ||
-        options_read(context, getenv("MOTLEY_EMULATED"), &checks, err) != 0 ||
-        emulated_memory_init(&context->memory, limit == 0 ? MEMORY_DEFAULT : limit, checks, err) != 0) {
+    if (told_read(&context->told, index, options, err) != 0 ||
+        emulated_memory_init(&context->memory, limit == 0 ? MEMORY_DEFAULT : limit, context->told.checks,
+                             err) != 0) {
         free(context);
         return -1;
     }
@@ -311,7 +322,7 @@ static int launch_run(struct gpu_context *context, const struct command *command
         return err_set(err, ERR_DEVICE_LOST, "the emulated device fell off its bus (as it was told)");
     if (fault_now(context, FAULT_ECC))
         return err_set(err, ERR_DEVICE_FAULT, "an uncorrectable memory error (as it was told)");
-    return emulated_launch(&context->memory, command->function, context->warp_size, command->blocks,
+    return emulated_launch(&context->memory, command->function, context->told.warp_size, command->blocks,
                            command->threads, command->args, err);
 }
 
