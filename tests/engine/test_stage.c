@@ -1,9 +1,7 @@
 /* What stages promise: exact memory, limits, bad input refused, dropout and initialisation that no split
  * changes, equal bits for equal calls, state that is saved and restored, caches that agree with whole passes.
  */
-#include "engine/trainer.h"
-
-#include "common/rand.h"
+#include "engine/seeded.h"
 
 static const struct model_config small = {
     .arch = MODEL_LLAMA,
@@ -37,7 +35,7 @@ static const struct model_config wide = {
 
 static const char *tested = "cpu"; /* every test runs on both devices */
 
-enum { SMALL_ROWS = 4, SMALL_TOKENS = 41 };
+enum { SMALL_ROWS = SEEDED_ROWS, SMALL_TOKENS = SEEDED_TOKENS };
 
 struct made {
     const struct model_config *config; /* NULL: small */
@@ -49,27 +47,10 @@ static int small_read(void *context, const char *name, uint64_t begin, uint64_t 
 {
     const struct made *made = context;
     const struct model_config *config = made == NULL || made->config == NULL ? &small : made->config;
-    uint64_t columns = config->hidden;
-    if (strstr(name, "norm") != NULL)
-        columns = 1;
-    else if (strstr(name, "down_proj") != NULL)
-        columns = config->ffn;
-    else if (strstr(name, "o_proj") != NULL)
-        columns = (uint64_t)config->heads * config->head_dim;
-    (void)err;
-    for (uint64_t row = begin; row < end; row++) {
-        struct rand_stream stream;
-        uint64_t hash = 0;
-        for (const char *c = name; *c != '\0'; c++)
-            hash = hash * 131 + (uint8_t)*c;
-        rand_stream_init(&stream, hash, row);
-        for (uint64_t i = 0; i < columns; i++)
-            dst[(row - begin) * columns + i] =
-                (float)(columns == 1 ? 1 : 1.05 / sqrt((double)columns) * rand_stream_normal(&stream));
-    }
+    int status = seeded_read((void *)(uintptr_t)config, name, begin, end, dst, err);
     if (made != NULL && made->poisoned != NULL && strcmp(made->poisoned, name) == 0)
         dst[0] = NAN;
-    return 0;
+    return status;
 }
 
 static const struct weight_source small_source = {.read = small_read};
@@ -90,23 +71,7 @@ static struct stage_options small_options(uint32_t begin, uint32_t end)
 
 static void batch_fill(struct micro_batch *mb, uint32_t first, uint32_t rows)
 {
-    static const uint32_t starts[SMALL_ROWS + 1] = {0, 13, 14, 30, SMALL_TOKENS};
-    static const uint32_t row_ids[SMALL_ROWS] = {7, 3, 9, 100};
-    static uint32_t cut[SMALL_ROWS + 1];
-    static int32_t ids[SMALL_TOKENS], labels[SMALL_TOKENS];
-    for (int i = 0; i < SMALL_TOKENS; i++) {
-        ids[i] = (i * 37 + 5) % 101;
-        labels[i] = i % 3 == 0 ? -100 : ids[i];
-    }
-    for (uint32_t i = 0; i <= rows; i++)
-        cut[i] = starts[first + i] - starts[first];
-    *mb = (struct micro_batch){.rows = rows,
-                               .row_ids = row_ids + first,
-                               .row_start = cut,
-                               .ids = ids + starts[first],
-                               .labels = labels + starts[first],
-                               .step = 5,
-                               .index = first};
+    seeded_batch(mb, first, rows, 5);
 }
 
 struct outcome {
