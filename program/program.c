@@ -85,6 +85,11 @@ const char *plan_dtype_name(int dtype)
     return name_of(dtype_names, PLAN_DTYPES, dtype);
 }
 
+uint32_t plan_dtype_bytes(int dtype)
+{
+    return dtype == PLAN_F32 ? 4 : 2;
+}
+
 const char *instr_tag_name(int tag)
 {
     return name_of(tag_names, TAG_COUNT, tag);

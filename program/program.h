@@ -361,6 +361,7 @@ const char *instr_op_name(int op);
 const char *queue_kind_name(int queue);
 const char *slot_kind_name(int kind);
 const char *plan_dtype_name(int dtype); /* "fp32", "bf16", "fp16": as in a specification */
+uint32_t plan_dtype_bytes(int dtype);   /* of a value */
 const char *instr_tag_name(int tag);
 /* The number of a name, or -1. */
 int plan_placement_from_name(const char *name);
