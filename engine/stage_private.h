@@ -54,7 +54,8 @@ struct stage {
 struct queue {
     struct device *device;
     struct err *err;
-    bool exact; /* of every op */
+    bool exact;         /* of every op */
+    enum dtype compute; /* of every product of queue_gemm */
     bool failed;
 };
 
