@@ -1,8 +1,9 @@
-/* Matrix products, c = alpha op(a) op(b) + beta c, in fp32: each block makes one tile of c from tiles of a
- * and b in shared memory, each thread 8 x 8, 4 x 4, 4 x 1 or 1 x 4 of its values in registers, while the next
- * tiles are on their way from memory. Packed weights are unpacked on that way. Few tiles and many terms: the
- * sum is cut into pieces (split-k), whose results are added in order by a kernel of its own. Which tile and
- * how many pieces follow from the shape alone (product.c).
+/* Matrix products, c = alpha op(a) op(b) + beta c: each block makes one tile of c from tiles of a and b in
+ * shared memory, while the next tiles are on their way from memory. Packed weights are unpacked on that way,
+ * and operands rounded where the product is one in 16 bits. In fp32 a thread has 8 x 8, 4 x 4, 4 x 1 or 1 x 4
+ * values of the tile in registers; a warp with matrix units (kernels named units) 16 fragments or fewer. Few
+ * tiles and many terms: the sum is cut into pieces (split-k), whose results are added in order by a kernel of
+ * its own. Which tile and how many pieces follow from the shape alone (product.c).
  *
  * Grouped products (experts) are the same tiles; where the rows of a group begin is read on the device. A
  * kernel of one block first lists the tiles of rows, since how many there are of a group only it can see.
@@ -27,17 +28,34 @@
     X(gemm_blocks_128x128, 256)                                                                              \
     X(gemm_blocks_64x64, 256)                                                                                \
     X(gemm_blocks_16x64, 256)                                                                                \
-    X(gemm_bf16, 256)                                                                                        \
-    X(gemm_bf16_half, 256)                                                                                   \
-    X(gemm_bf16_nf4, 256)                                                                                    \
-    X(gemm_bf16_blocks, 256)                                                                                 \
+    X(units_128x128, 256)                                                                                    \
+    X(units_64x64, 256)                                                                                      \
+    X(units_32x128, 256)                                                                                     \
+    X(units_128x32, 256)                                                                                     \
+    X(units_half_128x128, 256)                                                                               \
+    X(units_half_64x64, 256)                                                                                 \
+    X(units_half_32x128, 256)                                                                                \
+    X(units_nf4_128x128, 256)                                                                                \
+    X(units_nf4_64x64, 256)                                                                                  \
+    X(units_nf4_32x128, 256)                                                                                 \
+    X(units_blocks_128x128, 256)                                                                             \
+    X(units_blocks_64x64, 256)                                                                               \
+    X(units_blocks_32x128, 256)                                                                              \
     X(gemm_sum, 256)                                                                                         \
     X(grouped_list, 256)                                                                                     \
     X(grouped_64x64, 256)                                                                                    \
     X(grouped_64x16, 256)                                                                                    \
+    X(grouped_half_64x64, 256)                                                                               \
+    X(grouped_nf4_64x64, 256)                                                                                \
+    X(grouped_blocks_64x64, 256)                                                                             \
+    X(grouped_units_64x64, 256)                                                                              \
+    X(grouped_units_half_64x64, 256)                                                                         \
+    X(grouped_units_nf4_64x64, 256)                                                                          \
+    X(grouped_units_blocks_64x64, 256)                                                                       \
     X(outer_64x64, 256)                                                                                      \
     X(outer_64x16, 256)                                                                                      \
-    X(outer_16x64, 256)
+    X(outer_16x64, 256)                                                                                      \
+    X(outer_units_64x64, 256)
 
 /* c[m,n]; a and b as op_gemm has them. Blocks: x columns' tiles, y rows' tiles, z pieces of k. */
 struct product {
@@ -51,6 +69,7 @@ struct product {
     float alpha, beta;
     uint64_t absmax, scales; /* of NF4 */
     uint32_t kind;           /* of b: ELEMENT_… of halves, nested or not of NF4, UNPACK_… of blocks */
+    uint32_t compute;        /* ELEMENT_… that operands are rounded to */
 };
 
 #define GEMM_ARGS(name)                                                                                      \
@@ -71,11 +90,20 @@ GEMM_ARGS(gemm_nf4_16x64);
 GEMM_ARGS(gemm_blocks_128x128);
 GEMM_ARGS(gemm_blocks_64x64);
 GEMM_ARGS(gemm_blocks_16x64);
-/* In bf16, by matrix units: tiles of 128 x 128, for every storage of b. */
-GEMM_ARGS(gemm_bf16);
-GEMM_ARGS(gemm_bf16_half);
-GEMM_ARGS(gemm_bf16_nf4);
-GEMM_ARGS(gemm_bf16_blocks);
+/* In bf16 or fp16, by matrix units. */
+GEMM_ARGS(units_128x128);
+GEMM_ARGS(units_64x64);
+GEMM_ARGS(units_32x128);
+GEMM_ARGS(units_128x32);
+GEMM_ARGS(units_half_128x128);
+GEMM_ARGS(units_half_64x64);
+GEMM_ARGS(units_half_32x128);
+GEMM_ARGS(units_nf4_128x128);
+GEMM_ARGS(units_nf4_64x64);
+GEMM_ARGS(units_nf4_32x128);
+GEMM_ARGS(units_blocks_128x128);
+GEMM_ARGS(units_blocks_64x64);
+GEMM_ARGS(units_blocks_32x128);
 #undef GEMM_ARGS
 
 /* c = alpha * the sum of `pieces` partial ones + beta * c */
@@ -91,7 +119,7 @@ struct grouped_product {
     uint64_t offsets; /* u32 [groups_all + 1] */
     uint64_t
         tiles; /* u32 [tile_count, 2]: group and first row of each tile, UINT32_MAX where there is none */
-    uint64_t stride; /* values from one group's matrix to the next */
+    uint64_t stride; /* bytes from one group's matrix (and what belongs to it) to the next */
     uint32_t first, groups, rows, tile_count;
 };
 
@@ -99,23 +127,26 @@ struct grouped_product {
 struct grouped_list_args {
     struct grouped_product grouped;
 };
+#define GROUPED_ARGS(name)                                                                                   \
+    struct name##_args {                                                                                     \
+        struct grouped_product grouped;                                                                      \
+    }
 /* Blocks: x columns' tiles, y entries of `tiles`. */
-struct grouped_64x64_args {
-    struct grouped_product grouped;
-};
-struct grouped_64x16_args {
-    struct grouped_product grouped;
-};
+GROUPED_ARGS(grouped_64x64);
+GROUPED_ARGS(grouped_64x16);
+GROUPED_ARGS(grouped_half_64x64);
+GROUPED_ARGS(grouped_nf4_64x64);
+GROUPED_ARGS(grouped_blocks_64x64);
+GROUPED_ARGS(grouped_units_64x64);
+GROUPED_ARGS(grouped_units_half_64x64);
+GROUPED_ARGS(grouped_units_nf4_64x64);
+GROUPED_ARGS(grouped_units_blocks_64x64);
 /* c_g = alpha a_g^T b_g + beta c_g. Blocks: x columns' tiles, y rows' tiles, z groups. */
-struct outer_64x64_args {
-    struct grouped_product grouped;
-};
-struct outer_64x16_args {
-    struct grouped_product grouped;
-};
-struct outer_16x64_args {
-    struct grouped_product grouped;
-};
+GROUPED_ARGS(outer_64x64);
+GROUPED_ARGS(outer_64x16);
+GROUPED_ARGS(outer_16x64);
+GROUPED_ARGS(outer_units_64x64);
+#undef GROUPED_ARGS
 
 #ifdef GPU_KERNELS
 
@@ -198,11 +229,17 @@ FUNCTION struct four tile_fetch(const struct tile_source *s, uint32_t storage, f
 }
 
 /* Tiles lie term by term, 4 values apart so that few accesses meet in one bank. */
-FUNCTION void tile_put(struct four *tile, uint32_t along, uint32_t wide, uint32_t depth, struct four next)
+FUNCTION void tile_put(struct four *tile, uint32_t element, uint32_t along, uint32_t wide, uint32_t depth,
+                       struct four next)
 {
     uint32_t at = fetch_term(wide, depth, along) * (wide + 4) + fetch_across(wide, depth, along);
     if (4 * thread() >= wide * depth)
         return;
+    if (element != ELEMENT_F32) {
+        UNROLL
+        for (uint32_t i = 0; i < 4; i++)
+            next.v[i] = fragment_round(element, next.v[i]);
+    }
     if (!along) {
         PUT(tile, at / 4, next);
         return;
@@ -352,8 +389,8 @@ FUNCTION void product_tile(const struct product *p, uint32_t storage, uint32_t r
     struct four next_a = tile_fetch(&a, STORED_F32, table, 16 * rows, depth, row, begin, end);
     struct four next_b = tile_fetch(&b, storage, table, 16 * columns, depth, column, begin, end);
     for (uint32_t term = begin; term < end; term += depth) {
-        tile_put(tile_a, a.along, 16 * rows, depth, next_a);
-        tile_put(tile_b, b.along, 16 * columns, depth, next_b);
+        tile_put(tile_a, p->compute, a.along, 16 * rows, depth, next_a);
+        tile_put(tile_b, p->compute, b.along, 16 * columns, depth, next_b);
         barrier();
         if (end - term > depth) {
             next_a = tile_fetch(&a, STORED_F32, table, 16 * rows, depth, row, term + depth, end);
@@ -439,124 +476,224 @@ KERNEL(gemm_blocks_16x64, 256)
     gemm_tile(&args.product, STORED_BLOCKS, 1, 4, 16);
 }
 
-/* 8 of the 16 terms of a tile, as bf16: 128 rows (columns of b) of 12 words, of which 8 are used, so that the
- * lanes of a fragment meet different banks. */
-FUNCTION void bf16_put(uint32_t *tile, uint32_t along, uint32_t terms, struct four next)
+/* Tiles in 16 bits lie row by row (column by column of b), 16 terms in 8 words of 12, so that the lanes of a
+ * fragment meet different banks. Two of each tile: one is filled while the other is multiplied. */
+enum { UNITS_LD = 12, UNITS_WORDS = 128 * UNITS_LD };
+
+/* What this thread fetches of a tile: its four in each piece of 64 rows by 16 terms, or fewer rows. */
+FUNCTION void units_fetch(const struct tile_source *s, uint32_t storage, float *table, uint32_t wide,
+                          uint32_t across, uint32_t term, uint32_t end, struct four next[2])
 {
-    uint32_t row = fetch_across(128, 8, along), term = terms + fetch_term(128, 8, along);
-    if (along) {
-        PUT(tile, row * 12 + term / 2, fragment_pair(next.v[0], next.v[1]));
-        PUT(tile, row * 12 + term / 2 + 1, fragment_pair(next.v[2], next.v[3]));
-        return;
-    }
     UNROLL
-    for (uint32_t i = 0; i < 4; i++)
-        PUT((uint16_t *)tile, (row + i) * 24 + term, (uint16_t)fragment_pair(next.v[i], 0.0f));
+    for (uint32_t h = 0; h < 2; h++)
+        if (64 * h < wide)
+            next[h] = tile_fetch(s, storage, table, wide < 64 ? wide : 64, 16, across + 64 * h, term, end);
 }
 
-/* sums += the product of the two tiles: of each 32 lanes 64 rows by 32 columns, 4 by 4 fragments. */
-FUNCTION void bf16_multiply(uint32_t *tile_a, uint32_t *tile_b, float sums[16][4])
+FUNCTION void units_put(uint32_t *tile, uint32_t element, uint32_t along, uint32_t wide, struct four next[2])
 {
-    uint32_t g = thread() % 32 / 4, q = thread() % 4;
-    uint32_t row = thread() / 32 % 2 * 64 + g, column = thread() / 64 * 32 + g;
+    uint32_t part = wide < 64 ? wide : 64;
+    uint32_t row = fetch_across(part, 16, along), term = fetch_term(part, 16, along);
+    if (4 * thread() >= part * 16)
+        return;
+    UNROLL
+    for (uint32_t h = 0; h < 2; h++, row += 64) {
+        if (64 * h >= wide)
+            continue;
+        if (along) {
+            PUT(tile, row * UNITS_LD + term / 2, fragment_pair(element, next[h].v[0], next[h].v[1]));
+            PUT(tile, row * UNITS_LD + term / 2 + 1, fragment_pair(element, next[h].v[2], next[h].v[3]));
+            continue;
+        }
+        UNROLL
+        for (uint32_t i = 0; i < 4; i++)
+            PUT((uint16_t *)tile, (row + i) * 2 * UNITS_LD + term, fragment_half(element, next[h].v[i]));
+    }
+}
+
+/* Where a warp's part of a tile of 32 * rows by 32 * columns begins: two warps beside each other take its
+ * rows, the others (four of 32 lanes, two of 64) its columns. */
+FUNCTION uint32_t units_row(uint32_t rows)
+{
+    return warp() % 2 * 16 * rows;
+}
+
+FUNCTION uint32_t units_column(uint32_t columns)
+{
+    return warp() / 2 * fragment_columns() * columns;
+}
+
+/* sums += the product of the two tiles: rows by columns fragments. */
+FUNCTION void units_multiply(uint32_t element, uint32_t *tile_a, uint32_t *tile_b, uint32_t rows,
+                             uint32_t columns, float sums[16][4])
+{
     uint32_t b[4][2];
     UNROLL
-    for (uint32_t j = 0; j < 4; j++) {
-        b[j][0] = GET(tile_b, (column + 8 * j) * 12 + q);
-        b[j][1] = GET(tile_b, (column + 8 * j) * 12 + q + 4);
-    }
+    for (uint32_t j = 0; j < columns; j++)
+        fragment_take_b(tile_b, (units_column(columns) + j * fragment_columns()) * UNITS_LD, UNITS_LD, b[j]);
     UNROLL
-    for (uint32_t i = 0; i < 4; i++) {
+    for (uint32_t i = 0; i < rows; i++) {
         uint32_t a[4];
-        a[0] = GET(tile_a, (row + 16 * i) * 12 + q);
-        a[1] = GET(tile_a, (row + 16 * i + 8) * 12 + q);
-        a[2] = GET(tile_a, (row + 16 * i) * 12 + q + 4);
-        a[3] = GET(tile_a, (row + 16 * i + 8) * 12 + q + 4);
+        fragment_take_a(tile_a, (units_row(rows) + 16 * i) * UNITS_LD, UNITS_LD, a);
         UNROLL
-        for (uint32_t j = 0; j < 4; j++)
-            fragment_multiply(a, b[j], sums[4 * i + j]);
+        for (uint32_t j = 0; j < columns; j++)
+            fragment_multiply(element, a, b[j], sums[4 * i + j]);
     }
 }
 
-FUNCTION void bf16_store(const struct product *product, uint32_t row, uint32_t column, uint32_t piece,
-                         float sums[16][4])
+/* One fragment of sums, whose first value belongs at (row, column). */
+FUNCTION void units_part(const struct product *p, uint32_t row, uint32_t column, const float *sums)
+{
+    if (warp_size() == 64) {
+        column += lane() % 16;
+        row += lane() / 16 * 4;
+        UNROLL
+        for (uint32_t r = 0; r < 4; r++)
+            if (row + r < p->m)
+                product_part(p, 1, 0, p->c + 4 * (uint64_t)(row + r) * p->ldc, column, &sums[r]);
+        return;
+    }
+    column += lane() % 4 * 2;
+    row += lane() / 4;
+    UNROLL
+    for (uint32_t h = 0; h < 2; h++)
+        if (row + 8 * h < p->m)
+            product_part(p, 2, 0, p->c + 4 * (uint64_t)(row + 8 * h) * p->ldc, column, &sums[2 * h]);
+}
+
+FUNCTION void units_store(const struct product *product, uint32_t rows, uint32_t columns, uint32_t row,
+                          uint32_t column, uint32_t piece, float sums[16][4])
 {
     struct product p = product_target(product, piece);
-    row += thread() / 32 % 2 * 64 + thread() % 32 / 4;
-    column += thread() / 64 * 32 + thread() % 4 * 2;
     UNROLL
-    for (uint32_t i = 0; i < 8; i++) { /* half a fragment's rows: i / 2 of 4, upper or lower */
-        uint32_t r = row + 8 * i;
+    for (uint32_t i = 0; i < rows; i++) {
         UNROLL
-        for (uint32_t j = 0; j < 4; j++)
-            if (r < p.m)
-                product_part(&p, 2, 0, p.c + 4 * (uint64_t)r * p.ldc, column + 8 * j,
-                             &sums[i / 2 * 4 + j][i % 2 * 2]);
+        for (uint32_t j = 0; j < columns; j++)
+            units_part(&p, row + 16 * i, column + j * fragment_columns(), sums[4 * i + j]);
     }
 }
 
-/* A tile of 128 x 128 in bf16: operands are rounded on their way to shared memory, sums are fp32. */
-FUNCTION void bf16_tile(const struct product *p, uint32_t storage)
+/* The tile of c at (row, column), of 32 * rows by 32 * columns values, from the terms of a piece, by matrix
+ * units: operands are rounded to p->compute on their way to shared memory, sums are fp32. rows, columns and
+ * how b is stored are constants. */
+FUNCTION void units_tile(const struct product *p, uint32_t storage, uint32_t rows, uint32_t columns,
+                         uint32_t row, uint32_t column, uint32_t piece)
 {
-    SHARED(uint32_t, tile_a, 1536);
-    SHARED(uint32_t, tile_b, 1536);
+    SHARED(uint32_t, tile_a, 2 * UNITS_WORDS);
+    SHARED(uint32_t, tile_b, 2 * UNITS_WORDS);
     SHARED(float, table, 16);
     float sums[16][4];
-    uint32_t row = block_y() * 128, column = block_x() * 128;
-    uint32_t begin = block_z() * p->k_piece, end = p->k - begin < p->k_piece ? p->k : begin + p->k_piece;
+    uint32_t begin = piece * p->k_piece, end = p->k - begin < p->k_piece ? p->k : begin + p->k_piece;
+    uint32_t element = FRAGMENT_BF16 ? p->compute : ELEMENT_F16, at = 0;
+    uint32_t works = row + units_row(rows) < p->m && column + units_column(columns) < p->n;
     struct tile_source a = source_a(p), b = source_b(p);
     struct four next_a[2], next_b[2];
     UNROLL
-    for (uint32_t i = 0; i < 16; i++)
-        sums[i][0] = sums[i][1] = sums[i][2] = sums[i][3] = 0.0f;
+    for (uint32_t i = 0; i < rows; i++) {
+        UNROLL
+        for (uint32_t j = 0; j < 4 * columns; j++)
+            sums[4 * i + j / 4][j % 4] = 0.0f;
+    }
     if (storage == STORED_NF4) {
         if (thread() < 16)
             PUT(table, thread(), nf4_value(thread()));
         barrier();
     }
-    UNROLL
-    for (uint32_t h = 0; h < 2; h++) {
-        next_a[h] = tile_fetch(&a, STORED_F32, table, 128, 8, row, begin + 8 * h, end);
-        next_b[h] = tile_fetch(&b, storage, table, 128, 8, column, begin + 8 * h, end);
-    }
+    units_fetch(&a, STORED_F32, table, 32 * rows, row, begin, end, next_a);
+    units_fetch(&b, storage, table, 32 * columns, column, begin, end, next_b);
     for (uint32_t term = begin; term < end; term += 16) {
-        UNROLL
-        for (uint32_t h = 0; h < 2; h++) {
-            bf16_put(tile_a, a.along, 8 * h, next_a[h]);
-            bf16_put(tile_b, b.along, 8 * h, next_b[h]);
-        }
+        units_put(tile_a + at, element, a.along, 32 * rows, next_a);
+        units_put(tile_b + at, element, b.along, 32 * columns, next_b);
         barrier();
         if (end - term > 16) {
-            UNROLL
-            for (uint32_t h = 0; h < 2; h++) {
-                next_a[h] = tile_fetch(&a, STORED_F32, table, 128, 8, row, term + 16 + 8 * h, end);
-                next_b[h] = tile_fetch(&b, storage, table, 128, 8, column, term + 16 + 8 * h, end);
-            }
+            units_fetch(&a, STORED_F32, table, 32 * rows, row, term + 16, end, next_a);
+            units_fetch(&b, storage, table, 32 * columns, column, term + 16, end, next_b);
         }
-        bf16_multiply(tile_a, tile_b, sums);
-        barrier();
+        if (works && element == ELEMENT_F16)
+            units_multiply(ELEMENT_F16, tile_a + at, tile_b + at, rows, columns, sums);
+        else if (works)
+            units_multiply(ELEMENT_BF16, tile_a + at, tile_b + at, rows, columns, sums);
+        at = UNITS_WORDS - at;
     }
-    bf16_store(p, row, column, block_z(), sums);
+    if (works)
+        units_store(p, rows, columns, row + units_row(rows), column + units_column(columns), piece, sums);
 }
 
-KERNEL(gemm_bf16, 256)
+#if FRAGMENT_F16
+#define UNITS_TILE(storage, rows, columns)                                                                   \
+    units_tile(&args.product, storage, rows, columns, block_y() * 32 * (rows), block_x() * 32 * (columns),   \
+               block_z())
+#define UNITS_GROUPED(storage) grouped_tile(&args.grouped, storage, 4, 1)
+#define UNITS_OUTER outer_tile(&args.grouped, 4, 4, 1)
+#else /* the host asks cards without them for nothing */
+#define UNITS_TILE(storage, rows, columns) assert_device(0)
+#define UNITS_GROUPED(storage) assert_device(0)
+#define UNITS_OUTER assert_device(0)
+#endif
+
+KERNEL(units_128x128, 256)
 {
-    bf16_tile(&args.product, STORED_F32);
+    UNITS_TILE(STORED_F32, 4, 4);
 }
 
-KERNEL(gemm_bf16_half, 256)
+KERNEL(units_64x64, 256)
 {
-    bf16_tile(&args.product, STORED_HALF);
+    UNITS_TILE(STORED_F32, 2, 2);
 }
 
-KERNEL(gemm_bf16_nf4, 256)
+KERNEL(units_32x128, 256)
 {
-    bf16_tile(&args.product, STORED_NF4);
+    UNITS_TILE(STORED_F32, 1, 4);
 }
 
-KERNEL(gemm_bf16_blocks, 256)
+KERNEL(units_128x32, 256)
 {
-    bf16_tile(&args.product, STORED_BLOCKS);
+    UNITS_TILE(STORED_F32, 4, 1);
+}
+
+KERNEL(units_half_128x128, 256)
+{
+    UNITS_TILE(STORED_HALF, 4, 4);
+}
+
+KERNEL(units_half_64x64, 256)
+{
+    UNITS_TILE(STORED_HALF, 2, 2);
+}
+
+KERNEL(units_half_32x128, 256)
+{
+    UNITS_TILE(STORED_HALF, 1, 4);
+}
+
+KERNEL(units_nf4_128x128, 256)
+{
+    UNITS_TILE(STORED_NF4, 4, 4);
+}
+
+KERNEL(units_nf4_64x64, 256)
+{
+    UNITS_TILE(STORED_NF4, 2, 2);
+}
+
+KERNEL(units_nf4_32x128, 256)
+{
+    UNITS_TILE(STORED_NF4, 1, 4);
+}
+
+KERNEL(units_blocks_128x128, 256)
+{
+    UNITS_TILE(STORED_BLOCKS, 4, 4);
+}
+
+KERNEL(units_blocks_64x64, 256)
+{
+    UNITS_TILE(STORED_BLOCKS, 2, 2);
+}
+
+KERNEL(units_blocks_32x128, 256)
+{
+    UNITS_TILE(STORED_BLOCKS, 1, 4);
 }
 
 KERNEL(gemm_sum, 256)
@@ -603,7 +740,9 @@ KERNEL(grouped_list, 256)
         STORE(tiles, 2 * i, 0xffffffffu);
 }
 
-FUNCTION void grouped_tile(const struct grouped_product *grouped, uint32_t columns)
+/* A tile of 64 rows of a group by 16 * columns, by matrix units (`units`) or in fp32. */
+FUNCTION void grouped_tile(const struct grouped_product *grouped, uint32_t storage, uint32_t columns,
+                           uint32_t units)
 {
     const uint32_t *tiles = POINTER(const uint32_t, grouped->tiles);
     uint32_t g = LOAD(tiles, 2 * block_y()), begin;
@@ -612,46 +751,95 @@ FUNCTION void grouped_tile(const struct grouped_product *grouped, uint32_t colum
     struct product p = grouped->product;
     p.m = group_rows(grouped, g, &begin);
     p.a += 4 * (uint64_t)begin * p.lda;
-    p.b += 4 * g * grouped->stride;
+    p.b += g * grouped->stride;
+    p.absmax += g * grouped->stride;
+    p.scales += g * grouped->stride;
     p.c += 4 * (uint64_t)begin * p.ldc;
-    product_tile(&p, STORED_F32, 4, columns, 16, LOAD(tiles, 2 * block_y() + 1) - begin,
-                 block_x() * 16 * columns, 0);
+    uint32_t row = LOAD(tiles, 2 * block_y() + 1) - begin;
+    if (units)
+        units_tile(&p, storage, 2, 2, row, block_x() * 64, 0);
+    else
+        product_tile(&p, storage, 4, columns, 16, row, block_x() * 16 * columns, 0);
 }
 
 KERNEL(grouped_64x64, 256)
 {
-    grouped_tile(&args.grouped, 4);
+    grouped_tile(&args.grouped, STORED_F32, 4, 0);
 }
 
 KERNEL(grouped_64x16, 256)
 {
-    grouped_tile(&args.grouped, 1);
+    grouped_tile(&args.grouped, STORED_F32, 1, 0);
 }
 
-FUNCTION void outer_tile(const struct grouped_product *grouped, uint32_t rows, uint32_t columns)
+KERNEL(grouped_half_64x64, 256)
+{
+    grouped_tile(&args.grouped, STORED_HALF, 4, 0);
+}
+
+KERNEL(grouped_nf4_64x64, 256)
+{
+    grouped_tile(&args.grouped, STORED_NF4, 4, 0);
+}
+
+KERNEL(grouped_blocks_64x64, 256)
+{
+    grouped_tile(&args.grouped, STORED_BLOCKS, 4, 0);
+}
+
+KERNEL(grouped_units_64x64, 256)
+{
+    UNITS_GROUPED(STORED_F32);
+}
+
+KERNEL(grouped_units_half_64x64, 256)
+{
+    UNITS_GROUPED(STORED_HALF);
+}
+
+KERNEL(grouped_units_nf4_64x64, 256)
+{
+    UNITS_GROUPED(STORED_NF4);
+}
+
+KERNEL(grouped_units_blocks_64x64, 256)
+{
+    UNITS_GROUPED(STORED_BLOCKS);
+}
+
+FUNCTION void outer_tile(const struct grouped_product *grouped, uint32_t rows, uint32_t columns,
+                         uint32_t units)
 {
     struct product p = grouped->product;
     uint32_t begin;
     p.k = p.k_piece = group_rows(grouped, block_z(), &begin);
     p.a += 4 * (uint64_t)begin * p.lda;
     p.b += 4 * (uint64_t)begin * p.ldb;
-    p.c += 4 * block_z() * grouped->stride;
-    product_tile(&p, STORED_F32, rows, columns, 16, block_y() * 16 * rows, block_x() * 16 * columns, 0);
+    p.c += block_z() * grouped->stride;
+    if (units)
+        units_tile(&p, STORED_F32, 2, 2, block_y() * 64, block_x() * 64, 0);
+    else
+        product_tile(&p, STORED_F32, rows, columns, 16, block_y() * 16 * rows, block_x() * 16 * columns, 0);
 }
 
 KERNEL(outer_64x64, 256)
 {
-    outer_tile(&args.grouped, 4, 4);
+    outer_tile(&args.grouped, 4, 4, 0);
 }
 
 KERNEL(outer_64x16, 256)
 {
-    outer_tile(&args.grouped, 4, 1);
+    outer_tile(&args.grouped, 4, 1, 0);
 }
 
 KERNEL(outer_16x64, 256)
 {
-    outer_tile(&args.grouped, 1, 4);
+    outer_tile(&args.grouped, 1, 4, 0);
+}
+
+KERNEL(outer_units_64x64, 256)
+{
+    UNITS_OUTER;
 }
 
 #endif
