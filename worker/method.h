@@ -8,8 +8,8 @@
 /* ERR_UNSUPPORTED names the setting. */
 int method_check(const struct job_spec *spec, struct err *err);
 
-/* Set all that the specification decides: method, base, optimiser, noise and smoothing, seed. ERR_INVALID: a
- * target that no matrix has. */
+/* Set all that the specification decides: method, base, optimiser, noise and smoothing, seed; of adapters, on
+ * the model of options->config. ERR_INVALID: a target that no matrix has. */
 int method_options(const struct job_spec *spec, struct stage_options *options, struct err *err);
 
 /* What the load-balancing loss counts: coefficient * labelled / tokens of the step; 0: it is off. */
