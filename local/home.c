@@ -243,6 +243,23 @@ static uint16_t port_noted(const char *path)
     return port <= 65535 ? (uint16_t)port : 0;
 }
 
+/* One that can be listened on and that the system gives to no outgoing connection (Linux gives 32768 and up):
+ * the service that gets it listens a second later, and again whenever it was restarted. */
+static int port_find(const char *host, uint16_t *port, struct err *err)
+{
+    enum { FIRST = 20000, COUNT = 32768 - FIRST, TRIES = 64 };
+    int failed = EADDRINUSE;
+    for (int i = 0; i < TRIES && failed == EADDRINUSE; i++) {
+        uint16_t drawn = 0;
+        if (random_bytes(&drawn, sizeof(drawn), err) < 0) {
+            return EIO;
+        }
+        *port = (uint16_t)(FIRST + drawn % COUNT);
+        failed = port_try(host, port);
+    }
+    return failed;
+}
+
 int home_port(const char *home, const char *name, const char *host, uint16_t wanted, uint16_t *port,
               struct err *err)
 {
@@ -252,10 +269,9 @@ int home_port(const char *home, const char *name, const char *host, uint16_t wan
         return -1;
     }
     *port = wanted != 0 ? wanted : port_noted(path);
-    int failed = port_try(host, port);
-    if (failed != 0 && wanted == 0 && *port != 0) {
-        *port = 0; /* the noted one is taken: any other will do */
-        failed = port_try(host, port);
+    int failed = *port != 0 ? port_try(host, port) : EADDRINUSE;
+    if (failed != 0 && wanted == 0) { /* none is noted, or it is taken: any other will do */
+        failed = port_find(host, port, err);
     }
     if (failed != 0) {
         return err_errno(err, failed == EADDRINUSE ? ERR_CONFLICT : ERR_IO, failed,
