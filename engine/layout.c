@@ -30,11 +30,13 @@ static int config_check(const struct model_config *config, struct err *err)
 static int method_check(struct stage_options *o, struct err *err)
 {
     struct lora_options *lora = &o->lora;
-    uint32_t most = lora->rank;
+    uint32_t most = lora->rank, least, other;
     if (lora->rank == 0 || lora->targets == 0 || o->full)
         *lora = (struct lora_options){0};
     for (uint32_t i = 0; i < LAYER_TARGETS_MAX; i++)
         most = lora->ranks[i] > most ? lora->ranks[i] : most;
+    lora_sites_ranks(&lora->sites, &least, &other);
+    most = other > most ? other : most;
     if (lora->rank > 0 &&
         (most > LAYOUT_RANK_MAX || !(lora->alpha > 0) || !(lora->dropout >= 0) || !(lora->dropout < 1)))
         return err_set(err, ERR_INVALID,
@@ -183,8 +185,10 @@ static int options_check(struct stage_options *o, struct err *err)
     return part_check(o, err);
 }
 
-double lora_scale(const struct lora_options *lora, uint32_t site)
+double lora_scale(const struct lora_options *lora, uint32_t layer, uint32_t site)
 {
+    if (lora->sites.ways > 0)
+        return lora_scale_at(&lora->sites, layer, site);
     double rank = lora->ranks[site] > 0 ? lora->ranks[site] : lora->rank;
     double alpha = lora->alphas[site] > 0 ? lora->alphas[site] : lora->alpha;
     return lora->rslora ? alpha / sqrt(rank) : alpha / rank;
@@ -192,11 +196,12 @@ double lora_scale(const struct lora_options *lora, uint32_t site)
 
 struct layer_method stage_method(const struct stage_options *o)
 {
-    struct layer_method method =
-        footprint_lora(o->full ? 0 : o->lora.rank, o->lora.targets, o->lora.dropout > 0);
-    for (uint32_t i = 0; i < LAYER_TARGETS_MAX; i++)
-        if (method.rank[i] > 0 && o->lora.ranks[i] > 0)
-            method.rank[i] = o->lora.ranks[i];
+    struct lora_sites sites = lora_sites_alike(o->full ? 0 : o->lora.rank, 0, o->lora.targets);
+    for (uint32_t i = 0; i < LORA_TARGET_COUNT; i++)
+        if (sites.way[0].rank[i] > 0 && o->lora.ranks[i] > 0)
+            sites.way[0].rank[i] = o->lora.ranks[i];
+    bool differ = !o->full && o->lora.sites.ways > 0;
+    struct layer_method method = footprint_sites(differ ? &o->lora.sites : &sites, o->lora.dropout > 0);
     method.full = o->full;
     method.base = o->base;
     method.double_quant = o->double_quant;

@@ -292,7 +292,7 @@ static void drop_backward(struct layer_run *run, const struct layer_step *step,
 
 static float adapter_scale(const struct layer_run *run, const struct layer_member *member)
 {
-    return (float)lora_scale(&run->pass->stage->options.lora, member->site);
+    return (float)lora_scale(&run->pass->stage->options.lora, run->layer, member->site);
 }
 
 static uint32_t site_of(const struct layer_tensor *tensor)
@@ -331,7 +331,7 @@ static void inner_forward(struct layer_run *run, const struct layer_step *step, 
     const struct layer_tensor *list = run->plan->tensors.list, *first = first_a(run, step);
     uint32_t width = step->inputs;
     if (!run->pass->dropout && scales_alike(run, step)) {
-        float scale = (float)lora_scale(&run->pass->stage->options.lora, site_of(first));
+        float scale = (float)lora_scale(&run->pass->stage->options.lora, run->layer, site_of(first));
         step_gemm(run, step, GEMM_NT, step->ranks, width, scale, x, width, tensor_at(run->block, first),
                   width, 0, z, step->ranks, first->stride);
         return;

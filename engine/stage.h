@@ -57,9 +57,12 @@ struct lora_options {
     /* Of single targets, by number of their bit; 0: as above */
     uint32_t ranks[LAYER_TARGETS_MAX];
     double alphas[LAYER_TARGETS_MAX];
+    /* Where layers differ: ranks and factors of each, in the place of all above but dropout, of which `rank`
+     * must be above 0 and `targets` the mask of them. ways 0: layers are alike */
+    struct lora_sites sites;
 };
-/* What the product of the adapter on this target is multiplied by. */
-double lora_scale(const struct lora_options *lora, uint32_t site);
+/* What the product of the adapter on this target of a layer (from 0) is multiplied by. */
+double lora_scale(const struct lora_options *lora, uint32_t layer, uint32_t site);
 
 enum stage_mode { STAGE_TRAIN, STAGE_INFER };
 

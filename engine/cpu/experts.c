@@ -33,7 +33,7 @@ bool cpu_experts_fit(const struct op *op)
     if (op->kind == OP_GEMM_GROUPED) {
         const struct op_gemm_grouped *o = &op->gemm_grouped;
         return !(o->transpose_a && o->transpose_b) && (o->beta == 0.0f || o->beta == 1.0f) &&
-               (uint64_t)o->first + o->groups <= o->groups_all;
+               (uint64_t)o->first + o->groups <= o->groups_all && o->pack == PACK_F32;
     }
     return true;
 }

@@ -62,14 +62,11 @@ static int method_copy(const struct job_spec *spec, struct workload *w, struct e
     w->recompute = spec->train.recompute == SPEC_RECOMPUTE_YES  ? RECOMPUTE_YES
                    : spec->train.recompute == SPEC_RECOMPUTE_NO ? RECOMPUTE_NO
                                                                 : RECOMPUTE_AUTO;
-    if (spec->method.targets.count > WORKLOAD_TARGETS_MAX)
-        return err_set(err, ERR_INVALID, "method.targets: %u names; at most %d", spec->method.targets.count,
-                       WORKLOAD_TARGETS_MAX);
-    w->target_count = spec->method.targets.count;
-    for (uint32_t i = 0; i < w->target_count; i++) {
-        snprintf(w->targets[i], sizeof(w->targets[i]), "%s", spec->method.targets.names[i]);
-        w->target_rank[i] = spec->method.target_rank[i];
-    }
+    if (spec_lora_sites(&spec->method, w->config, &w->lora, err) < 0)
+        return -1;
+    for (uint32_t bit = 1, mask = lora_sites_targets(&w->lora); bit < LORA_ALL; bit <<= 1)
+        if (mask & bit)
+            snprintf(w->targets[w->target_count++], sizeof(w->targets[0]), "%s", lora_target_name(bit));
     return 0;
 }
 
