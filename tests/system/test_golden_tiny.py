@@ -76,6 +76,26 @@ def losses_norms_and_adapters_are_pytorchs():
     return "; ".join(details)
 
 
+def sixteen_bits(motley):
+    """Computed in bf16 and fp16, in a pipeline whose ranks send so: near PyTorch's fp64, planned as what is run."""
+    placement, words = {"kind": "pipeline", "stages": 2, "micro_batch_rows": 1}, []
+    for compute, bound in (("bf16", 5e-3), ("fp16", 1e-3)):
+        job = trained(motley, "llama", placement, compute, train={"compute": compute})
+        steps, _ = motley.metrics(job["id"])
+        off = largest_relative([m["loss"] for m in steps], golden("llama")[1]["lora_fp64"]["loss"])
+        expect(1e-7 < off <= bound, f"{compute}: loss off by {off:.2e}")
+        scales = {m.get("loss_scale") for m in steps}
+        expect(scales == ({65536.0} if compute == "fp16" else {None}), f"{compute}: scales {scales}")
+        answer = job["run"]["plan_answer"]
+        expect(answer["runnable"] and answer["model"]["method"].endswith(f"computed in {compute}"), f"{compute}: {answer['model']}")
+        with open(os.path.join(motley.get(job["id"], compute), "plan.json"), encoding="utf-8") as handle:
+            ranks = json.load(handle)["plan"]["ranks"]
+        sent = [s for r in ranks for s in r["slots"] if s["kind"] in ("activation", "gradient")]
+        expect(len(sent) >= 4 and all(s["dtype"] == compute and s["per_token"] == 2 * 64 for s in sent), f"{compute}: slots {sent}")
+        words.append(f"{compute} off by {off:.1e}")
+    return ", ".join(words)
+
+
 def gradients_of(motley, model, placement, tag):
     """The worst tensor's relative difference from PyTorch's gradients at the second step."""
     job = trained(motley, model, placement, tag, train={"steps": 2, "betas": [0.0, 0.95], "warmup_steps": 4},
@@ -93,7 +113,8 @@ def gradients_are_pytorchs():
             for tag, placement in (("single", {"kind": "single"}),
                                    ("split", {"kind": "pipeline", "stages": 2, "micro_batch_rows": 1})):
                 worst[f"{model} {tag}"] = gradients_of(motley, model, placement, f"gradients-{tag}")
-    return ", ".join(f"{name} {value:.1e}" for name, value in worst.items())
+        narrow = sixteen_bits(motley)
+    return narrow + ", gradients " + ", ".join(f"{name} {value:.1e}" for name, value in worst.items())
 
 
 def two_jobs_share_the_devices():
