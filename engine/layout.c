@@ -51,6 +51,8 @@ static int method_check(struct stage_options *o, struct err *err)
     if (lora->dropout > 0 && o->config->experts > 0 &&
         (lora->targets & (LORA_GATE | LORA_UP | LORA_DOWN)) != 0)
         return err_set(err, ERR_UNSUPPORTED, "stage: dropout on the adapters of experts");
+    if (o->compute != DTYPE_F32 && o->compute != DTYPE_BF16 && o->compute != DTYPE_F16)
+        return err_set(err, ERR_INVALID, "stage: products in dtype %d, not fp32, bf16 or fp16", o->compute);
     if (o->full && o->base != LAYER_BASE_F32)
         return err_set(err, ERR_UNSUPPORTED, "stage: full fine-tuning of a base that is not fp32");
     if (o->recompute && o->split)
@@ -127,6 +129,27 @@ static int cuts_check(const struct stage_options *o, const struct layer_tensors 
     return 0;
 }
 
+static bool dtype_travels(enum dtype dtype)
+{
+    return dtype == DTYPE_F32 || dtype == DTYPE_BF16 || dtype == DTYPE_F16;
+}
+
+static int boundaries_check(const struct stage_options *o, struct err *err)
+{
+    if (!dtype_travels(o->boundary_in) || !dtype_travels(o->boundary_out))
+        return err_set(err, ERR_INVALID,
+                       "stage: boundary tensors in dtypes %d and %d, not fp32, bf16 or fp16", o->boundary_in,
+                       o->boundary_out);
+    if (o->boundary_in == DTYPE_F32 && o->boundary_out == DTYPE_F32)
+        return 0;
+    if (layer_part_set(&o->part))
+        return err_set(err, ERR_UNSUPPORTED, "stage: boundary tensors in 16 bits with parts of layers");
+    if (o->config->hidden % 2 != 0)
+        return err_set(err, ERR_UNSUPPORTED, "stage: boundary tensors in 16 bits, of an odd width, %u",
+                       o->config->hidden);
+    return 0;
+}
+
 static int options_check(struct stage_options *o, struct err *err)
 {
     if (o->rows_max == 0)
@@ -157,7 +180,7 @@ static int options_check(struct stage_options *o, struct err *err)
     if (o->micro_batches_in_flight > LAYOUT_SLOTS_MAX)
         return err_set(err, ERR_INVALID, "stage: %u micro-batches in flight, at most %u",
                        o->micro_batches_in_flight, LAYOUT_SLOTS_MAX);
-    if (method_check(o, err) != 0)
+    if (method_check(o, err) != 0 || boundaries_check(o, err) != 0)
         return -1;
     return part_check(o, err);
 }

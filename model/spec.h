@@ -93,6 +93,8 @@ enum spec_result { SPEC_RESULT_ADAPTER, SPEC_RESULT_MERGED, SPEC_RESULT_GGUF };
  * for what the file keeps quantised). */
 enum spec_result_dtype { SPEC_DTYPE_BASE, SPEC_DTYPE_FP32, SPEC_DTYPE_BF16, SPEC_DTYPE_FP16 };
 
+/* In what boundary tensors travel between ranks. */
+enum spec_boundary { SPEC_BOUNDARY_AUTO, SPEC_BOUNDARY_FP32, SPEC_BOUNDARY_BF16, SPEC_BOUNDARY_FP16 };
 /* What a placement is chosen by: seconds a step, price a token, energy a token. */
 enum spec_objective { SPEC_OBJECTIVE_TIME, SPEC_OBJECTIVE_COST, SPEC_OBJECTIVE_ENERGY };
 
@@ -154,6 +156,7 @@ struct spec_placement_part {
     uint32_t micro_batch_rows;     /* 0: auto */
     uint32_t stages;               /* 0: auto */
     enum spec_order order;         /* `schedule`: auto */
+    enum spec_boundary boundary;   /* auto: as train.compute */
     enum spec_objective objective; /* time */
     char *planner; /* a name of the scheduler's configuration, or "built-in"; NULL: its default.
                       Administrators' */
@@ -198,10 +201,6 @@ struct job_spec {
  * Errors: ERR_INVALID with the path first, ERR_NOMEM.
  */
 int spec_parse(const json_t *document, struct job_spec *spec, struct err *err);
-
-/* Refuse what no worker of this release runs, though it can be planned: computing in 16 bits. ERR_INVALID
- * with the path first. */
-int spec_check_run(const struct job_spec *spec, struct err *err);
 
 /* Refuse what a model of this config cannot do, before anything runs: targets that match no layer (the error
  * lists those that do), what spec_lora_sites() refuses, a tied head to be saved alone, a packed base of a
@@ -253,6 +252,7 @@ const char *spec_order_name(enum spec_order);
 const char *spec_result_name(enum spec_result);
 /* NULL for SPEC_DTYPE_BASE. */
 const char *spec_result_dtype_name(enum spec_result_dtype);
+const char *spec_boundary_name(enum spec_boundary);
 const char *spec_objective_name(enum spec_objective);
 
 #endif

@@ -47,17 +47,6 @@ static int check_packed(const struct model_packing *packing, struct err *err)
     return 0;
 }
 
-int spec_check_run(const struct job_spec *spec, struct err *err)
-{
-    if (spec->train.compute != SPEC_COMPUTE_FP32)
-        return err_set(
-            err, ERR_INVALID,
-            "train.compute: workers of this release compute in fp32, not %s; method.base: %s keeps the "
-            "frozen weights in 16 bits",
-            spec_compute_name(spec->train.compute), spec_compute_name(spec->train.compute));
-    return 0;
-}
-
 int spec_check_model(const struct job_spec *spec, const struct model_config *config, struct err *err)
 {
     const struct spec_method_part *method = &spec->method;

@@ -2,14 +2,6 @@
 
 #include <string.h>
 
-int method_check(const struct job_spec *spec, struct err *err)
-{
-    int status = spec_check_run(spec, err);
-    if (status < 0)
-        err->code = ERR_UNSUPPORTED; /* of this worker; the specification is sound */
-    return status;
-}
-
 static int sites_set(const struct spec_method_part *method, const struct model_config *config,
                      struct lora_options *lora, struct err *err)
 {
@@ -35,10 +27,14 @@ static enum layer_base base_of(const struct spec_method_part *method)
     }
 }
 
+static const enum dtype computes[] = {
+    [SPEC_COMPUTE_FP32] = DTYPE_F32, [SPEC_COMPUTE_BF16] = DTYPE_BF16, [SPEC_COMPUTE_FP16] = DTYPE_F16};
+
 int method_options(const struct job_spec *spec, struct stage_options *options, struct err *err)
 {
     const struct spec_method_part *method = &spec->method;
     options->seed = spec->train.seed;
+    options->compute = computes[spec->train.compute];
     options->moments8 = method->optimizer == SPEC_OPTIMIZER_ADAMW8BIT;
     options->label_smoothing = spec->train.label_smoothing;
     options->embed_noise = spec->train.neftune_alpha;

@@ -183,8 +183,7 @@ static int blocks_init(struct problem *p, struct err *err)
     if (model_blocks(w->config, &options, &p->blocks, err) < 0)
         return -1;
     p->block_count = (int32_t)p->blocks.count;
-    /* what is computed in bf16 crosses boundaries in it */
-    p->bytes_per_token = (double)p->blocks.boundary_per_token * workload_value_bytes(w);
+    p->bytes_per_token = (double)p->blocks.boundary_per_token * plan_dtype_bytes(w->boundary);
     p->bytes_per_row = w->router_loss ? 8.0 * w->config->experts : 0;
     p->prefix = calloc((size_t)p->block_count + 1, sizeof(*p->prefix));
     p->params = calloc((size_t)p->block_count + 1, sizeof(*p->params));

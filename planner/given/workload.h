@@ -44,6 +44,7 @@ struct workload {
     enum workload_base base;
     double packed_matrix_bytes, packed_table_bytes; /* PACKED: mean of a value, of embedding and head too */
     enum workload_compute compute;
+    enum plan_dtype boundary; /* of boundary tensors between ranks */
     enum workload_recompute recompute;
     enum workload_objective objective;
     uint32_t sequence_tokens; /* longest row allowed */
