@@ -377,7 +377,8 @@ static struct op_gemm group_product(const struct op_gemm_grouped *op, uint32_t g
                            .c = op->c,
                            .lda = op->lda,
                            .ldb = op->ldb,
-                           .ldc = op->ldc};
+                           .ldc = op->ldc,
+                           .compute = op->compute};
     gemm.a.at += 4ull * begin * op->lda;
     gemm.b.at += op->transpose_a ? 4ull * begin * op->ldb : 4 * g * op->stride;
     gemm.c.at += op->transpose_a ? 4 * g * op->stride : 4ull * begin * op->ldc;
