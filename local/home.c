@@ -243,21 +243,31 @@ static uint16_t port_noted(const char *path)
     return port <= 65535 ? (uint16_t)port : 0;
 }
 
-/* One that can be listened on and that the system gives to no outgoing connection (Linux gives 32768 and up):
- * the service that gets it listens a second later, and again whenever it was restarted. */
-static int port_find(const char *host, uint16_t *port, struct err *err)
+/* A port that can be listened on, chosen at random below those that the kernel gives to outgoing connections:
+ * one of these could be taken again between now and the moment when its service listens. Returns 0, or errno. */
+static int port_choose(const char *host, uint16_t *port)
 {
-    enum { FIRST = 20000, COUNT = 32768 - FIRST, TRIES = 64 };
-    int failed = EADDRINUSE;
-    for (int i = 0; i < TRIES && failed == EADDRINUSE; i++) {
-        uint16_t drawn = 0;
-        if (random_bytes(&drawn, sizeof(drawn), err) < 0) {
-            return EIO;
-        }
-        *port = (uint16_t)(FIRST + drawn % COUNT);
-        failed = port_try(host, port);
+    enum { LOWEST = 10240, OUTGOING_LOWEST = 32768, TRIES = 64 };
+    struct err err;
+    struct buf text = {.limit = 64};
+    unsigned long outgoing = 0;
+    if (file_read_all("/proc/sys/net/ipv4/ip_local_port_range", 64, &text, &err) == 0) {
+        outgoing = strtoul(buf_str(&text), NULL, 10);
     }
-    return failed;
+    buf_fini(&text);
+    const uint16_t end = outgoing > LOWEST && outgoing <= UINT16_MAX ? (uint16_t)outgoing : OUTGOING_LOWEST;
+    for (int i = 0; i < TRIES; i++) {
+        uint16_t random = 0;
+        if (random_bytes(&random, sizeof(random), &err) < 0) {
+            break;
+        }
+        *port = (uint16_t)(LOWEST + random % (end - LOWEST));
+        if (port_try(host, port) == 0) {
+            return 0;
+        }
+    }
+    *port = 0; /* the kernel's choice */
+    return port_try(host, port);
 }
 
 int home_port(const char *home, const char *name, const char *host, uint16_t wanted, uint16_t *port,
@@ -269,9 +279,9 @@ int home_port(const char *home, const char *name, const char *host, uint16_t wan
         return -1;
     }
     *port = wanted != 0 ? wanted : port_noted(path);
-    int failed = *port != 0 ? port_try(host, port) : EADDRINUSE;
-    if (failed != 0 && wanted == 0) { /* none is noted, or it is taken: any other will do */
-        failed = port_find(host, port, err);
+    int failed = *port != 0 ? port_try(host, port) : port_choose(host, port);
+    if (failed != 0 && wanted == 0) {
+        failed = port_choose(host, port); /* the noted one is taken: any other will do */
     }
     if (failed != 0) {
         return err_errno(err, failed == EADDRINUSE ? ERR_CONFLICT : ERR_IO, failed,
