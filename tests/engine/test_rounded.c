@@ -133,6 +133,7 @@ static const struct model_config seeded_wide = {
 enum { STEPS = 2, VALUES_MAX = 1 << 19 };
 
 struct plan {
+    const char *device; /* NULL: cpu */
     const struct model_config *config;
     enum dtype compute;
     enum layer_base base; /* but of block 0, which is in fp32 where it is apart */
@@ -200,7 +201,7 @@ static void values_append(struct outcome *out, struct stage *stage)
 static struct outcome plan_run(const struct plan *p)
 {
     struct err err;
-    struct device *device = device_make("cpu", p->threads);
+    struct device *device = device_make(p->device == NULL ? "cpu" : p->device, p->threads);
     struct stage *stages[2];
     struct buffer *x, *d;
     struct outcome out = {.values = calloc(VALUES_MAX, 4)};
@@ -291,6 +292,19 @@ static void a_base_in_fp32_is_rounded_to_what_16_bits_keep(void **state)
     }
 }
 
+/* Packed experts: on GPUs all at once as they are kept, on CPUs so in 16 bits, else unpacked one by one. */
+static void packed_experts_are_the_same_on_gpus(void **state)
+{
+    const enum layer_base bases[] = {LAYER_BASE_NF4, LAYER_BASE_BF16, LAYER_BASE_F16};
+    (void)state;
+    for (uint32_t i = 0; i < 3; i++) {
+        struct plan cpu = {.config = &seeded_experts, .base = bases[i], .threads = 1, .rows = 4}, gpu = cpu;
+        gpu.device = "emulated";
+        cpu.compute = gpu.compute = i == 2 ? DTYPE_F16 : DTYPE_F32;
+        same(&cpu, &gpu, 1, i == 2 ? 1e-4 : 1e-6);
+    }
+}
+
 static void a_loss_scale_changes_no_bit_where_exponents_are_wide(void **state)
 {
     (void)state;
@@ -376,6 +390,7 @@ int main(void)
         cmocka_unit_test(emulated_gpus_match_pytorch_with_rounded_products),
         cmocka_unit_test(splits_repeats_and_threads_change_no_bit),
         cmocka_unit_test(a_base_in_fp32_is_rounded_to_what_16_bits_keep),
+        cmocka_unit_test(packed_experts_are_the_same_on_gpus),
         cmocka_unit_test(a_loss_scale_changes_no_bit_where_exponents_are_wide),
         cmocka_unit_test(an_overflow_is_told_and_leaves_no_trace),
         cmocka_unit_test(what_is_no_loss_scale_or_dtype_is_refused),
