@@ -117,6 +117,8 @@ def a_throttled_card_is_left(motley):
     ident = motley.submit(spec)["id"]
     motley.wait_steps(ident, 2)
     hot = motley.job(ident)["run"]["ranks"][0]["device"]
+    alone = motley.write("alone.json", dict(spec, placement={"kind": "single", "devices": [hot]}))
+    cool_s = motley.run("plan", alone, parse=True)["step_s"]
     motley.write("health", {hot: {"temperature_c": 93, "clock_khz": 300000, "clock_max_khz": 1000000, "throttle": ["thermal"],
                                   "power_w": 250, "power_limit_w": 250}})
     until("its job moves", lambda: motley.job(ident)["attempt"] == 2)
@@ -127,6 +129,8 @@ def a_throttled_card_is_left(motley):
     health = device(motley, hot)["health"]
     expect(now != hot and health["temperature_c"] == 93 and health["heat"] < 0.9, f"on {now}; {hot}: {health}")
     expect("93 °C, 300 of 1000 MHz (thermal)" in motley.run("devices"), motley.run("devices"))
+    ratio = motley.run("plan", alone, parse=True)["step_s"] / cool_s
+    expect(1.5 < ratio < 4, f"a plan takes {ratio:.2f} times as long on the throttled card")
     motley.run("cancel", str(ident))
     return f"left at {health['heat']:.2f} of its clock"
 
