@@ -88,6 +88,8 @@ def sixteen_bits(motley):
         expect(scales == ({65536.0} if compute == "fp16" else {None}), f"{compute}: scales {scales}")
         answer = job["run"]["plan_answer"]
         expect(answer["runnable"] and answer["model"]["method"].endswith(f"computed in {compute}"), f"{compute}: {answer['model']}")
+        expect(f"computed in {compute}\n" in motley.run("job", str(job["id"])), f"{compute}: motley job does not say it")
+        expect(("65536" in motley.run("metrics", str(job["id"]))) == (compute == "fp16"), f"{compute}: motley metrics and the scale")
         with open(os.path.join(motley.get(job["id"], compute), "plan.json"), encoding="utf-8") as handle:
             ranks = json.load(handle)["plan"]["ranks"]
         sent = [s for r in ranks for s in r["slots"] if s["kind"] in ("activation", "gradient")]
