@@ -276,8 +276,8 @@ static void method_say(const struct workload *w, char *text, size_t size)
     if (w->method == METHOD_FULL)
         snprintf(text, size, "full%s, computed in %s", moments, computes[w->compute]);
     else
-        snprintf(text, size, "lora of %s, base %s%s, computed in %s", ranks, bases[w->base],
-                 moments, computes[w->compute]);
+        snprintf(text, size, "lora of %s, base %s%s, computed in %s", ranks, bases[w->base], moments,
+                 computes[w->compute]);
 }
 
 int answer_words(const struct problem *problem, const struct shortage *shortages, struct plan_answer *answer,
