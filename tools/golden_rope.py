@@ -7,6 +7,7 @@ transformers 5 (rope_parameters) and in the older one (rope_theta, rope_scaling)
 """
 import json
 import random
+import sys
 
 from transformers import AutoConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
@@ -43,7 +44,38 @@ def cases(rng):
                                  "original_max_position_embeddings": 8192}, {}
 
 
+def losses():
+    """Of batch 0 on the golden Llama, for tests/engine/test_golden.c: rows padded behind to the longest, by which
+    transformers chooses longrope's factors."""
+    import pathlib
+
+    import torch
+    from make_golden import Doubled
+    from transformers import AutoModelForCausalLM
+
+    base = pathlib.Path(__file__).resolve().parent.parent / "tests" / "data" / "golden" / "llama"
+    batch = json.loads((base / "expected.json").read_text())["batches"][0]
+    count, width = sum(x != -100 for row in batch["labels"] for x in row[1:]), max(map(len, batch["ids"]))
+    original = {"factor": 4.0, "original_max_position_embeddings": 16}
+    for rope in ({"rope_type": "yarn", **original}, {"rope_type": "dynamic", "factor": 2.0},
+                 {"rope_type": "longrope", **original, "short_factor": [1 + i / 10 for i in range(8)],
+                  "long_factor": [1.5 + 0.7 * i for i in range(8)]}):
+        config = AutoConfig.from_pretrained(base)
+        config.rope_parameters = {**rope, "rope_theta": config.rope_parameters["rope_theta"]}
+        with Doubled(), torch.no_grad():
+            model = AutoModelForCausalLM.from_pretrained(base, config=config, dtype=torch.float64, attn_implementation="eager")
+            total = 0.0
+            for ids, labels in zip(batch["ids"], batch["labels"]):
+                logits = model(input_ids=torch.tensor([ids + [0] * (width - len(ids))])).logits[0][:len(ids)]
+                total += torch.nn.functional.cross_entropy(logits[:-1], torch.tensor(labels[1:]), reduction="sum",
+                                                           ignore_index=-100).item() / count
+        print(rope["rope_type"], repr(total))
+
+
 def main():
+    if sys.argv[1:] == ["losses"]:
+        losses()
+        return
     out = []
     for kind, most, theta, scaling, beside in cases(random.Random(3)):
         common = {"model_type": kind, **SIZES, "max_position_embeddings": most}
