@@ -164,6 +164,41 @@ static void step_gemm(const struct layer_run *run, const struct layer_step *step
                                                               .compute = run->pass->queue.compute}});
 }
 
+/* One member's packed matrices as they are kept, all experts at once; false where the device cannot. */
+static bool experts_packed(const struct layer_run *run, const struct layer_step *step,
+                           const struct layer_tensor *matrix, bool back, struct operand x, uint32_t ldx,
+                           float beta, struct operand c, uint32_t ldc)
+{
+    struct pass *pass = run->pass;
+    struct packed packed = packed_at(run->block, matrix, 0);
+    struct op op = {.kind = OP_GEMM_GROUPED,
+                    .gemm_grouped = {.first = matrix->copy_begin,
+                                     .groups = matrix->copies,
+                                     .groups_all = pass->stage->config.experts,
+                                     .rows = step_rows(run, step),
+                                     .n = back ? matrix->columns : matrix->rows,
+                                     .k = back ? matrix->rows : matrix->columns,
+                                     .transpose_b = !back,
+                                     .alpha = 1,
+                                     .beta = beta,
+                                     .stride = matrix->stride,
+                                     .a = x,
+                                     .b = packed.x,
+                                     .c = c,
+                                     .offsets = run_value(run, VALUE_OFFSETS),
+                                     .lda = ldx,
+                                     .ldb = matrix->columns,
+                                     .ldc = ldc,
+                                     .compute = pass->queue.compute,
+                                     .pack = matrix->pack,
+                                     .absmax = packed.absmax,
+                                     .scales = packed.scales}};
+    if (matrix->pack == PACK_F32 || !op_supports(pass->queue.device, &op))
+        return false;
+    queue_op(&pass->queue, &op);
+    return true;
+}
+
 /* One member's packed matrices, expert by expert, piece by piece. */
 static void experts_unpacked(const struct layer_run *run, const struct layer_step *step,
                              const struct layer_tensor *matrix, bool back, struct operand x, uint32_t ldx,
@@ -237,6 +272,8 @@ static void base_multiply(struct layer_run *run, const struct layer_step *step, 
         struct operand from = back ? operand_skip(x, member->column) : x;
         struct operand to = back ? c : operand_skip(c, member->column);
         float scale = back && m > 0 ? 1 : beta;
+        if (step->experts && experts_packed(run, step, matrix, back, from, ldx, scale, to, ldc))
+            continue;
         if (step->experts)
             experts_unpacked(run, step, matrix, back, from, ldx, scale, to, ldc);
         else
