@@ -45,6 +45,7 @@ struct gpu {
     gpu_address scratch[DEVICE_QUEUES];
     struct cublaslt *products; /* the vendor's library (product_library.c); NULL: none */
     gpu_address stages[2];     /* operands on their way to it; 0: none */
+    uint64_t stage_bytes;      /* of each */
     struct gpu_pass passes[GPU_GRAPHS_MAX];
     uint64_t pass_count;
     struct gpu_pass *recording;

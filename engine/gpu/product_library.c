@@ -10,8 +10,9 @@
 #include "engine/gpu/gpu.h"
 
 enum {
-    STAGE_BYTES = 32 << 20, /* of each area */
-    SIDE_MIN = 64,          /* rows and columns: narrower products are ours */
+    STAGE_MOST = 64 << 20, /* bytes of each area, */
+    STAGE_PART = 512,      /* and what part of the card's memory */
+    SIDE_MIN = 64,         /* rows and columns: narrower products are ours */
     ALIGNMENT = 16
 };
 static const uint64_t TERMS_MIN = 1 << 24; /* m * n * k from which on the library is asked */
@@ -24,8 +25,10 @@ void gpu_library_open(struct gpu *gpu, uint32_t driver_version)
         gpu->driver->queue_native(gpu->queues[DEVICE_COMPUTE], &stream, &ignored) != 0 ||
         cublaslt_open(driver_version, &gpu->products, &ignored) != 0)
         return;
+    uint64_t part = gpu->info.memory / STAGE_PART / 256 * 256;
+    gpu->stage_bytes = part < STAGE_MOST ? part : STAGE_MOST;
     for (int i = 0; i < 2; i++)
-        if (gpu->driver->memory_create(gpu->context, STAGE_BYTES, &gpu->stages[i], &ignored) != 0)
+        if (gpu->driver->memory_create(gpu->context, gpu->stage_bytes, &gpu->stages[i], &ignored) != 0)
             gpu->stages[i] = 0; /* then it does those in fp32 alone */
 }
 
@@ -58,10 +61,10 @@ static uint32_t up(uint32_t x)
 }
 
 static struct side side_of(const struct operand *x, uint32_t lines, uint32_t k, uint32_t ld, bool along,
-                           bool kept, gpu_address stage)
+                           bool kept, const struct gpu *gpu, int area)
 {
     struct side side = {.at = gpu_at(x),
-                        .stage = stage,
+                        .stage = gpu->stages[area],
                         .lines = lines,
                         .k = k,
                         .ld = ld,
@@ -71,7 +74,7 @@ static struct side side_of(const struct operand *x, uint32_t lines, uint32_t k, 
                         .step = lines};
     if (kept)
         return side;
-    uint64_t fit = STAGE_BYTES / 2 / (along ? up(k) : k) / 128 * 128;
+    uint64_t fit = gpu->stage_bytes / 2 / (along ? up(k) : k) / 128 * 128;
     side.step = fit < lines ? (uint32_t)fit : lines;
     return side;
 }
@@ -149,9 +152,9 @@ int gpu_library_gemm(struct gpu_call *call, const struct op_gemm *o, bool *done)
     *done = false;
     if (!library_takes(call, o))
         return 0;
-    struct side a = side_of(&o->a, o->m, o->k, o->lda, !o->transpose_a, fp32, call->gpu->stages[0]);
+    struct side a = side_of(&o->a, o->m, o->k, o->lda, !o->transpose_a, fp32, call->gpu, 0);
     struct side b =
-        side_of(&o->b, o->n, o->k, o->ldb, o->transpose_b, fp32 || o->pack != PACK_F32, call->gpu->stages[1]);
+        side_of(&o->b, o->n, o->k, o->ldb, o->transpose_b, fp32 || o->pack != PACK_F32, call->gpu, 1);
     if (!side_fits(&a) || !side_fits(&b))
         return 0;
     for (uint32_t column = 0; column < o->n; column += b.step) {

@@ -14,10 +14,54 @@ static void families_match_fp64_on_gpus(void **state)
     unsetenv("MOTLEY_EMULATED");
 }
 
+/* Mixtral's experts in NF4, its scales in 8 bits. */
+static void experts_train(const char *kind, struct train_result *result)
+{
+    char model[512], expected[512];
+    struct err err;
+    struct dataset data;
+    struct trainer trainer;
+    struct device *device;
+    snprintf(model, sizeof model, "%s/mixtral", golden);
+    snprintf(expected, sizeof expected, "%s/mixtral/expected.json", golden);
+    json_t *document = json_of(expected);
+    dataset_parse(json_object_get(document, "batches"), &data);
+    struct train_options o = {.model = model,
+                              .data = &data,
+                              .steps = 2,
+                              .warmup = 1,
+                              .peak_lr = 1e-3,
+                              .base = LAYER_BASE_NF4,
+                              .double_quant = true};
+    o.lora = (struct lora_options){
+        .rank = 4, .alpha = 8, .targets = lora_target_from_name("q_proj") | lora_target_from_name("o_proj")};
+    check(device_open(&(struct device_options){.kind = kind, .name = kind}, &device, &err));
+    trainer_init(&trainer, device, &o);
+    trainer_run(&trainer, result);
+    trainer_fini(&trainer);
+    device_close(device);
+    dataset_free(&data);
+    json_decref(document);
+}
+
+/* There they are multiplied as they are kept, all experts at once; on the CPU unpacked one by one. */
+static void packed_experts_train_as_unpacked_ones(void **state)
+{
+    (void)state;
+    struct train_result gpu = {0}, cpu = {0};
+    experts_train("emulated", &gpu);
+    experts_train("cpu", &cpu);
+    for (int i = 0; i < 2; i++) {
+        assert_true(cpu.loss[i] > 0 && fabs(gpu.loss[i] - cpu.loss[i]) <= 1e-5 * cpu.loss[i]);
+        assert_true(fabs(gpu.norm[i] - cpu.norm[i]) <= 1e-4 * cpu.norm[i]);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(families_match_fp64_on_gpus),
+        cmocka_unit_test(packed_experts_train_as_unpacked_ones),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
