@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 """Through the whole service on emulated GPUs, tiny models give PyTorch's numbers: alone, split, as replicas, beside a CPU."""
+import contextlib
 import json
 import os
+import time
 
-from motley import GOLDEN, Motley, expect, golden_spec, largest_relative, llama_spec, main, tokens_rows
+from motley import GOLDEN, SLOW, Motley, expect, golden_spec, largest_relative, llama_spec, main, poll, tokens_rows
 
 LOSS = 2e-5  # relative, to float64: what any split of one model may cost
 
@@ -57,21 +59,47 @@ def losses_are_pytorchs_on_emulated_gpus():
     return "; ".join(said)
 
 
-def a_lost_device_costs_steps_and_not_the_job():
-    """Each worker's card falls off its bus at its 4,000th launch: the job goes on from its checkpoints."""
-    os.environ["MOTLEY_EMULATED"] = "lost=4000"
+@contextlib.contextmanager
+def faulty(fault):
+    """One agent with one card; in each worker's life the fault comes at that call."""
+    os.environ["MOTLEY_EMULATED"] = fault
     try:
         with Motley({"agents": CONFIG["agents"][:1]}) as motley:
-            spec = llama_spec(motley, "lost", 20, 4, every=2, retries=20)
-            job = motley.submit(spec, wait=True)
-            expect(job["state"] == "succeeded", f"{job['state']}: {job.get('why')}")
-            expect(job["attempt"] > 1, f"no device was lost: {job['attempt']} attempt")
-            steps = [m["step"] for m in motley.metrics(job["id"])[0]]
-            expect(sorted(set(steps)) == list(range(20)), f"steps {steps}")
+            yield motley
     finally:
         del os.environ["MOTLEY_EMULATED"]
-    return f"{job['attempt']} attempts"
+
+
+def cards_that_fail_cost_steps_and_are_drained_with_the_reason():
+    """Of three steps in a worker's life two are kept; after two ends the card waits for somebody who lets it go on."""
+    said = []
+    for fault, reason in (("lost=800", "fell off its bus"), ("ecc=800", "uncorrectable memory error")):
+        with faulty(fault) as motley:
+            ident, undrained = motley.submit(llama_spec(motley, fault, 6, 4, every=2, retries=20))["id"], 0
+            deadline = time.monotonic() + 180 * SLOW
+            while (job := motley.job(ident))["state"] not in ("succeeded", "failed"):
+                expect(time.monotonic() < deadline, f"{fault}: {job['state']}: {job.get('why')}")
+                why = job.get("why") or ""
+                if "(drained: " in why:
+                    expect("left/emulated0 (drained: 2 of its workers" in why and reason in why, why)
+                    motley.run("undrain", "left/emulated0")
+                    undrained += 1
+                poll()
+            expect(job["state"] == "succeeded" and job["attempt"] > 2 and undrained > 0, f"{fault}: {job}, {undrained} times drained")
+            steps = {m["step"] for m in motley.metrics(ident)[0]}
+            expect(steps == set(range(6)), f"{fault}: steps {steps}")
+            said.append(f"{fault}: {job['attempt']} attempts")
+    return ", ".join(said)
+
+
+def a_card_without_memory_fails_the_job_and_is_not_blamed():
+    with faulty("nomem=3") as motley:
+        job = motley.wait_state(motley.submit(llama_spec(motley, "nomem", 4, 4, retries=2))["id"], ("succeeded", "failed"))
+        expect(job["state"] == "failed" and "left/emulated0: the emulated device has no " in job["why"], f"{job['state']}: {job.get('why')}")
+        expect(not motley.run("devices", parse=True)["devices"][0]["drained"], "a card is drained for want of memory")
+    return job["why"]
 
 
 if __name__ == "__main__":
-    main(losses_are_pytorchs_on_emulated_gpus, a_lost_device_costs_steps_and_not_the_job)
+    main(losses_are_pytorchs_on_emulated_gpus, cards_that_fail_cost_steps_and_are_drained_with_the_reason,
+         a_card_without_memory_fails_the_job_and_is_not_blamed)
