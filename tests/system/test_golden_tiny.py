@@ -80,6 +80,26 @@ def losses_norms_and_adapters_are_pytorchs():
     return "; ".join(details)
 
 
+def sixteen_bits():
+    """Computed in bf16 and fp16, in a pipeline whose ranks send so: near PyTorch's fp64, planned as what is run."""
+    words = []
+    for compute, bound in (("bf16", 5e-3), ("fp16", 1e-3)):
+        job = trained(motley, "llama", SPLIT, compute, train={"compute": compute})
+        steps, _ = motley.metrics(job["id"])
+        off = largest_relative([m["loss"] for m in steps], golden("llama")[1]["lora_fp64"]["loss"])
+        expect(1e-7 < off <= bound, f"{compute}: loss off by {off:.2e}")
+        scales = {m.get("loss_scale") for m in steps}
+        expect(scales == ({65536.0} if compute == "fp16" else {None}), f"{compute}: scales {scales}")
+        answer = job["run"]["plan_answer"]
+        expect(answer["runnable"] and answer["model"]["method"].endswith(f"computed in {compute}"), f"{compute}: {answer['model']}")
+        with open(os.path.join(motley.get(job["id"], compute), "plan.json"), encoding="utf-8") as handle:
+            ranks = json.load(handle)["plan"]["ranks"]
+        sent = [s for r in ranks for s in r["slots"] if s["kind"] in ("activation", "gradient")]
+        expect(len(sent) >= 4 and all(s["dtype"] == compute and s["per_token"] == 2 * 64 for s in sent), f"{compute}: slots {sent}")
+        words.append(f"{compute} off by {off:.1e}")
+    return ", ".join(words)
+
+
 def gradients_of(motley, model, placement, tag):
     """The worst tensor's relative difference from PyTorch's gradients at the second step."""
     job = trained(motley, model, placement, tag, train={"steps": 2, "betas": [0.0, 0.95], "warmup_steps": 4},
@@ -160,5 +180,5 @@ def every_model_and_method_is_trained_alike_on_every_placement():
 
 if __name__ == "__main__":
     with Motley(two_unlike()) as motley:
-        main(two_jobs_share_the_devices, gradients_are_pytorchs, losses_norms_and_adapters_are_pytorchs,
+        main(two_jobs_share_the_devices, gradients_are_pytorchs, sixteen_bits, losses_norms_and_adapters_are_pytorchs,
              *([every_model_and_method_is_trained_alike_on_every_placement] if "MOTLEY_EQUALITY" in os.environ else []))
