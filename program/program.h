@@ -220,7 +220,10 @@ enum slot_kind {
     SLOT_KINDS
 };
 
-enum slot_place { SLOT_ON_DEVICE, SLOT_ON_HOST };
+/* SLOT_SHARED: on the device, a boundary tensor that only RECVs from ranks of the same node write, each of
+ * them straight from its own device's memory; bytes_total is all of the ring. Where the two devices cannot do
+ * that, it is as SLOT_ON_DEVICE. */
+enum slot_place { SLOT_ON_DEVICE, SLOT_ON_HOST, SLOT_SHARED, SLOT_PLACES };
 /* How long an instance lives: from its writer to the instruction that frees it, to the end of the
  * program, or over programs until the run ends (KV cache, parameters, gradients). */
 enum slot_lifetime { SLOT_FOR_INSTRUCTIONS, SLOT_FOR_STEP, SLOT_FOR_RUN };
