@@ -4,8 +4,9 @@
  * Blocks are numbered as everywhere: 0 embedding, 1..L transformer layers, L+1 final norm and head. All work
  * is queued on the stage's device in call order; a caller who wants the numbers waits for an event or calls a
  * function that says it waits. All memory is allocated by stage_create and kv_cache_create, by the formulas
- * of stage_memory_predict(); nothing grows later. Boundary tensors are [tokens, hidden] f32, row-major, made
- * and owned by the caller (buffer_create with MEM_BUFFERS).
+ * of stage_memory_predict(); nothing grows later. Boundary tensors are [tokens, hidden], row-major, made
+ * and owned by the caller (buffer_create with MEM_BUFFERS): f32, but at the stage's two ends of the dtypes
+ * that its options say.
  *
  * A micro-batch is its rows concatenated, never padded; attention is causal and confined to each row;
  * positions count from 0 in each row. Position t predicts label t+1 of the same row; label -100 is not learnt
@@ -56,9 +57,12 @@ struct lora_options {
     /* Of single targets, by number of their bit; 0: as above */
     uint32_t ranks[LAYER_TARGETS_MAX];
     double alphas[LAYER_TARGETS_MAX];
+    /* Where layers differ: ranks and factors of each, in the place of all above but dropout, of which `rank`
+     * must be above 0 and `targets` the mask of them. ways 0: layers are alike */
+    struct lora_sites sites;
 };
-/* What the product of the adapter on this target is multiplied by. */
-double lora_scale(const struct lora_options *lora, uint32_t site);
+/* What the product of the adapter on this target of a layer (from 0) is multiplied by. */
+double lora_scale(const struct lora_options *lora, uint32_t layer, uint32_t site);
 
 enum stage_mode { STAGE_TRAIN, STAGE_INFER };
 
@@ -67,8 +71,18 @@ struct stage_options {
     uint32_t block_begin, block_end;   /* half-open, 0 <= begin < end <= layers + 2 */
     enum stage_mode mode;              /* STAGE_INFER: no gradients, no optimiser, nothing saved */
     struct lora_options lora;
-    bool full;                        /* every parameter is trained, in fp32; no adapters */
-    enum layer_base base;             /* how frozen matrices are kept; fp32 when full */
+    bool full;            /* every parameter is trained, in fp32; no adapters */
+    enum layer_base base; /* how frozen matrices are kept; fp32 when full */
+    /* DTYPE_F32, DTYPE_BF16 or DTYPE_F16: what the operands of every linear's products (base, adapters,
+     * experts, head; forward and backward) are rounded to. Products and sums are fp32 in any case,
+     * and so is all else: norms, rotary, routers, attention, gates, losses, the residual stream, what is
+     * trained, its gradients and moments. */
+    enum dtype compute;
+    /* DTYPE_F32, DTYPE_BF16 or DTYPE_F16: of the boundary tensors at the stage's two ends, activations and
+     * gradients alike: of what enters its first block, of what leaves its last. They are rounded to nearest
+     * even (f16: to infinity beyond its range) as they leave; inside a stage the stream is f32, and so is
+     * what it passes between parts of a micro-batch's way. 16 bits take an even width, and whole layers. */
+    enum dtype boundary_in, boundary_out;
     bool double_quant;                /* of NF4's scales */
     bool moments8;                    /* AdamW's moments in 8 bits */
     bool train_embedding, train_head; /* beside adapters; either trains both where they are one matrix */
@@ -190,13 +204,25 @@ struct micro_batch {
     /* The load-balancing loss of routers, summed over rows r of this micro-batch as len_r * aux_r, is added
      * to the loss with this factor: coefficient * labelled tokens / tokens, both of the whole step. 0: none.
      * It is over all layers: in training, boundary tensors have, behind their [tokens, hidden], what travels
-     * for it, f32 [rows, experts] each: activations counts and sums, gradients counts. */
+     * for it, always f32 [rows, experts] each: activations counts and sums, gradients counts. */
     double router_scale;
 };
 /* Arrays are copied by the call. */
 
 /* Start a step: gradients, loss and label counts become zero. */
 int stage_step_begin(struct stage *stage, struct err *err);
+
+/* Multiply the gradient that leaves the loss by `scale`, a power of two in [2^-24, 2^24], from the next
+ * stage_forward on: it keeps small gradients within fp16's range (Micikevicius et al. 2017, section 3.2). 1
+ * when a stage is made. All stages and shards of a step have the same, and it changes between steps alone
+ * (before stage_step_begin). Every gradient that is handed out is then multiplied by it: boundary tensors,
+ * areas, STATE_GRADIENT, the copied table's. Losses, router_scale, norms and updates are not:
+ * stage_grad_square_sum and stage_update (and those of shards) divide by it. In fp32 it changes no bit, short
+ * of overflow. An overflow makes stage_grad_square_sum fail with ERR_NOT_FINITE on the stages that see it; a
+ * caller who does not call stage_update then has parameters, moments and update count as before the step, and
+ * goes on with a smaller scale. Gradients here are sums over labelled tokens, not means: a scale does what
+ * others get from this one times the labelled tokens. ERR_INVALID for any other scale. */
+int stage_loss_scale_set(struct stage *stage, double scale, struct err *err);
 
 /* in: NULL at block 0; out: NULL when the stage has the head. With saved != NULL (STAGE_TRAIN) a place for
  * the micro-batch is taken until stage_backward or stage_saved_release; ERR_BUSY when micro_batches_in_flight
@@ -273,8 +299,8 @@ int stage_loss(struct stage *stage, double *loss_sum, uint64_t *labelled, struct
 /* Σ len_r * aux_r since then, without its factor. Waits. */
 int stage_router_loss(struct stage *stage, double *sum, struct err *err);
 
-/* Sum of squares of all gradients (unscaled) in parameter order, in double. Waits. ERR_NOT_FINITE names the
- * first gradient that is not finite. */
+/* Sum of squares of all gradients (unscaled: without the loss scale) in parameter order, in double. Waits.
+ * ERR_NOT_FINITE names the first gradient that is not finite; *sum is NaN then. */
 int stage_grad_square_sum(struct stage *stage, double *sum, struct err *err);
 
 /* AdamW as PyTorch has it (decoupled decay): the gradient used is grad_scale * accumulated sum. */

@@ -94,8 +94,7 @@ void cells_free(struct ops *ops, uint32_t slot)
 
 size_t cells_tensor_bytes(const struct ops *ops, int32_t slot, uint32_t tokens)
 {
-    (void)slot;
-    return (size_t)tokens * ops->options.hidden * sizeof(float);
+    return (size_t)tokens * ops->options.hidden * plan_dtype_bytes(ops->slots[slot].slot->dtype);
 }
 
 /* In training: what the load-balancing loss sums over layers. */

@@ -281,6 +281,7 @@ static int op_step(struct ops *ops, struct err *err)
         return -1;
     ops->scalars_reduced = ops->norm_reduced = true;
     double labelled = (double)step->sum.labelled;
+    step->loss_lost = (step->sum.control & CONTROL_NOT_FINITE) || !isfinite(step->sum.loss_sum);
     if (!isfinite(ops->norm_square) || !isfinite(step->sum.loss_sum))
         step->sum.control |= CONTROL_NOT_FINITE;
     if ((step->sum.control & CONTROL_NOT_FINITE) || step->sum.labelled == 0)
@@ -420,9 +421,12 @@ int ops_run(struct ops *ops, enum program_kind kind, const struct batch *batch, 
     ops->norm_square = 0;
     memset(&step->sum, 0, sizeof step->sum);
     step->norm = 0;
-    step->stepped = false;
+    step->stepped = step->loss_lost = false;
     step->token = -1;
     err_clear(&step->not_finite);
+    double scale = step->loss_scale > 0 ? step->loss_scale : 1;
+    if (kind == PROGRAM_TRAIN && stages_loss_scale_set(ops->options.stages, scale, err) < 0)
+        return -1;
     if ((kind == PROGRAM_TRAIN || kind == PROGRAM_EVALUATE) &&
         stages_step_begin(ops->options.stages, err) < 0)
         return -1;

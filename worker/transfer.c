@@ -75,13 +75,15 @@ static int send_now(struct call *call, struct err *err)
     const struct micro_batch *micro = &ops->batch->micro[instr->micro_batch];
     bool token = ops->slots[instr->slot_in].slot->kind == SLOT_TOKEN;
     uint32_t before, tokens = batch_tokens(micro, instr->row_begin, instr->row_end, &before);
+    uint8_t dtype = ops->slots[instr->slot_in].slot->dtype;
+    uint32_t each = token ? sizeof call->cell->token : plan_dtype_bytes(dtype);
     struct mesh_meta meta = {.tag = call->tag,
-                             .dtype = DTYPE_F32,
+                             .dtype = (uint8_t)stages_dtype((enum plan_dtype)dtype),
                              .rank = 2,
-                             .shape = {tokens, (uint32_t)(call->size / sizeof(float) / tokens)}};
+                             .shape = {tokens, (uint32_t)(call->size / each / tokens)}};
     if (!token && call->size > cells_tensor_bytes(ops, instr->slot_in, tokens)) {
         meta.rank = 1; /* with a tail it is no rectangle */
-        meta.shape[0] = (uint32_t)(call->size / sizeof(float));
+        meta.shape[0] = (uint32_t)(call->size / each);
     }
     const void *data = token ? (const void *)&call->cell->token : call->cell->host + call->at;
     return mesh_send(ops->options.mesh, (uint32_t)instr->peer, instr->tag, &meta, data, call->size,

@@ -43,8 +43,9 @@ static int kernels_load(struct gpu *gpu, struct err *err)
 #define NAME(kernel, threads) #kernel,
     static const char *const names[GPU_KERNEL_COUNT] = {GPU_KERNEL_LIST(NAME)};
     uint64_t bytes = 0;
+    gpu->matrix = gpu->info.matrix;
     if (gpu->driver->takes_code &&
-        gpu_code_load(gpu->driver->kind, gpu->info.arch, &gpu->image, &bytes, err) != 0)
+        gpu_code_load(gpu->driver->kind, gpu->info.arch, &gpu->image, &bytes, &gpu->matrix, err) != 0)
         return -1;
     if (gpu->driver->module_load(gpu->context, gpu->image, bytes, &gpu->module, err) != 0)
         return -1;
@@ -380,9 +381,11 @@ static const struct event_ops event_ops = {.create = gpu_event_create,
                                            .done = gpu_event_done,
                                            .queue_wait = gpu_queue_wait};
 
-#define BACKEND(kind_name, open_function)                                                                    \
+/* Vendors' drivers share allocations whole, and cut small ones from pieces of 2 MiB, whose other contents
+ * would be shared, too. */
+#define BACKEND(kind_name, open_function, piece)                                                             \
     {                                                                                                        \
-        .kind = (kind_name),                                                                                 \
+        .kind = (kind_name), .shared_piece = (piece),                                                        \
         .device = &(const struct device_ops){.open = (open_function),                                        \
                                              .close = gpu_close,                                             \
                                              .sync = gpu_sync,                                               \
@@ -393,6 +396,6 @@ static const struct event_ops event_ops = {.create = gpu_event_create,
         .buffer = &buffer_ops, .op = &op_ops, .event = &event_ops                                            \
     }
 
-const struct backend backend_emulated = BACKEND("emulated", emulated_open);
-const struct backend backend_cuda = BACKEND("cuda", cuda_open);
-const struct backend backend_hip = BACKEND("hip", hip_open);
+const struct backend backend_emulated = BACKEND("emulated", emulated_open, 0);
+const struct backend backend_cuda = BACKEND("cuda", cuda_open, 2 << 20);
+const struct backend backend_hip = BACKEND("hip", hip_open, 2 << 20);
