@@ -11,6 +11,7 @@ run() {
     "$@" || failed=1
 }
 run "$bin/bench_mesh_speed"
+run "$bin/bench_worker_link"
 run "$bin/bench_api_submit" 10
 run "$bin/bench_engine_unpack"
 run "$bin/bench_planner_simulate"

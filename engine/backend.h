@@ -100,7 +100,8 @@ uint64_t buffer_bytes(const struct buffer *buffer); /* as asked */
 struct device *buffer_device(const struct buffer *buffer);
 
 /* A buffer that another process of this node may use too, through the handle that buffer_export gives: plain
- * bytes, to be sent to a process of the same user. Whoever imports it counts nothing, and must destroy it
+ * bytes, to be sent to a process of the same user. On CUDA and HIP it is counted in whole pieces of 2 MiB.
+ * Whoever imports it counts nothing, and must destroy it
  * before the exporter does; what orders their accesses is up to them. ERR_UNSUPPORTED: the device cannot;
  * ERR_INVALID: the handle is of another kind of device. */
 struct buffer_handle {

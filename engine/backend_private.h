@@ -81,6 +81,7 @@ struct event_ops {
 
 struct backend {
     const char *kind;
+    uint64_t shared_piece; /* shared buffers are whole pieces of so many bytes; 0: FOOTPRINT_GRANULE */
     const struct device_ops *device;
     const struct buffer_ops *buffer;
     const struct op_ops *op;

@@ -250,7 +250,8 @@ static int buffer_new(struct device *device, uint64_t bytes, enum mem_purpose pu
     buffer->device = device;
     buffer->purpose = purpose;
     buffer->bytes = bytes;
-    buffer->accounted = footprint_counted(bytes);
+    uint64_t piece = shared ? device->backend->shared_piece : 0;
+    buffer->accounted = piece > 0 ? (bytes + piece - 1) / piece * piece : footprint_counted(bytes);
     buffer->shared = shared;
     if (account_take(device, buffer, what, err) != 0)
         goto fail;

@@ -63,7 +63,7 @@ static int slot_read(struct json_reader *r, struct plan_slot *slot)
     kind_of(r, "kind", JR_REQUIRED, slot_kind_name, SLOT_KINDS, &slot->kind);
     kind_of(r, "purpose", JR_REQUIRED, plan_purpose_name, PURPOSE_COUNT, &slot->purpose);
     kind_of(r, "dtype", JR_OPTIONAL, plan_dtype_name, PLAN_DTYPES, &slot->dtype);
-    jr_i64(r, "place", JR_REQUIRED, 0, SLOT_ON_HOST, &place);
+    jr_i64(r, "place", JR_REQUIRED, 0, SLOT_PLACES - 1, &place);
     jr_i64(r, "lifetime", JR_REQUIRED, 0, SLOT_FOR_RUN, &lifetime);
     jr_u32(r, "ring", JR_REQUIRED, 1, PLAN_MICRO_BATCHES_MAX, &slot->ring_micro_batches);
     jr_u32(r, "ring_blocks", JR_REQUIRED, 1, PLAN_BLOCKS_MAX, &slot->ring_blocks);

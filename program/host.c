@@ -19,13 +19,17 @@ static bool names(const struct plan_rank *me, int32_t slot)
     return false;
 }
 
+/* Page-locked memory is made in these. */
+enum { HOST_PAGE_BYTES = 4096 };
+
 static uint64_t cell_bytes(const struct plan_rank *me)
 {
     uint64_t bytes = 0;
     for (uint32_t s = 0; s < me->slot_count; s++) {
         const struct plan_slot *slot = &me->slots[s];
         if ((slot->kind == SLOT_ACTIVATION || slot->kind == SLOT_GRADIENT) && names(me, (int32_t)s))
-            bytes += (uint64_t)slot->ring_micro_batches * slot->ring_blocks * slot->bytes_bound;
+            bytes += (uint64_t)slot->ring_micro_batches * slot->ring_blocks *
+                     ((slot->bytes_bound + HOST_PAGE_BYTES - 1) / HOST_PAGE_BYTES * HOST_PAGE_BYTES);
     }
     return bytes;
 }

@@ -12,7 +12,9 @@
 #include "program/program.h"
 
 struct plan_host {
-    uint64_t cells; /* each instance of each boundary slot that a SEND or RECV names: bytes_bound */
+    /* Page-locked: each instance of each boundary slot that a SEND or RECV names, bytes_bound in whole pages
+     * (of links within the node only where the devices cannot have them) */
+    uint64_t cells;
     /* Of the program that takes most, the sum over reductions and broadcasts of gradients or parameters: of
      * one round a ring of n its blocks' share of P and the n-th part of it, of one to a root 3 times that
      * share (a tied embedding's gradient: twice where it is kept, once elsewhere), of a broadcast or gather

@@ -220,7 +220,10 @@ enum slot_kind {
     SLOT_KINDS
 };
 
-enum slot_place { SLOT_ON_DEVICE, SLOT_ON_HOST };
+/* SLOT_SHARED: on the device, a boundary tensor that only RECVs from ranks of the same node write, each of
+ * them straight from its own device's memory; bytes_total is all of the ring. Where the two devices cannot do
+ * that, it is as SLOT_ON_DEVICE. */
+enum slot_place { SLOT_ON_DEVICE, SLOT_ON_HOST, SLOT_SHARED, SLOT_PLACES };
 /* Of the values of a boundary tensor in its slot, and so on the wire. What the load-balancing loss sends
  * behind a tensor is f32 in any case. All other kinds of slot are what they are: PLAN_F32. */
 enum plan_dtype { PLAN_F32, PLAN_BF16, PLAN_F16, PLAN_DTYPES };

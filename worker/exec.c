@@ -14,6 +14,12 @@
 
 #define NONE UINT32_MAX
 
+/* Between looks at the device: the first ones at once, since many waits are short, then asleep for a part of
+ * what was waited so far. Whatever else comes ends the sleep. */
+enum { LOOKS_AT_ONCE = 200, PAUSE_LEAST_NS = 20000, PAUSE_MOST_NS = 500000, PAUSE_PART = 32 };
+/* After so long the device is waited for with a deadline instead. */
+static const uint64_t LOOKS_NS = 10ull * 1000 * 1000 * 1000;
+
 struct queue {
     uint32_t first, count; /* its instructions: exec.order[first .. first + count) */
     uint32_t head;         /* how many of them are complete */
@@ -55,7 +61,10 @@ struct exec {
     struct err failure;
     struct exec_totals totals;
 
-    uint32_t flying; /* of exec_run's thread: queued on the device and not waited for, or NONE */
+    /* of exec_run's thread */
+    uint32_t flying;       /* queued on the device and not waited for, or NONE */
+    uint32_t looks;        /* that found it not done, */
+    uint64_t looked_at_ns; /* since then */
 };
 
 static bool runs_here(const struct instr *instr)
@@ -388,6 +397,7 @@ static void run_instruction(struct exec *exec, uint32_t number)
     }
     if (result > 0) {
         exec->flying = number;
+        exec->looks = 0;
         return;
     }
     uint64_t now_ns = clock_mono_ns();
@@ -412,6 +422,29 @@ static uint32_t pick_behind(const struct exec *exec)
     for (uint32_t a = 0; a < instr->after_count; a++)
         waits += exec->program->after[instr->after_first + a] == exec->flying;
     return exec->state[next] == WAITING && exec->remaining[next] == waits ? next : NONE;
+}
+
+/* The lock is held; released meanwhile. Nothing can be done but wait for what flies, or for something that
+ * comes before it is done. */
+static void await_flying(struct exec *exec)
+{
+    uint32_t number = exec->flying;
+    uint64_t now_ns = clock_mono_ns();
+    if (exec->looks == 0)
+        exec->looked_at_ns = now_ns;
+    uint64_t waited_ns = now_ns - exec->looked_at_ns;
+    pthread_mutex_unlock(&exec->lock);
+    bool done = waited_ns > LOOKS_NS || exec->ops->compute_done(exec->host, number);
+    pthread_mutex_lock(&exec->lock);
+    if (done) {
+        land(exec);
+        return;
+    }
+    if (exec->looks++ < LOOKS_AT_ONCE || exec->failed || exec->post_first || pick_behind(exec) != NONE)
+        return;
+    uint64_t part_ns = waited_ns / PAUSE_PART;
+    part_ns = part_ns < PAUSE_LEAST_NS ? PAUSE_LEAST_NS : part_ns > PAUSE_MOST_NS ? PAUSE_MOST_NS : part_ns;
+    (void)cond_wait_until(&exec->changed, &exec->lock, clock_mono_ns() + part_ns);
 }
 
 /* Name what waits, for a person: the first instruction that is not complete. */
@@ -453,7 +486,7 @@ int exec_run(struct exec *exec, uint64_t stall_ns, struct err *err)
             break;
         uint32_t next = exec->flying != NONE ? pick_behind(exec) : pick(exec);
         if (next == NONE && exec->flying != NONE) {
-            land(exec);
+            await_flying(exec);
             continue;
         }
         if (next != NONE) {

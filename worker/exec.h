@@ -2,10 +2,11 @@
  *
  * Queues run their instructions in order, different queues at once; an instruction starts when its queue is
  * free and all of its `after` are done. Instructions on the compute and copy queues are run by exec_run's own
- * thread, one at a time (on a device that computes by itself one more is queued meanwhile, so that it never
- * waits for the host); all others are begun (from that thread, or from whichever thread completed what they
- * waited for) and completed later with exec_done. What an instruction does is the business of `struct
- * exec_ops` (ops.h): no opcode, slot, placement or micro-batch is looked at here.
+ * thread, one at a time (on a device that computes by itself one more is queued meanwhile, also when what it
+ * needs comes while the first is under way, so that the device never waits for the host); all others are
+ * begun (from that thread, or from whichever thread completed what they waited for) and completed later with
+ * exec_done. What an instruction does is the business of `struct exec_ops` (ops.h): no opcode, slot,
+ * placement or micro-batch is looked at here.
  *
  * Threads: exec_run by one thread at a time; exec_done, exec_post and exec_fail from any thread.
  */
@@ -26,9 +27,10 @@ struct exec_ops {
      * device that works on, and the next of its queue may be queued behind it before compute_wait; -1 ends
      * the run. */
     int (*compute)(void *host, uint32_t number, const struct instr *instr, struct err *err);
-    /* Wait for one that is queued; no other is between it and this call but the next. May be NULL where
-     * compute never returns 1. */
+    /* Wait for one that is queued; no other is between it and this call but the next. Likewise: is it done?
+     * Both may be NULL where compute never returns 1. */
     int (*compute_wait)(void *host, uint32_t number, struct err *err);
+    bool (*compute_done)(void *host, uint32_t number);
     /* Begin any other; exec_done(number) when it is complete, possibly before this returns. -1 ends the run.
      */
     int (*begin)(void *host, uint32_t number, const struct instr *instr, struct err *err);

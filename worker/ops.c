@@ -9,52 +9,19 @@
 #include "common/clock.h"
 #include "worker/ops_private.h"
 
-static bool is_boundary(const struct plan_slot *slot)
-{
-    return slot->kind == SLOT_ACTIVATION || slot->kind == SLOT_GRADIENT;
-}
-
 /* --- slots and instructions, made once --- */
-
-static bool travels(const struct ops *ops, int32_t slot)
-{
-    for (int kind = 0; kind < PROGRAM_KINDS; kind++) {
-        const struct program *program = &ops->me->programs[kind];
-        for (uint32_t i = 0; i < program->instr_count; i++) {
-            const struct instr *instr = &program->instrs[i];
-            if ((instr->op == OP_SEND && instr->slot_in == slot) ||
-                (instr->op == OP_RECV && instr->slot_out == slot))
-                return true;
-        }
-    }
-    return false;
-}
-
-static int make_slot(struct ops *ops, uint32_t number, struct err *err)
-{
-    const struct plan_slot *slot = &ops->me->slots[number];
-    struct cells *cells = &ops->slots[number];
-    uint64_t count = (uint64_t)slot->ring_micro_batches * slot->ring_blocks;
-    if (count == 0 || count > PROGRAM_INSTRS_MAX)
-        return err_set(err, ERR_INVALID, "slot %u has a ring of %llu buffers", number,
-                       (unsigned long long)count);
-    cells->slot = slot;
-    cells->cells = calloc(count, sizeof *cells->cells);
-    if (!cells->cells)
-        return err_set(err, ERR_NOMEM, "no memory for slot %u", number);
-    cells->count = (uint32_t)count;
-    cells->travels = travels(ops, (int32_t)number);
-    return 0;
-}
 
 static int op_compute(void *host, uint32_t number, const struct instr *instr, struct err *err);
 static int op_compute_wait(void *host, uint32_t number, struct err *err);
+static bool op_compute_done(void *host, uint32_t number);
 static int op_begin(void *host, uint32_t number, const struct instr *instr, struct err *err);
 
 /* Of one instruction on the device, which is hung after so long. */
 static const uint64_t COMPUTE_TIMEOUT_NS = 600ull * 1000 * 1000 * 1000;
-static const struct exec_ops exec_ops = {
-    .compute = op_compute, .compute_wait = op_compute_wait, .begin = op_begin};
+static const struct exec_ops exec_ops = {.compute = op_compute,
+                                         .compute_wait = op_compute_wait,
+                                         .compute_done = op_compute_done,
+                                         .begin = op_begin};
 
 static bool is_collective(const struct instr *instr)
 {
@@ -68,22 +35,18 @@ static int make_program(struct ops *ops, int kind, struct err *err)
     if (program->instr_count == 0)
         return 0;
     size_t count = program->instr_count;
-    ops->programs[kind].calls = calloc(count, sizeof *ops->programs[kind].calls);
     ops->programs[kind].reduces = calloc(count, sizeof *ops->programs[kind].reduces);
-    if (!ops->programs[kind].calls || !ops->programs[kind].reduces)
+    if (!ops->programs[kind].reduces)
         return err_set(err, ERR_NOMEM, "no memory for a program of %u instructions", program->instr_count);
     for (uint32_t i = 0; i < program->instr_count; i++) {
         const struct instr *instr = &program->instrs[i];
         if (ops_check_instr(ops, kind, i, instr, err) < 0)
             return -1;
-        ops->programs[kind].calls[i] = (struct call){.ops = ops,
-                                                     .number = i,
-                                                     .slot_out = instr->slot_out,
-                                                     .micro_batch = instr->micro_batch,
-                                                     .block_begin = instr->block_begin};
         if (is_collective(instr) && reduce_create(ops, i, instr, &ops->programs[kind].reduces[i], err) < 0)
             return err_wrap(err, "%s, instruction %u", program_kind_name(kind), i);
     }
+    if (transfer_make(ops, kind, err) < 0)
+        return -1;
     return exec_create(ops->options.plan, program, &exec_ops, ops, &ops->programs[kind].exec, err);
 }
 
@@ -127,10 +90,14 @@ int ops_create(const struct ops_options *options, struct ops **out, struct err *
     int result = ops->slots && ops->places
                      ? 0
                      : err_set(err, ERR_NOMEM, "no memory for %u slots", ops->me->slot_count);
+    ops->idles = strcmp(device_kind(options->device), "checked") == 0;
+    pthread_mutex_init(&ops->out_lock, NULL);
+    if (options->mesh && result == 0)
+        result = courier_create(COPY_TIMEOUT_NS, &ops->courier, err);
     for (int i = 0; i < 2 && result == 0; i++)
         result = event_create(options->device, &ops->queued[i], err);
     for (uint32_t s = 0; s < ops->me->slot_count && result == 0; s++)
-        result = make_slot(ops, s, err);
+        result = cells_make(ops, s, err);
     for (int kind = 0; kind < PROGRAM_KINDS && result == 0; kind++)
         result = make_program(ops, kind, err);
     if (result == 0)
@@ -143,173 +110,60 @@ int ops_create(const struct ops_options *options, struct ops **out, struct err *
     return 0;
 }
 
-static void forget_caches(struct ops *ops, struct cell *cell)
-{
-    for (uint32_t i = 0; cell->caches && i < ops->options.stages->count; i++)
-        kv_cache_destroy(cell->caches[i]);
-    free(cell->caches);
-    cell->caches = NULL;
-}
-
 void ops_forget_caches(struct ops *ops)
 {
     for (uint32_t s = 0; s < ops->me->slot_count; s++)
         for (uint32_t c = 0; c < ops->slots[s].count; c++)
-            forget_caches(ops, &ops->slots[s].cells[c]);
+            cell_forget_caches(ops, &ops->slots[s].cells[c]);
+}
+
+int ops_connect(struct ops *ops, uint64_t deadline_ns, struct err *err)
+{
+    return ops->options.mesh ? local_connect(ops, deadline_ns, err) : 0;
+}
+
+void ops_stop(struct ops *ops)
+{
+    if (!ops)
+        return;
+    if (ops->courier)
+        courier_stop(ops->courier);
+    local_destroy(ops->local);
+    ops->local = NULL;
+}
+
+uint64_t ops_local_bytes(const struct ops *ops)
+{
+    return atomic_load(&ops->local_bytes);
 }
 
 void ops_destroy(struct ops *ops)
 {
     if (!ops)
         return;
+    ops_stop(ops);
+    courier_destroy(ops->courier);
     for (int kind = 0; kind < PROGRAM_KINDS; kind++) {
         exec_destroy(ops->programs[kind].exec);
         for (uint32_t i = 0; ops->programs[kind].reduces && i < ops->me->programs[kind].instr_count; i++)
             reduce_destroy(ops->programs[kind].reduces[i]);
         free(ops->programs[kind].reduces);
         free(ops->programs[kind].calls);
+        free(ops->programs[kind].transfers);
     }
-    for (uint32_t s = 0; ops->slots && s < ops->me->slot_count; s++) {
-        for (uint32_t c = 0; c < ops->slots[s].count; c++) {
-            struct cell *cell = &ops->slots[s].cells[c];
-            forget_caches(ops, cell);
-            buffer_destroy(cell->buffer);
-            free(cell->host);
-        }
-        free(ops->slots[s].cells);
-    }
+    for (uint32_t s = 0; ops->slots && s < ops->me->slot_count; s++)
+        cells_free(ops, s);
     size_t places = (size_t)ops->options.stages->count * ops->options.plan->micro_batch_count;
     for (size_t i = 0; ops->places && i < places; i++)
         stage_saved_release(ops->places[i]);
     for (int i = 0; i < 2; i++)
         event_destroy(ops->queued[i]);
+    pthread_mutex_destroy(&ops->out_lock);
     free(ops->places);
     free(ops->slots);
     free(ops->logits);
     free(ops->collectives);
     free(ops);
-}
-
-/* --- boundary tensors --- */
-
-static size_t tensor_bytes(const struct ops *ops, int32_t slot, uint32_t tokens)
-{
-    return (size_t)tokens * ops->options.hidden * plan_dtype_bytes(ops->slots[slot].slot->dtype);
-}
-
-/* What travels behind a slot's tensors: in training, what the load-balancing loss sums over layers. */
-static size_t tail_bytes(const struct ops *ops, int32_t slot, uint32_t rows)
-{
-    bool balances = ops->kind == PROGRAM_TRAIN && ops->step->router_scale != 0;
-    return balances ? (size_t)(ops->slots[slot].slot->bytes_per_row * rows) : 0;
-}
-
-/* Of a whole micro-batch in that slot. */
-static size_t boundary_bytes(const struct ops *ops, int32_t slot, int32_t micro_batch)
-{
-    const struct micro_batch *micro = &ops->batch->micro[micro_batch];
-    return tensor_bytes(ops, slot, micro->row_start[micro->rows]) + tail_bytes(ops, slot, micro->rows);
-}
-
-static int check_bound(const struct cells *cells, int32_t slot, int32_t micro_batch, size_t bytes,
-                       struct err *err)
-{
-    if (bytes <= cells->slot->bytes_bound)
-        return 0;
-    return err_set(err, ERR_TOO_BIG, "micro-batch %d is %zu bytes and slot %d holds %llu", (int)micro_batch,
-                   bytes, (int)slot, (unsigned long long)cells->slot->bytes_bound);
-}
-
-static void drop_buffer(struct cells *cells, struct cell *cell)
-{
-    buffer_destroy(cell->buffer);
-    cells->device_size -= cell->buffer_size;
-    cell->buffer = NULL;
-    cell->buffer_size = 0;
-}
-
-/* A device buffer of at least `bytes` for the cell. Buffers of other cells that hold nothing of their own
- * make room when the slot would exceed its bytes_total. */
-static int need_buffer(struct ops *ops, struct cells *cells, struct cell *cell, uint64_t bytes,
-                       struct err *err)
-{
-    char what[48];
-    if (cell->buffer && cell->buffer_size >= bytes)
-        return 0;
-    drop_buffer(cells, cell);
-    for (uint32_t c = 0; c < cells->count && cells->device_size + bytes > cells->slot->bytes_total; c++)
-        if (cells->travels || !cells->cells[c].in_use)
-            drop_buffer(cells, &cells->cells[c]);
-    snprintf(what, sizeof what, "a boundary tensor (%s)", slot_kind_name(cells->slot->kind));
-    if (buffer_create(ops->options.device, bytes, MEM_BUFFERS, what, &cell->buffer, err) < 0)
-        return -1;
-    cell->buffer_size = bytes;
-    cells->device_size += bytes;
-    return 0;
-}
-
-static int need_host(struct cell *cell, size_t bytes, struct err *err)
-{
-    if (cell->host && cell->host_size >= bytes)
-        return 0;
-    free(cell->host);
-    cell->host_size = 0;
-    cell->host = malloc(bytes ? bytes : 1);
-    if (!cell->host)
-        return err_set(err, ERR_NOMEM, "no memory for a boundary tensor of %zu bytes", bytes);
-    cell->host_size = bytes;
-    return 0;
-}
-
-/* The boundary buffer that an instruction reads, up to date on the device; NULL for no slot. */
-static int take_in(struct ops *ops, const struct instr *instr, struct buffer **out, struct err *err)
-{
-    *out = NULL;
-    if (instr->slot_in == PLAN_NONE || !is_boundary(ops->slots[instr->slot_in].slot))
-        return 0;
-    struct cells *cells = &ops->slots[instr->slot_in];
-    struct cell *cell = ops_cell(ops, instr->slot_in, instr->micro_batch, instr->block_begin);
-    size_t bytes = boundary_bytes(ops, instr->slot_in, instr->micro_batch);
-    if (check_bound(cells, instr->slot_in, instr->micro_batch, bytes, err) < 0 ||
-        need_buffer(ops, cells, cell, bytes, err) < 0)
-        return -1;
-    if (cell->arrived && buffer_write(cell->buffer, 0, cell->host, bytes, err) < 0)
-        return -1;
-    cell->arrived = false;
-    *out = cell->buffer;
-    return 0;
-}
-
-static int take_out(struct ops *ops, const struct instr *instr, struct buffer **out, struct err *err)
-{
-    *out = NULL;
-    if (instr->slot_out == PLAN_NONE || !is_boundary(ops->slots[instr->slot_out].slot))
-        return 0;
-    struct cells *cells = &ops->slots[instr->slot_out];
-    struct cell *cell = ops_cell(ops, instr->slot_out, instr->micro_batch, instr->block_begin);
-    size_t bytes = boundary_bytes(ops, instr->slot_out, instr->micro_batch);
-    if (check_bound(cells, instr->slot_out, instr->micro_batch, bytes, err) < 0 ||
-        need_buffer(ops, cells, cell, bytes, err) < 0)
-        return -1;
-    cell->in_use = true;
-    *out = cell->buffer;
-    return 0;
-}
-
-/* What was written on the device goes into the memory that the transport sends from. Queued; the caller waits
- * for the device before the instruction is complete. */
-static int publish(struct ops *ops, const struct instr *instr, struct err *err)
-{
-    if (instr->slot_in != PLAN_NONE && (instr->flags & INSTR_FREES_IN))
-        ops_cell(ops, instr->slot_in, instr->micro_batch, instr->block_begin)->in_use = false;
-    if (instr->slot_out != PLAN_NONE && ops->slots[instr->slot_out].travels &&
-        is_boundary(ops->slots[instr->slot_out].slot)) {
-        struct cell *cell = ops_cell(ops, instr->slot_out, instr->micro_batch, instr->block_begin);
-        size_t bytes = boundary_bytes(ops, instr->slot_out, instr->micro_batch);
-        if (need_host(cell, bytes, err) < 0 || buffer_read(cell->buffer, 0, cell->host, bytes, err) < 0)
-            return -1;
-    }
-    return 0;
 }
 
 /* --- compute queue --- */
@@ -365,7 +219,7 @@ static int op_forward(struct ops *ops, const struct instr *instr, struct err *er
     struct buffer *in, *out;
     if (micro->rows == 0)
         return 0;
-    if (take_in(ops, instr, &in, err) < 0 || take_out(ops, instr, &out, err) < 0)
+    if (cells_take_in(ops, instr, &in, err) < 0 || cells_take_out(ops, instr, &out, err) < 0)
         return -1;
     bool caches = instr->slot_save != PLAN_NONE && ops->slots[instr->slot_save].slot->kind == SLOT_KV_CACHE;
     struct saved **saved = instr->slot_save != PLAN_NONE ? ops_place(ops, stage, instr->micro_batch) : NULL;
@@ -373,7 +227,7 @@ static int op_forward(struct ops *ops, const struct instr *instr, struct err *er
         caches ? infer(ops, instr, micro, tokens, in, out, err)
                : stage_forward_blocks(ops->options.stages->list[stage], micro, (uint32_t)instr->block_begin,
                                       (uint32_t)instr->block_end, in, out, saved, err);
-    if (result < 0 || publish(ops, instr, err) < 0)
+    if (result < 0)
         return wrap_step(ops, instr, err);
     return 0;
 }
@@ -411,10 +265,9 @@ static int op_backward(struct ops *ops, const struct instr *instr, struct err *e
             "range's first block",
             instr_op_name(instr->op), (int)instr->micro_batch, (int)instr->block_begin,
             (int)instr->block_end);
-    if (take_in(ops, instr, &in, err) < 0 || take_out(ops, instr, &out, err) < 0)
+    if (cells_take_in(ops, instr, &in, err) < 0 || cells_take_out(ops, instr, &out, err) < 0)
         return -1;
-    if (run_backward(ops, instr, ops->options.stages->list[stage], place, in, out, err) < 0 ||
-        publish(ops, instr, err) < 0)
+    if (run_backward(ops, instr, ops->options.stages->list[stage], place, in, out, err) < 0)
         return wrap_step(ops, instr, err);
     return 0;
 }
@@ -477,17 +330,25 @@ static void op_release(struct ops *ops, const struct instr *instr)
         *ops_place(ops, stage, instr->micro_batch) = NULL;
     }
     cell->in_use = false;
-    forget_caches(ops, cell);
+    cell_forget_caches(ops, cell);
 }
 
-/* An instruction that leaves work on the device: is it still under way? */
-static int queued(struct ops *ops, uint32_t number, struct err *err)
+/* An instruction that leaves work on the device: is it still under way? What it wrote for others goes down
+ * behind it. */
+static int queued(struct ops *ops, uint32_t number, const struct instr *instr, struct err *err)
 {
     uint32_t turn = ops->queued_count++ % 2;
     ops->queued_number[turn] = number;
-    if (event_record(ops->queued[turn], err) < 0)
+    if (event_record(ops->queued[turn], err) < 0 || cells_publish(ops, instr, ops->queued[turn], err) < 0)
         return -1;
     return event_done(ops->queued[turn]) ? event_wait(ops->queued[turn], COMPUTE_TIMEOUT_NS, err) : 1;
+}
+
+/* A device that works only while it is waited for is not looked at. */
+static bool op_compute_done(void *host, uint32_t number)
+{
+    const struct ops *ops = host;
+    return ops->idles || event_done(ops->queued[ops->queued_number[0] == number ? 0 : 1]);
 }
 
 static int op_compute_wait(void *host, uint32_t number, struct err *err)
@@ -504,11 +365,11 @@ static int op_compute(void *host, uint32_t number, const struct instr *instr, st
     struct ops *ops = host;
     switch (instr->op) {
     case OP_FORWARD:
-        return op_forward(ops, instr, err) < 0 ? -1 : queued(ops, number, err);
+        return op_forward(ops, instr, err) < 0 ? -1 : queued(ops, number, instr, err);
     case OP_BACKWARD:
     case OP_BACKWARD_INPUT:
     case OP_BACKWARD_WEIGHT:
-        return op_backward(ops, instr, err) < 0 ? -1 : queued(ops, number, err);
+        return op_backward(ops, instr, err) < 0 ? -1 : queued(ops, number, instr, err);
     case OP_STEP:
         return op_step(ops, err);
     case OP_SAMPLE:
@@ -525,107 +386,13 @@ static int op_compute(void *host, uint32_t number, const struct instr *instr, st
 
 /* --- peer and group queues --- */
 
-static void transfer_done(const struct mesh_done *done)
-{
-    struct call *call = done->arg;
-    struct ops *ops = call->ops;
-    struct exec *exec = ops->programs[ops->kind].exec;
-    struct err err;
-    if (!done->ok) {
-        exec_done(exec, call->number, &done->err);
-        return;
-    }
-    if (done->size != call->expected) {
-        err_set(&err, ERR_PEER, "rank %u sent %zu bytes where %zu are due", done->peer, done->size,
-                call->expected);
-        exec_done(exec, call->number, &err);
-        return;
-    }
-    exec_done(exec, call->number, NULL);
-}
-
-static void receive_done(const struct mesh_done *done)
-{
-    struct call *call = done->arg;
-    if (done->ok) {
-        struct cell *cell = ops_cell(call->ops, call->slot_out, call->micro_batch, call->block_begin);
-        cell->arrived = true;
-        if (call->ops->slots[call->slot_out].slot->kind == SLOT_TOKEN)
-            call->ops->step->token = cell->token;
-    }
-    transfer_done(done);
-}
-
-/* Where in its cell the rows of a SEND or RECV lie, and how many bytes. */
-static int transfer_range(struct ops *ops, const struct instr *instr, int32_t slot, uint8_t **data,
-                          size_t *size, uint32_t *tokens, struct err *err)
-{
-    const struct micro_batch *micro = &ops->batch->micro[instr->micro_batch];
-    struct cell *cell = ops_cell(ops, slot, instr->micro_batch, instr->block_begin);
-    uint32_t before;
-    *tokens = batch_tokens(micro, instr->row_begin, instr->row_end, &before);
-    if (ops->slots[slot].slot->kind == SLOT_TOKEN) {
-        *data = (uint8_t *)&cell->token;
-        *size = *tokens ? sizeof cell->token : 0;
-        return 0;
-    }
-    size_t tail = tail_bytes(ops, slot, micro->rows);
-    size_t whole = boundary_bytes(ops, slot, instr->micro_batch); /* parts come one by one into one tensor */
-    if (tail > 0 && *tokens < micro->row_start[micro->rows])
-        return err_set(
-            err, ERR_UNSUPPORTED,
-            "router_aux: the load-balancing loss does not travel with some of a micro-batch's rows");
-    if (check_bound(&ops->slots[slot], slot, instr->micro_batch, whole, err) < 0 ||
-        need_host(cell, whole, err) < 0)
-        return -1;
-    *data = cell->host + tensor_bytes(ops, slot, before);
-    *size = tensor_bytes(ops, slot, *tokens) + tail;
-    return 0;
-}
-
-static int begin_transfer(struct ops *ops, uint32_t number, const struct instr *instr, struct err *err)
-{
-    struct call *call = &ops->programs[ops->kind].calls[number];
-    bool send = instr->op == OP_SEND;
-    uint8_t *data = NULL;
-    size_t size = 0;
-    uint32_t tokens = 0;
-    if (transfer_range(ops, instr, send ? instr->slot_in : instr->slot_out, &data, &size, &tokens, err) < 0)
-        return -1;
-    if (tokens == 0) { /* an empty micro-batch: both ends know */
-        exec_done(ops->programs[ops->kind].exec, number, NULL);
-        return 0;
-    }
-    if (!ops->options.mesh)
-        return err_set(err, ERR_INTERNAL, "there is no mesh to rank %d", (int)instr->peer);
-    call->expected = size;
-    uint64_t deadline_ns = clock_mono_ns() + ops->wait_ns;
-    uint64_t tag = ops_tag(ops, instr);
-    uint32_t queue = instr->tag;
-    if (!send)
-        return mesh_recv(ops->options.mesh, (uint32_t)instr->peer, queue, tag, data, size, deadline_ns,
-                         receive_done, call, err);
-    uint8_t dtype = ops->slots[instr->slot_in].slot->dtype;
-    uint32_t each = plan_dtype_bytes(dtype);
-    struct mesh_meta meta = {.tag = tag,
-                             .dtype = (uint8_t)stages_dtype((enum plan_dtype)dtype),
-                             .rank = 2,
-                             .shape = {tokens, (uint32_t)(size / each / tokens)}};
-    if (size > tensor_bytes(ops, instr->slot_in, tokens)) { /* with a tail it is no rectangle */
-        meta.rank = 1;
-        meta.shape[0] = (uint32_t)(size / each);
-    }
-    return mesh_send(ops->options.mesh, (uint32_t)instr->peer, queue, &meta, data, size, deadline_ns,
-                     transfer_done, call, err);
-}
-
 static int op_begin(void *host, uint32_t number, const struct instr *instr, struct err *err)
 {
     struct ops *ops = host;
     switch (instr->op) {
     case OP_SEND:
     case OP_RECV:
-        return begin_transfer(ops, number, instr, err);
+        return transfer_begin(ops, number, instr, err);
     case OP_ALL_REDUCE:
     case OP_REDUCE:
     case OP_BROADCAST:

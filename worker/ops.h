@@ -8,14 +8,16 @@
  *
  * Slots. An instance of a boundary slot gets a device buffer (MEM_BUFFERS) of its micro-batch's size when it
  * is first needed, and keeps it for the next as long as the slot stays within its bytes_total; those that
- * travel have host memory of the same size beside it. What is written on the device is copied to the host
- * memory by the instruction that wrote it; what arrived is copied to the device by the instruction that reads
- * it: so only the compute thread touches the device. KV caches are made when a program first uses them and
- * freed by ops_forget_caches.
+ * travel by the mesh have page-locked host memory of bytes_bound beside it. What is written on the device
+ * goes down to it behind the instruction that wrote, what arrived goes up ahead of the one that reads, both
+ * on queues of their own beside compute. Slots of the place SLOT_SHARED have buffers of bytes_bound from the
+ * beginning, into which peers of the same node write (local.h). KV caches are made when a program first uses
+ * them and freed by ops_forget_caches.
  *
  * On the wire of a pair, a stream of each instr_tag has its own mesh queue, and each group has one.
  *
- * Threads: create, run and destroy on one thread (the device's); transport callbacks come on the mesh's. */
+ * Threads: create, connect, run and destroy on one thread (the device's); transport callbacks come on the
+ * mesh's, copies are waited for on the courier's. */
 #ifndef MOTLEY_WORKER_OPS_H
 #define MOTLEY_WORKER_OPS_H
 
@@ -31,10 +33,11 @@
 
 struct ops;
 
-/* Mesh queues of a pair: tags use their own number, the groups that hold both ranks 16 and up in the plan's
- * order (more than OPS_QUEUE_GROUP_COUNT of a pair are refused), the worker itself the last. */
-enum { OPS_QUEUE_GROUPS = 16, OPS_QUEUE_GROUP_COUNT = 47, OPS_QUEUE_WORKER = 63 };
-_Static_assert((int)TAG_COUNT <= (int)OPS_QUEUE_GROUPS, "each tag has a queue");
+/* Mesh queues of a pair: tags use their own number, links within a node one, the groups that hold both ranks
+ * 16 and up in the plan's order (more than OPS_QUEUE_GROUP_COUNT of a pair are refused), the worker itself
+ * the last. */
+enum { OPS_QUEUE_LOCAL = 15, OPS_QUEUE_GROUPS = 16, OPS_QUEUE_GROUP_COUNT = 47, OPS_QUEUE_WORKER = 63 };
+_Static_assert((int)TAG_COUNT <= (int)OPS_QUEUE_LOCAL, "each tag has a queue");
 _Static_assert(OPS_QUEUE_GROUPS + OPS_QUEUE_GROUP_COUNT <= OPS_QUEUE_WORKER &&
                    (int)OPS_QUEUE_WORKER < (int)MESH_QUEUES,
                "no queue has two uses");
@@ -50,6 +53,8 @@ struct ops_options {
     uint64_t wait_ns;                        /* deadline of one transfer, and of a run without progress */
     int (*save)(void *arg, struct err *err); /* OP_SAVE; may be NULL */
     void *save_arg;
+    void (*log)(void *arg, const char *level, const char *text); /* lines of the job's log; may be NULL */
+    void *log_arg;
 };
 
 /* What one execution of a program is given and gives. */
@@ -78,6 +83,13 @@ struct ops_step {
 /* Makes slots and executors for all programs of the rank. ERR_UNSUPPORTED names an op; ERR_NOMEM; ERR_INVALID
  * a slot that does not fit its use. */
 int ops_create(const struct ops_options *options, struct ops **out, struct err *err);
+/* When the mesh is connected, before the first program: agree on links within the node. */
+int ops_connect(struct ops *ops, uint64_t deadline_ns, struct err *err);
+/* Before the mesh says goodbye, or ends: no copy is under way any more, none begins, nothing is sent of them.
+ * Only ops_destroy may follow. NULL is a no-op. */
+void ops_stop(struct ops *ops);
+/* Bytes of boundary tensors that were sent within the node. */
+uint64_t ops_local_bytes(const struct ops *ops);
 /* After mesh_destroy, when a run failed: operations may have been under way. */
 void ops_destroy(struct ops *ops);
 

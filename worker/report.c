@@ -192,6 +192,19 @@ int report_memory(struct session *session, struct err *err)
     return emit(session, "memory", event, err);
 }
 
+int report_links(struct session *session, struct err *err)
+{
+    struct mesh_stats stats;
+    char text[160];
+    if (!session->mesh)
+        return 0;
+    if (mesh_stats(session->mesh, MESH_RANK_NONE, &stats, err) < 0)
+        return -1;
+    snprintf(text, sizeof text, "sent %llu bytes over the mesh and %llu within the node",
+             (unsigned long long)stats.sent_bytes, (unsigned long long)ops_local_bytes(session->ops));
+    return report_log(session->link, "info", text, err);
+}
+
 int report_log(struct worker_link *link, const char *level, const char *text, struct err *err)
 {
     return worker_link_emit(link, "log", json_pack("{s:s, s:s}", "level", level, "text", text), err);

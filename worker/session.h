@@ -140,6 +140,8 @@ int report_eval(struct session *session, uint64_t step, double loss, uint64_t la
 int report_sample(struct session *session, uint64_t step, const int32_t *ids, uint32_t count,
                   struct err *err);
 int report_memory(struct session *session, struct err *err);
+/* What went to other ranks, and how: a line of the log. */
+int report_links(struct session *session, struct err *err);
 int report_log(struct worker_link *link, const char *level, const char *text, struct err *err);
 /* Bytes of VmHWM and VmRSS of this process; 0 where unknown. */
 uint64_t process_peak_bytes(void);

@@ -327,15 +327,25 @@ int session_connect(struct session *session, const json_t *message, struct err *
     }
     if (result == 0 && missing > 0)
         result = err_set(err, ERR_INVALID, "peers: %u of those the program names are missing", missing);
+    uint64_t deadline_ns = clock_mono_ns() + CONNECT_SECONDS * 1000000000ull;
     if (result == 0)
-        result = mesh_connect(session->mesh, peers, count, clock_mono_ns() + CONNECT_SECONDS * 1000000000ull,
-                              &session->stop->kill, err);
+        result = mesh_connect(session->mesh, peers, count, deadline_ns, &session->stop->kill, err);
+    if (result == 0)
+        result = ops_connect(session->ops, deadline_ns, err);
     free(wanted);
     free(peers);
     return result;
 }
 
 /* --- life --- */
+
+/* A line that cannot be said ends no run: what keeps it from being said does. */
+static void log_line(void *arg, const char *level, const char *text)
+{
+    const struct session *session = arg;
+    struct err ignored;
+    (void)report_log(session->link, level, text, &ignored);
+}
 
 static int open_ops(struct session *session, struct err *err)
 {
@@ -348,7 +358,9 @@ static int open_ops(struct session *session, struct err *err)
                                   .vocab = session->config.vocab,
                                   .wait_ns = session->assignment->wait_ns,
                                   .save = session_save,
-                                  .save_arg = session};
+                                  .save_arg = session,
+                                  .log = log_line,
+                                  .log_arg = session};
     return ops_create(&options, &session->ops, err);
 }
 
@@ -423,6 +435,7 @@ void session_close(struct session *session, bool clean)
             mesh_abort(session->mesh);
     }
     saver_destroy(session->saver);
+    ops_stop(session->ops);
     if (session->mesh &&
         clean) /* what fails here was a peer's end, which the scheduler hears of from the peer */
         (void)mesh_close(session->mesh, clock_mono_ns() + CLOSE_SECONDS * 1000000000ull, &ignored);

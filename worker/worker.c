@@ -173,7 +173,7 @@ static int run_session(struct worker *worker, struct session *session, struct er
         result = worker_link_emit(worker->link, "started", json_pack("{s:I}", "step", (json_int_t)stopped_at),
                                   err);
     if (result < 0 || session_train(session, &stopped_at, &saved, &artifacts, err) < 0 ||
-        report_memory(session, err) < 0) {
+        report_memory(session, err) < 0 || report_links(session, err) < 0) {
         json_decref(artifacts);
         return -1;
     }

@@ -384,9 +384,11 @@ static const struct event_ops event_ops = {.create = gpu_event_create,
                                            .done = gpu_event_done,
                                            .queue_wait = gpu_queue_wait};
 
-#define BACKEND(kind_name, open_function)                                                                    \
+/* Vendors' drivers share allocations whole, and cut small ones from pieces of 2 MiB, whose other contents
+ * would be shared, too. */
+#define BACKEND(kind_name, open_function, piece)                                                             \
     {                                                                                                        \
-        .kind = (kind_name),                                                                                 \
+        .kind = (kind_name), .shared_piece = (piece),                                                        \
         .device = &(const struct device_ops){.open = (open_function),                                        \
                                              .close = gpu_close,                                             \
                                              .sync = gpu_sync,                                               \
@@ -397,6 +399,6 @@ static const struct event_ops event_ops = {.create = gpu_event_create,
         .buffer = &buffer_ops, .op = &op_ops, .event = &event_ops                                            \
     }
 
-const struct backend backend_emulated = BACKEND("emulated", emulated_open);
-const struct backend backend_cuda = BACKEND("cuda", cuda_open);
-const struct backend backend_hip = BACKEND("hip", hip_open);
+const struct backend backend_emulated = BACKEND("emulated", emulated_open, 0);
+const struct backend backend_cuda = BACKEND("cuda", cuda_open, 2 << 20);
+const struct backend backend_hip = BACKEND("hip", hip_open, 2 << 20);

@@ -15,6 +15,7 @@
 #include "planner/candidate/objective.h"
 #include "planner/cost/bound.h"
 #include "planner/cost/price.h"
+#include "planner/emit/shared.h"
 #include "planner/given/cluster_sort.h"
 #include "program/codec.h"
 
@@ -86,7 +87,7 @@ static int plan_put(struct asking *q, const struct candidate *c)
     a->runnable = kind_runnable(p, plan ? &q->from : c);
     if (!plan) {
         plan = kind->emit(p, c, true, q->err);
-        if (!plan ||
+        if (!plan || plan_share_slots(plan, p->cluster, q->err) < 0 ||
             price_plan_run(p, plan, q->found.steps, PATH_INSTRUCTIONS_MAX, &seconds, &run, q->err) < 0) {
             plan_destroy(plan);
             return -1;

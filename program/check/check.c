@@ -55,7 +55,7 @@ static int check_memory(const struct plan *plan, uint32_t number, struct err *er
     char where[200];
     for (uint32_t s = 0; s < rank->slot_count; s++) {
         const struct plan_slot *slot = &rank->slots[s];
-        if (slot->kind >= SLOT_KINDS || slot->purpose >= PURPOSE_COUNT || slot->place > SLOT_ON_HOST ||
+        if (slot->kind >= SLOT_KINDS || slot->purpose >= PURPOSE_COUNT || slot->place >= SLOT_PLACES ||
             slot->lifetime > SLOT_FOR_RUN || slot->ring_micro_batches == 0 || slot->ring_blocks == 0 ||
             slot->ring_micro_batches > PLAN_MICRO_BATCHES_MAX || slot->ring_blocks > PLAN_BLOCKS_MAX)
             return err_set(err, ERR_INVALID, "rank %u slot %u: kind, place, lifetime or ring out of range",
@@ -71,7 +71,7 @@ static int check_memory(const struct plan *plan, uint32_t number, struct err *er
                            "rank %u slot %u (%s): %llu bytes in all for %.0f buffers of at most %llu bytes",
                            number, s, slot_kind_name(slot->kind), (unsigned long long)slot->bytes_total, ring,
                            (unsigned long long)slot->bytes_bound);
-        if (slot->place == SLOT_ON_DEVICE)
+        if (slot->place != SLOT_ON_HOST)
             slots[slot->purpose] += slot->bytes_total;
     }
     for (int p = 0; p < PURPOSE_COUNT; p++) {

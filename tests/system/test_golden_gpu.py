@@ -13,15 +13,17 @@ LOSS = 2e-5  # relative, to float64: what any split of one model may cost
 CONFIG = {"agents": [
     {"name": "left", "throttle_window": "1s", "devices": [{"kind": "emulated", "memory": "256MiB", "isa": "warp32", "like": "v100"}]},
     {"name": "right", "throttle_window": "1s", "devices": [{"kind": "emulated", "memory": "256MiB", "isa": "warp64", "like": "v100"},
-                                  {"kind": "cpu", "threads": 1, "memory": "450MiB"}]},
+                                  {"kind": "cpu", "threads": 1, "memory": "450MiB"},
+                                  {"kind": "emulated", "memory": "256MiB", "isa": "warp32", "like": "v100"}]},
 ]}
 CARDS = ["left/emulated0", "right/emulated0"]
+TOGETHER = ["right/emulated0", "right/emulated2"]  # write into each other's memory
 
 CASES = [  # model, method, placement, the run it must equal
     ("llama", "lora", {"kind": "single", "devices": [CARDS[0]]}, "lora_fp64"),
     ("llama", "lora", {"kind": "pipeline", "stages": 2, "micro_batch_rows": 1, "devices": [CARDS[1], "right/cpu1"]}, "lora_fp64"),
     ("llama", "lora", {"kind": "data", "devices": CARDS}, "lora_fp64"),
-    ("mixtral", "lora", {"kind": "pipeline", "stages": 2, "micro_batch_rows": 2, "devices": CARDS}, "lora_fp64"),
+    ("mixtral", "lora", {"kind": "pipeline", "stages": 2, "micro_batch_rows": 2, "devices": TOGETHER}, "lora_fp64"),
     ("gemma2", "full", {"kind": "single", "devices": [CARDS[1]]}, "full_fp64"),
 ]
 
@@ -44,6 +46,8 @@ def run_case(motley, model, method, placement, run):
     losses = [m["loss"] for m in motley.metrics(job["id"])[0]]
     apart = largest_relative(losses, expected[run]["loss"])
     expect(apart <= LOSS, f"{model} {placement}: loss off by {apart:.2e}")
+    within = motley.run("logs", str(job["id"])).count("is reached within the node")
+    expect(within == (2 if placement["devices"] == TOGETHER else 0), f"{model} {placement}: {within} ranks wrote into another's memory")
     return apart, losses
 
 

@@ -31,6 +31,8 @@ struct transport {
     bool device;                         /* a device computes by itself: what it was given is waited for */
     uint32_t given[PENDING_MAX];         /* to the device, in order */
     uint32_t given_count, waited, ahead; /* ahead: how often two were under way */
+    uint32_t looks, looks_before_done;   /* how often a look found what it was given not done, and should */
+    uint32_t all;                        /* with so many begun nothing keeps it from being done */
 };
 
 static void note_begun(struct transport *t, uint32_t number)
@@ -64,6 +66,13 @@ static int compute_wait(void *host, uint32_t number, struct err *err)
     return number == t->fail_at ? err_set(err, ERR_DEVICE_LOST, "instruction %u is lost", number) : 0;
 }
 
+static bool compute_done(void *host, uint32_t number)
+{
+    struct transport *t = host;
+    (void)number;
+    return t->given_count - t->waited == 2 || t->looks++ >= t->looks_before_done || t->begun_count == t->all;
+}
+
 static int begin(void *host, uint32_t number, const struct instr *instr, struct err *err)
 {
     struct transport *t = host;
@@ -81,7 +90,8 @@ static int begin(void *host, uint32_t number, const struct instr *instr, struct 
     return 0;
 }
 
-static const struct exec_ops ops = {.compute = compute, .compute_wait = compute_wait, .begin = begin};
+static const struct exec_ops ops = {
+    .compute = compute, .compute_wait = compute_wait, .compute_done = compute_done, .begin = begin};
 
 static void *transport_main(void *arg)
 {
@@ -188,10 +198,11 @@ static void random_programs_run_in_the_order_of_queues_and_after(void **state)
         transport_start(&t, seed);
         t.at_once = seed % 3 == 0;
         t.device = seed % 2 == 0;
+        t.looks_before_done = seed % 4 == 0 ? 8 : 0; /* of a program */
         assert_int_equal(exec_create(plan, &program, &ops, &t, &exec, &err), 0);
         t.exec = exec;
         for (int turn = 0; turn < 3; turn++) {
-            t.begun_count = t.given_count = t.waited = 0;
+            t.begun_count = t.given_count = t.waited = t.looks = 0;
             if (exec_run(exec, 20000000000u, &err) < 0)
                 fail_msg("seed %llu: %s", (unsigned long long)seed, err.text);
             check_order(plan, &program, exec, &t);
@@ -203,6 +214,39 @@ static void random_programs_run_in_the_order_of_queues_and_after(void **state)
         program_fini(&program);
     }
     assert_true(ahead > 100); /* a device was given work before it had done the last */
+    plan_destroy(plan);
+}
+
+/* What a receive brought while the device is busy is given to it at once, not when it is done. */
+static void what_comes_meanwhile_is_queued_behind(void **state)
+{
+    (void)state;
+    struct err err;
+    struct plan *plan = plan_create(2, 1, 4, 1, &err);
+    struct program_builder b = {0};
+    struct program program = {0};
+    struct transport t;
+    struct exec *exec = NULL;
+    struct instr recv = instr_init(OP_RECV, QUEUE_RECV), work = instr_init(OP_FORWARD, QUEUE_COMPUTE);
+    recv.peer = 1;
+    program_add(&b, &recv, NULL, 0); /* 0 is done at once on any device */
+    program_add(&b, &work, NULL, 0);
+    program_add(&b, &recv, NULL, 0);
+    int32_t after[] = {0, 2};
+    program_add(&b, &work, after, 2);
+    assert_int_equal(program_builder_take(&b, &program, &err), 0);
+    transport_start(&t, 1);
+    t.device = true;
+    t.looks_before_done = 1000000; /* it would be looked at for hours */
+    t.all = program.instr_count;
+    assert_int_equal(exec_create(plan, &program, &ops, &t, &exec, &err), 0);
+    t.exec = exec;
+    assert_int_equal(exec_run(exec, 20000000000u, &err), 0);
+    assert_int_equal(t.ahead, 1);
+    assert_true(exec_times(exec)[3].begin_ns >= exec_times(exec)[1].end_ns);
+    transport_stop(&t);
+    exec_destroy(exec);
+    program_fini(&program);
     plan_destroy(plan);
 }
 
@@ -289,6 +333,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(random_programs_run_in_the_order_of_queues_and_after),
+        cmocka_unit_test(what_comes_meanwhile_is_queued_behind),
         cmocka_unit_test(a_late_receive_holds_up_only_its_queue),
         cmocka_unit_test(a_failure_of_any_instruction_ends_the_run_with_its_error),
         cmocka_unit_test(an_after_that_points_forward_is_refused),

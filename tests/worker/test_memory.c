@@ -90,7 +90,7 @@ static void the_plan_says_what_travels_and_what_a_checkpoint_takes(void **state)
     struct fixture fix;
     fix_open(&fix, "llama");
     struct plan *plan = fix_plan(&fix, 3, 2);
-    uint64_t boundary = (uint64_t)fix.tokens_bound * fix.config.hidden * 4, one = ((uint64_t)1 << 26) / 2;
+    uint64_t boundary = ((uint64_t)fix.tokens_bound * fix.config.hidden * 4 + 4095) / 4096 * 4096, one = ((uint64_t)1 << 26) / 2;
     static const uint64_t slots[] = {2, 4, 2};
     for (uint32_t r = 0; r < 3; r++) {
         struct plan_host host = plan_host_bytes(plan, r, 0);

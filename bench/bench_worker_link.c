@@ -1,0 +1,240 @@
+/* A boundary tensor between two CPU devices of one node: through TLS on loopback, and straight from one
+ * device's memory into the other's, as worker/transfer.c and worker/local.c have it.
+ *
+ *     bench_worker_link [rounds]      (default 9)
+ *
+ * By the mesh: a copy to the host, a message, a copy to the other device. Within the node: "ready" one way,
+ * one copy into the imported buffer, "written" the other way. Medians of one tensor at a time, from the
+ * receiver's being ready to its device's having it.
+ */
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "common/file.h"
+#include "common/tls.h"
+#include "engine/backend.h"
+#include "mesh/mesh.h"
+
+enum { ROUNDS_MAX = 99, BYTES_MAX = 64 << 20, DATA_QUEUE = 1, READY_QUEUE = 2 };
+
+static void must(int status, const struct err *err)
+{
+    if (status >= 0)
+        return;
+    fprintf(stderr, "bench_worker_link: %s\n", err->text);
+    exit(2);
+}
+
+struct files {
+    char dir[64], ca[128], cert[2][128], key[2][128];
+};
+
+static void write_text(const char *path, const struct buf *text)
+{
+    struct err err;
+    must(file_write_atomic(path, text->data, text->size, 0600, &err), &err);
+}
+
+static void make_files(struct files *f)
+{
+    struct err err;
+    struct buf ca = {.limit = 65536}, ca_key = {.limit = 65536};
+    snprintf(f->dir, sizeof(f->dir), "/tmp/motley-bench-XXXXXX");
+    if (!mkdtemp(f->dir))
+        exit(2);
+    must(tls_ca_create("bench", 30, &ca, &ca_key, &err), &err);
+    snprintf(f->ca, sizeof(f->ca), "%s/ca", f->dir);
+    write_text(f->ca, &ca);
+    for (int i = 0; i < 2; i++) {
+        struct buf key = {.limit = 65536}, csr = {.limit = 65536}, cert = {.limit = 65536};
+        char identity[16];
+        snprintf(identity, sizeof(identity), "agent:n%d", i);
+        must(tls_request_create(identity, &key, &csr, &err), &err);
+        must(tls_issue(buf_str(&ca), buf_str(&ca_key), buf_str(&csr), identity, NULL, 0, 30 * 86400, &cert,
+                       &err),
+             &err);
+        snprintf(f->cert[i], sizeof(f->cert[i]), "%s/cert%d", f->dir, i);
+        snprintf(f->key[i], sizeof(f->key[i]), "%s/key%d", f->dir, i);
+        write_text(f->cert[i], &cert);
+        write_text(f->key[i], &key);
+        buf_fini(&key);
+        buf_fini(&csr);
+        buf_fini(&cert);
+    }
+    buf_fini(&ca);
+    buf_fini(&ca_key);
+}
+
+struct pair {
+    struct mesh *mesh[2];
+    struct mesh_peer peer[2];
+};
+
+static void *pair_connect(void *arg)
+{
+    struct pair *p = arg;
+    struct err err;
+    must(mesh_connect(p->mesh[1], &p->peer[1], 1, clock_mono_ns() + 10000000000u, NULL, &err), &err);
+    return NULL;
+}
+
+static void pair_open(struct pair *p, const struct files *f)
+{
+    static const char *const identity[2] = {"agent:n0", "agent:n1"};
+    static char address[2][64];
+    struct err err;
+    for (uint32_t i = 0; i < 2; i++) {
+        struct mesh_options options = {
+            .rank = i, .epoch = 1, .cert_file = f->cert[i], .key_file = f->key[i], .ca_file = f->ca};
+        must(mesh_create(&options, &p->mesh[i], &err), &err);
+        must(mesh_listen(p->mesh[i], "127.0.0.1:0", address[i], sizeof(address[i]), &err), &err);
+        p->peer[1 - i] = (struct mesh_peer){.rank = i, .address = address[i], .identity = identity[i]};
+    }
+    pthread_t thread;
+    pthread_create(&thread, NULL, pair_connect, p);
+    must(mesh_connect(p->mesh[0], &p->peer[0], 1, clock_mono_ns() + 10000000000u, NULL, &err), &err);
+    pthread_join(thread, NULL);
+}
+
+static int compare_double(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+static double median(double *values, int count)
+{
+    qsort(values, (size_t)count, sizeof(double), compare_double);
+    return count % 2 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
+}
+
+/* Rank 0 sends, rank 1 receives. */
+struct bench {
+    struct pair pair;
+    struct device *device[2];
+    struct buffer *from, *to, *imported;
+    uint8_t *host[2];
+    size_t bytes;
+    int rounds;
+    bool local;
+};
+
+static void check_bytes(const struct bench *b)
+{
+    struct err err;
+    must(buffer_read(b->to, 0, b->host[1], b->bytes, &err), &err);
+    for (size_t i = 0; i < b->bytes; i += 4095)
+        if (b->host[1][i] != (uint8_t)(i % 251)) {
+            fprintf(stderr, "bench_worker_link: byte %zu is wrong\n", i);
+            exit(2);
+        }
+}
+
+static void *send_all(void *arg)
+{
+    struct bench *b = arg;
+    struct mesh *mesh = b->pair.mesh[0];
+    struct mesh_meta meta = {.tag = 1};
+    struct err err;
+    uint64_t deadline_ns = clock_mono_ns() + 120000000000u, word;
+    for (int i = 0; i < b->rounds; i++) {
+        must(mesh_recv_wait(mesh, 1, READY_QUEUE, 1, &word, sizeof word, deadline_ns, NULL, &err), &err);
+        if (b->local)
+            must(buffer_copy_on(DEVICE_OUT, b->imported, 0, b->from, 0, b->bytes, &err), &err);
+        else
+            must(buffer_read_on(DEVICE_OUT, b->from, 0, b->host[0], b->bytes, &err), &err);
+        must(mesh_send_wait(mesh, 1, DATA_QUEUE, &meta, b->local ? (void *)&word : b->host[0],
+                            b->local ? sizeof word : b->bytes, deadline_ns, NULL, &err),
+             &err);
+    }
+    return NULL;
+}
+
+/* Median seconds of one tensor. */
+static double receive_all(struct bench *b)
+{
+    struct mesh *mesh = b->pair.mesh[1];
+    struct mesh_meta meta = {.tag = 1};
+    struct err err;
+    pthread_t sender;
+    double seconds[ROUNDS_MAX];
+    uint64_t deadline_ns = clock_mono_ns() + 120000000000u, word = 1;
+    pthread_create(&sender, NULL, send_all, b);
+    for (int i = 0; i < b->rounds; i++) {
+        uint64_t begin_ns = clock_mono_ns();
+        must(mesh_send_wait(mesh, 0, READY_QUEUE, &meta, &word, sizeof word, deadline_ns, NULL, &err), &err);
+        must(mesh_recv_wait(mesh, 0, DATA_QUEUE, 1, b->local ? (void *)&word : b->host[1],
+                            b->local ? sizeof word : b->bytes, deadline_ns, NULL, &err),
+             &err);
+        if (!b->local)
+            must(buffer_write_on(DEVICE_IN, b->to, 0, b->host[1], b->bytes, &err), &err);
+        seconds[i] = (double)(clock_mono_ns() - begin_ns) * 1e-9;
+    }
+    pthread_join(sender, NULL);
+    check_bytes(b);
+    return median(seconds, b->rounds);
+}
+
+static void open_devices(struct bench *b)
+{
+    struct device_options options = {.kind = "cpu", .name = "bench", .threads = 1};
+    struct buffer_handle handle;
+    struct err err;
+    for (int i = 0; i < 2; i++) {
+        void *memory;
+        must(device_open(&options, &b->device[i], &err), &err);
+        must(host_memory_create(b->device[i], BYTES_MAX, "a tensor", &memory, &err), &err);
+        b->host[i] = memory;
+    }
+    must(buffer_create(b->device[0], BYTES_MAX, MEM_BUFFERS, "a tensor", &b->from, &err), &err);
+    must(buffer_create_shared(b->device[1], BYTES_MAX, MEM_BUFFERS, "a tensor", &b->to, &err), &err);
+    must(buffer_export(b->to, &handle, &err), &err);
+    must(buffer_import(b->device[0], &handle, &b->imported, &err), &err);
+    for (size_t i = 0; i < BYTES_MAX; i++)
+        b->host[0][i] = (uint8_t)(i % 251);
+    must(buffer_write(b->from, 0, b->host[0], BYTES_MAX, &err), &err);
+}
+
+static void close_devices(struct bench *b)
+{
+    buffer_destroy(b->imported);
+    buffer_destroy(b->from);
+    buffer_destroy(b->to);
+    for (int i = 0; i < 2; i++) {
+        host_memory_destroy(b->device[i], b->host[i], BYTES_MAX);
+        device_close(b->device[i]);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    static const size_t sizes[] = {64 << 10, 1 << 20, 8 << 20, BYTES_MAX};
+    struct bench b = {.rounds = argc > 1 ? (int)strtol(argv[1], NULL, 10) : 9};
+    struct files files;
+    struct err err;
+    b.rounds = b.rounds < 3 ? 3 : b.rounds > ROUNDS_MAX ? ROUNDS_MAX : b.rounds;
+    make_files(&files);
+    open_devices(&b);
+    pair_open(&b.pair, &files);
+    for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
+        b.bytes = sizes[s];
+        b.local = false;
+        double mesh_s = receive_all(&b);
+        must(buffer_zero(b.to, 0, BYTES_MAX, &err), &err);
+        b.local = true;
+        double local_s = receive_all(&b);
+        must(buffer_zero(b.to, 0, BYTES_MAX, &err), &err);
+        printf("%8zu KiB: %9.3f ms by the mesh (%5.0f MB/s), %8.3f ms within the node (%5.0f MB/s), %.1f "
+               "times\n",
+               b.bytes >> 10, mesh_s * 1e3, (double)b.bytes / mesh_s / 1e6, local_s * 1e3,
+               (double)b.bytes / local_s / 1e6, mesh_s / local_s);
+    }
+    mesh_destroy(b.pair.mesh[0]);
+    mesh_destroy(b.pair.mesh[1]);
+    close_devices(&b);
+    file_remove_tree(files.dir, &err);
+    return 0;
+}

@@ -1,0 +1,161 @@
+/* Links within a node: the numbers of the mesh, without its bytes. */
+#include "worker/worker_fixture.h"
+
+enum { RANKS_MAX = 3 };
+
+/* What the ranks said of their links, and how the run is changed. */
+struct seen {
+    unsigned long long mesh_bytes, local_bytes;
+    uint32_t within, refused;     /* lines of the log */
+    const char *kinds[RANKS_MAX]; /* of device, or NULL */
+};
+
+static void see(void *arg, struct fix_worker *workers, uint32_t rank, const json_t *event)
+{
+    struct seen *seen = arg;
+    unsigned long long mesh, local;
+    (void)workers;
+    (void)rank;
+    if (strcmp(json_string_value(json_object_get(event, "type")), "log") != 0)
+        return;
+    const char *text = json_string_value(json_object_get(event, "text"));
+    seen->within += strstr(text, "is reached within the node") != NULL;
+    seen->refused += strstr(text, "is on this node, but the mesh carries its tensors") != NULL;
+    if (sscanf(text, "sent %llu bytes over the mesh and %llu within", &mesh, &local) == 2) {
+        seen->mesh_bytes += mesh;
+        seen->local_bytes += local;
+    }
+}
+
+static void change_kind(void *arg, json_t *assign)
+{
+    const struct seen *seen = arg;
+    json_int_t rank = json_integer_value(json_object_get(assign, "rank"));
+    json_t *device = json_object_get(json_object_get(assign, "local"), "device");
+    if (seen->kinds[rank])
+        json_object_set_new(device, "kind", json_string(seen->kinds[rank]));
+}
+
+/* All ranks on one node; `shared`: the plan has them write into each other's memory. */
+static void put_on_one_node(struct plan *plan, bool shared)
+{
+    struct err err;
+    for (uint32_t r = 0; r < plan->rank_count; r++) {
+        free(plan->ranks[r].node);
+        plan->ranks[r].node = strdup("node0");
+        if (shared)
+            plan->ranks[r].slots[HAND_ACT_IN].place = plan->ranks[r].slots[HAND_GRAD_IN].place = SLOT_SHARED;
+    }
+    must(plan_seal(plan, &err));
+    must(plan_check(plan, &err));
+}
+
+static void run(const struct fixture *fix, const json_t *spec, uint32_t stages, uint32_t micro_rows,
+                bool shared, struct seen *seen, struct outcome *out)
+{
+    struct plan *plan = fix_plan(fix, stages, micro_rows);
+    put_on_one_node(plan, shared);
+    fix_run(fix, plan, spec, change_kind, see, seen, out);
+    if (json_array_size(out->failures))
+        fail_msg("%s", json_string_value(json_object_get(json_array_get(out->failures, 0), "text")));
+    plan_destroy(plan);
+}
+
+static void check_alike(const struct outcome *a, const struct outcome *b)
+{
+    assert_int_equal(a->steps, b->steps);
+    assert_int_equal(a->evals, b->evals);
+    assert_memory_equal(a->loss, b->loss, a->steps * sizeof *a->loss);
+    assert_memory_equal(a->norm, b->norm, a->steps * sizeof *a->norm);
+    assert_memory_equal(a->eval, b->eval, a->evals * sizeof *a->eval);
+    assert_true(json_equal(a->samples, b->samples));
+}
+
+/* Every boundary tensor goes within the node, and nothing but scalars and checkpoints over the mesh. */
+static void check_local(const struct fixture *fix, const json_t *spec, uint32_t stages, uint32_t micro_rows,
+                        const char *kind)
+{
+    struct outcome mesh, local;
+    struct seen by_mesh = {.kinds = {kind, kind, kind}}, by_local = by_mesh;
+    run(fix, spec, stages, micro_rows, false, &by_mesh, &mesh);
+    run(fix, spec, stages, micro_rows, true, &by_local, &local);
+    print_message("%u stages of %s: %llu bytes over the mesh, then %llu and %llu within the node\n", stages,
+                  kind, by_mesh.mesh_bytes, by_local.mesh_bytes, by_local.local_bytes);
+    check_alike(&local, &mesh);
+    assert_int_equal(by_mesh.within + by_mesh.refused, 0);
+    assert_int_equal(by_mesh.local_bytes, 0);
+    assert_int_equal(by_local.within, 2 * (stages - 1));
+    assert_int_equal(by_local.refused, 0);
+    assert_true(by_local.local_bytes > 0);
+    /* a message of 24 bytes one way and one of 8 the other for each tensor, and at most 1,024 for each pair's
+     * beginning */
+    assert_true(by_local.mesh_bytes + by_local.local_bytes > by_mesh.mesh_bytes);
+    assert_true(by_local.mesh_bytes < by_mesh.mesh_bytes - by_local.local_bytes * 9 / 10 + 8192);
+    outcome_fini(&mesh);
+    outcome_fini(&local);
+}
+
+static json_t *spec_of(const struct fixture *fix)
+{
+    json_t *spec = fix_spec(fix);
+    json_object_set_new(json_object_get(spec, "train"), "steps", json_integer(3));
+    json_object_set_new(spec, "eval", json_pack("{s:i}", "every_steps", 2));
+    return spec;
+}
+
+static void tensors_go_from_one_memory_into_the_other(void **state)
+{
+    (void)state;
+    struct fixture fix;
+    fix_open(&fix, "llama");
+    json_t *spec = spec_of(&fix);
+    check_local(&fix, spec, 3, 1, "cpu");
+    json_decref(spec);
+    fix_close(&fix);
+}
+
+static void processes_write_into_each_other(void **state)
+{
+    (void)state;
+    struct fixture fix;
+    char program[400];
+    const char *programs = getenv("MOTLEY_BIN");
+    fix_open(&fix, "mixtral");
+    snprintf(program, sizeof program, "%s/motley-worker", programs ? programs : "bin");
+    fix.program = program;
+    json_t *spec = spec_of(&fix);
+    check_local(&fix, spec, 2, 2, "emulated");
+    json_decref(spec);
+    fix_close(&fix);
+}
+
+/* A CPU cannot write into an emulated card, nor that into it: both say so and the mesh carries all. */
+static void what_cannot_be_shared_goes_by_the_mesh(void **state)
+{
+    (void)state;
+    struct fixture fix;
+    struct outcome mesh, tried;
+    struct seen by_mesh = {.kinds = {"cpu", "emulated"}}, by_trying = by_mesh;
+    fix_open(&fix, "llama");
+    json_t *spec = spec_of(&fix);
+    run(&fix, spec, 2, 2, false, &by_mesh, &mesh);
+    run(&fix, spec, 2, 2, true, &by_trying, &tried);
+    check_alike(&tried, &mesh);
+    assert_int_equal(by_trying.refused, 2);
+    assert_int_equal(by_trying.within, 0);
+    assert_int_equal(by_trying.local_bytes, 0);
+    outcome_fini(&mesh);
+    outcome_fini(&tried);
+    json_decref(spec);
+    fix_close(&fix);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(tensors_go_from_one_memory_into_the_other),
+        cmocka_unit_test(processes_write_into_each_other),
+        cmocka_unit_test(what_cannot_be_shared_goes_by_the_mesh),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
