@@ -288,11 +288,26 @@ static int forward_bound(const struct stage *stage, uint32_t begin, uint32_t end
     return saves && end == head + 1 ? blocks_bound(stage, head, end, true, err) : 0;
 }
 
+static void forward_queue(struct pass *pass, const struct pass_range *range)
+{
+    const struct stage *stage = pass->stage;
+    bool head = range->end == stage->config.layers + 2, last = range->end == stage->options.block_end;
+    struct operand end = head ? pass_workspace(pass, stage->layout.workspace.d) : f32_at(range->out, 0);
+    if (range->begin == stage->options.block_begin)
+        router_begin(pass, range->in);
+    blocks_forward(pass, range->begin, range->end, range->in, end, pass->train);
+    if (last && !head)
+        router_copy(pass, range->out, false, ROUTER_BOTH);
+    if (head) {
+        router_end(pass);
+        head_forward(pass, end, pass->train);
+    }
+}
+
 int stage_forward_blocks(struct stage *stage, const struct micro_batch *batch, uint32_t block_begin,
                          uint32_t block_end, struct buffer *in, struct buffer *out, struct saved **saved,
                          struct err *err)
 {
-    const struct footprint *l = &stage->layout;
     uint32_t tokens = batch->row_start[batch->rows];
     bool head = block_end == stage->config.layers + 2, first = block_begin == stage->options.block_begin,
          last = block_end == stage->options.block_end;
@@ -307,17 +322,11 @@ int stage_forward_blocks(struct stage *stage, const struct micro_batch *batch, u
         place_take(stage, batch, earlier, &slot, err) != 0)
         return -1;
     struct pass pass = pass_of(stage, slot, saved != NULL, err);
-    struct operand end = head ? pass_workspace(&pass, l->workspace.d) : f32_at(out, 0);
-    if (tokens > 0 && first)
-        router_begin(&pass, in);
     if (tokens > 0)
-        blocks_forward(&pass, block_begin, block_end, in, end, saved != NULL);
-    if (tokens > 0 && last && !head)
-        router_copy(&pass, out, false, ROUTER_BOTH);
-    if (tokens > 0 && head) {
-        router_end(&pass);
-        head_forward(&pass, end, saved != NULL);
-    }
+        pass_run(&pass,
+                 &(struct pass_range){
+                     .kind = PASS_FORWARD, .begin = block_begin, .end = block_end, .in = in, .out = out},
+                 forward_queue);
     if (pass.queue.failed || saved == NULL)
         slot_give(slot);
     if (saved != NULL)
@@ -337,16 +346,17 @@ int stage_forward(struct stage *stage, const struct micro_batch *batch, struct b
                                 saved, err);
 }
 
-static void blocks_backward(struct pass *pass, uint32_t begin, uint32_t end, struct buffer *grad_in,
-                            struct buffer *grad_out, double scale)
+static void blocks_backward(struct pass *pass, const struct pass_range *range)
 {
     const struct stage *stage = pass->stage;
+    uint32_t begin = range->begin, end = range->end;
+    struct buffer *grad_in = range->in, *grad_out = range->out;
     uint32_t hidden = stage->config.hidden, first, after;
     struct operand d = pass_workspace(pass, stage->layout.workspace.d);
     bool learns = begin == 0 && stage_block(stage, 0)->tensors->parameters > 0;
     enum backward_part part = stage->options.split ? BACKWARD_OF_INPUT : BACKWARD_ALL;
     if (end == stage->config.layers + 2)
-        head_backward(pass, (float)scale);
+        head_backward(pass, (float)range->scale);
     else
         queue_copy(&pass->queue, pass->tokens, hidden, f32_at(grad_in, 0), hidden, d, hidden);
     range_layers(stage, begin, end, &first, &after);
@@ -358,6 +368,25 @@ static void blocks_backward(struct pass *pass, uint32_t begin, uint32_t end, str
         embed_backward(pass, d);
     if (grad_out != NULL)
         queue_copy(&pass->queue, pass->tokens, hidden, d, hidden, f32_at(grad_out, 0), hidden);
+}
+
+static void backward_queue(struct pass *pass, const struct pass_range *range)
+{
+    const struct stage *stage = pass->stage;
+    bool head = range->end == stage->config.layers + 2;
+    if (range->end == stage->options.block_end && !head)
+        router_copy(pass, range->in, true, ROUTER_COUNTS);
+    blocks_backward(pass, range);
+    if (range->begin == stage->options.block_begin && range->out != NULL)
+        router_copy(pass, range->out, false, ROUTER_COUNTS);
+}
+
+static void weights_queue(struct pass *pass, const struct pass_range *range)
+{
+    uint32_t first, after;
+    range_layers(pass->stage, range->begin, range->end, &first, &after);
+    for (uint32_t i = after; i-- > first;)
+        layer_backward(pass, i, pass_x(pass, i), true, BACKWARD_OF_WEIGHT, HALF_BOTH);
 }
 
 int backward_check(const struct stage *stage, const struct micro_batch *batch, struct saved *saved,
@@ -393,12 +422,15 @@ int stage_backward_blocks(struct stage *stage, const struct micro_batch *batch, 
         return -1;
     }
     struct pass pass = pass_of(stage, saved, true, err);
-    if (tokens > 0 && last && !head)
-        router_copy(&pass, grad_in, true, ROUTER_COUNTS);
     if (tokens > 0)
-        blocks_backward(&pass, block_begin, block_end, grad_in, grad_out, scale);
-    if (tokens > 0 && first && grad_out != NULL)
-        router_copy(&pass, grad_out, false, ROUTER_COUNTS);
+        pass_run(&pass,
+                 &(struct pass_range){.kind = PASS_BACKWARD,
+                                      .begin = block_begin,
+                                      .end = block_end,
+                                      .in = grad_in,
+                                      .out = grad_out,
+                                      .scale = scale},
+                 backward_queue);
     if (pass.queue.failed || (block_begin == stage->options.block_begin && !stage->options.split))
         slot_give(saved);
     return pass.queue.failed ? -1 : 0;
@@ -407,7 +439,6 @@ int stage_backward_blocks(struct stage *stage, const struct micro_batch *batch, 
 int stage_backward_weights(struct stage *stage, const struct micro_batch *batch, struct saved *saved,
                            uint32_t block_begin, uint32_t block_end, struct err *err)
 {
-    uint32_t first, after;
     if (!stage->options.split)
         return err_set(err, ERR_INVALID, "a stage that was not made for backward in two halves");
     if (backward_check(stage, batch, saved, err) != 0)
@@ -418,9 +449,10 @@ int stage_backward_weights(struct stage *stage, const struct micro_batch *batch,
         return -1;
     }
     struct pass pass = pass_of(stage, saved, true, err);
-    range_layers(stage, block_begin, block_end, &first, &after);
-    for (uint32_t i = after; saved->tokens > 0 && i-- > first;)
-        layer_backward(&pass, i, pass_x(&pass, i), true, BACKWARD_OF_WEIGHT, HALF_BOTH);
+    if (saved->tokens > 0)
+        pass_run(&pass,
+                 &(struct pass_range){.kind = PASS_BACKWARD_WEIGHTS, .begin = block_begin, .end = block_end},
+                 weights_queue);
     if (pass.queue.failed || block_begin == stage->options.block_begin)
         slot_give(saved);
     return pass.queue.failed ? -1 : 0;

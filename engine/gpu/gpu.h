@@ -19,14 +19,15 @@ enum gpu_kernel { GPU_KERNEL_LIST(GPU_KERNEL_NAME) GPU_KERNEL_COUNT };
 
 enum {
     GPU_SCRATCH_BYTES = 4 << 20, /* of each queue; beside what the account counts */
-    GPU_GRAPHS_MAX = 32          /* passes kept */
+    GPU_GRAPHS_MAX = 32,         /* passes kept */
+    GPU_SEEN_MAX = 128           /* keys of passes that came once: with the second they are recorded */
 };
 
-/* A pass that was recorded, or seen once. */
+/* A pass that was recorded. */
 struct gpu_pass {
     uint64_t key;
-    struct gpu_graph *graph; /* NULL: seen once; it is recorded when it comes again */
-    uint64_t used;           /* counts passes: the least goes */
+    struct gpu_graph *graph;
+    uint64_t used; /* counts passes: the least goes */
 };
 
 struct gpu {
@@ -43,8 +44,11 @@ struct gpu {
         finished[DEVICE_QUEUES]; /* calls: equal when nothing is under way */
     gpu_address scratch[DEVICE_QUEUES];
     struct gpu_pass passes[GPU_GRAPHS_MAX];
-    uint64_t pass_count;
-    struct gpu_pass *recording;
+    uint64_t seen[GPU_SEEN_MAX]; /* a ring; 0: none */
+    uint64_t pass_count, seen_count;
+    uint64_t recording;   /* the key of the pass that is being recorded; 0: none */
+    bool records_nothing; /* a recording failed: passes are queued as they come */
+    struct pass_counts counts;
 };
 
 /* An op on its way. */

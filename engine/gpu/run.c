@@ -44,6 +44,8 @@ int gpu_launch(struct gpu_call *call, enum gpu_kernel kernel, uint64_t x, uint64
             call->err, ERR_TOO_BIG,
             "device %s: a kernel over %llu x %llu x %llu blocks, at most 2147483647 x 65535 x 65535",
             call->gpu->base.name, (unsigned long long)x, (unsigned long long)y, (unsigned long long)z);
+    if (call->queue == DEVICE_COMPUTE && call->gpu->recording == 0)
+        call->gpu->counts.launches++;
     struct gpu_dims blocks = {(uint32_t)x, (uint32_t)y, (uint32_t)z};
     return call->gpu->driver->launch(call->gpu->queues[call->queue], call->gpu->functions[kernel], blocks,
                                      threads[kernel], 0, args, args_bytes, call->err);
