@@ -243,6 +243,33 @@ static uint16_t port_noted(const char *path)
     return port <= 65535 ? (uint16_t)port : 0;
 }
 
+/* A port that can be listened on, chosen at random below those that the kernel gives to outgoing connections:
+ * one of these could be taken again between now and the moment when its service listens. Returns 0, or errno. */
+static int port_choose(const char *host, uint16_t *port)
+{
+    enum { LOWEST = 10240, OUTGOING_LOWEST = 32768, TRIES = 64 };
+    struct err err;
+    struct buf text = {.limit = 64};
+    unsigned long outgoing = 0;
+    if (file_read_all("/proc/sys/net/ipv4/ip_local_port_range", 64, &text, &err) == 0) {
+        outgoing = strtoul(buf_str(&text), NULL, 10);
+    }
+    buf_fini(&text);
+    const uint16_t end = outgoing > LOWEST && outgoing <= UINT16_MAX ? (uint16_t)outgoing : OUTGOING_LOWEST;
+    for (int i = 0; i < TRIES; i++) {
+        uint16_t random = 0;
+        if (random_bytes(&random, sizeof(random), &err) < 0) {
+            break;
+        }
+        *port = (uint16_t)(LOWEST + random % (end - LOWEST));
+        if (port_try(host, port) == 0) {
+            return 0;
+        }
+    }
+    *port = 0; /* the kernel's choice */
+    return port_try(host, port);
+}
+
 int home_port(const char *home, const char *name, const char *host, uint16_t wanted, uint16_t *port,
               struct err *err)
 {
@@ -252,10 +279,9 @@ int home_port(const char *home, const char *name, const char *host, uint16_t wan
         return -1;
     }
     *port = wanted != 0 ? wanted : port_noted(path);
-    int failed = port_try(host, port);
-    if (failed != 0 && wanted == 0 && *port != 0) {
-        *port = 0; /* the noted one is taken: any other will do */
-        failed = port_try(host, port);
+    int failed = *port != 0 ? port_try(host, port) : port_choose(host, port);
+    if (failed != 0 && wanted == 0) {
+        failed = port_choose(host, port); /* the noted one is taken: any other will do */
     }
     if (failed != 0) {
         return err_errno(err, failed == EADDRINUSE ? ERR_CONFLICT : ERR_IO, failed,

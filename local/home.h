@@ -24,7 +24,7 @@ int home_secret(const char *home, const char *name, char secret[HOME_SECRET_BYTE
 int home_certificates(const char *home, const char *host, struct err *err);
 
 /* The port noted under run/NAME.port if it can still be listened on at 'host', else 'wanted' (not 0), else a
- * free one; noted. ERR_CONFLICT when 'wanted' is taken. */
+ * free one that no outgoing connection is given; noted. ERR_CONFLICT when 'wanted' is taken. */
 int home_port(const char *home, const char *name, const char *host, uint16_t wanted, uint16_t *port,
               struct err *err);
 

@@ -165,6 +165,10 @@ static void a_port_is_kept_and_a_taken_one_is_named(void **state)
     assert_int_equal(0, home_port(scratch.dir, "api", "127.0.0.1", 0, &first, &err));
     assert_int_equal(0, home_port(scratch.dir, "api", "127.0.0.1", 0, &second, &err));
     assert_int_equal(first, second);
+    unsigned outgoing = 0; /* the lowest port of outgoing connections */
+    FILE *range = fopen("/proc/sys/net/ipv4/ip_local_port_range", "r");
+    assert_true(range == NULL || fscanf(range, "%u", &outgoing) == 1);
+    assert_true(range == NULL || (first >= 10240 && first < outgoing));
     const int fd = socket(AF_INET, SOCK_STREAM, 0);
     const struct sockaddr_in address = {
         .sin_family = AF_INET, .sin_port = htons(first), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -179,6 +183,9 @@ static void a_port_is_kept_and_a_taken_one_is_named(void **state)
     char number[8];
     snprintf(number, sizeof(number), "%u", first);
     assert_non_null(strstr(err.text, number));
+    if (range != NULL) {
+        (void)fclose(range);
+    }
     close(fd);
     scratch_remove(&scratch);
 }
