@@ -91,6 +91,7 @@ static void chunk_forward(struct pass *pass, struct operand x, uint32_t at, uint
                                        .smoothing = pass->train ? (float)stage->options.label_smoothing : 0,
                                        .cap = (float)stage->config.logit_softcap,
                                        .gradient = gradient,
+                                       .gradient_scale = stage->loss_scale,
                                        .logits = pass_workspace(pass, l->workspace.logits),
                                        .targets = pass_meta(pass, l->slot.targets + 4ull * at, DTYPE_I32),
                                        .loss = {.buffer = stage->scalars, .dtype = DTYPE_F64}}});

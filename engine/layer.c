@@ -318,21 +318,22 @@ static void route_backward(const struct layer_run *run)
     struct pass *pass = run->pass;
     const struct model_config *config = &pass->stage->config;
     double layers = pass->stage->model.sparse_before[config->layers];
-    queue_step(
-        run, &(struct op){.kind = OP_ROUTE_BACKWARD,
-                          .route_backward = {
-                              .rows = pass->rows,
-                              .tokens = pass->tokens,
-                              .experts = config->experts,
-                              .active = config->experts_active,
-                              .renormalise = config->router_renormalise,
-                              .aux = (float)(pass->slot->router_scale * config->experts / (layers * layers)),
-                              .probabilities = run_value(run, VALUE_PROBABILITIES),
-                              .chosen = run_value(run, VALUE_CHOSEN),
-                              .dweight = run_gradient(run, VALUE_CHOSEN_WEIGHT),
-                              .dscores = run_gradient(run, VALUE_PROBABILITIES),
-                              .row_start = pass_meta(pass, pass->stage->layout.slot.row_start, DTYPE_U32),
-                              .counts = router_sums(run, 0)}});
+    queue_step(run,
+               &(struct op){.kind = OP_ROUTE_BACKWARD,
+                            .route_backward = {
+                                .rows = pass->rows,
+                                .tokens = pass->tokens,
+                                .experts = config->experts,
+                                .active = config->experts_active,
+                                .renormalise = config->router_renormalise,
+                                .aux = (float)(pass->slot->router_scale * (double)pass->stage->loss_scale *
+                                               config->experts / (layers * layers)),
+                                .probabilities = run_value(run, VALUE_PROBABILITIES),
+                                .chosen = run_value(run, VALUE_CHOSEN),
+                                .dweight = run_gradient(run, VALUE_CHOSEN_WEIGHT),
+                                .dscores = run_gradient(run, VALUE_PROBABILITIES),
+                                .row_start = pass_meta(pass, pass->stage->layout.slot.row_start, DTYPE_U32),
+                                .counts = router_sums(run, 0)}});
 }
 
 static void dispatch_forward(const struct layer_run *run, const struct layer_step *step)

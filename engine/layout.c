@@ -49,6 +49,8 @@ static int method_check(struct stage_options *o, struct err *err)
     if (lora->dropout > 0 && o->config->experts > 0 &&
         (lora->targets & (LORA_GATE | LORA_UP | LORA_DOWN)) != 0)
         return err_set(err, ERR_UNSUPPORTED, "stage: dropout on the adapters of experts");
+    if (o->compute != DTYPE_F32 && o->compute != DTYPE_BF16 && o->compute != DTYPE_F16)
+        return err_set(err, ERR_INVALID, "stage: products in dtype %d, not fp32, bf16 or fp16", o->compute);
     if (o->full && o->base != LAYER_BASE_F32)
         return err_set(err, ERR_UNSUPPORTED, "stage: full fine-tuning of a base that is not fp32");
     if (o->recompute && o->split)

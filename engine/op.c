@@ -469,6 +469,10 @@ void op_complete(struct op *op)
     case OP_EMBED_BACKWARD:
         op->embed_backward.scale = op->embed_backward.scale == 0.0f ? 1.0f : op->embed_backward.scale;
         break;
+    case OP_CROSS_ENTROPY:
+        op->cross_entropy.gradient_scale =
+            op->cross_entropy.gradient_scale == 0.0f ? 1.0f : op->cross_entropy.gradient_scale;
+        break;
     default:
         break;
     }

@@ -65,8 +65,9 @@ enum op_kind {
  * (u8, absmax and scales as op_unpack has them) of a whole matrix, ldb being its width. Each value of b is
  * then what op_unpack makes of it. CPU devices take f32 alone.
  *
- * compute: DTYPE_F32, or DTYPE_BF16: values of a and b are rounded to bf16 first, products and sums are f32,
- * in an order that is the device's own. For GPUs with matrix units. */
+ * compute: DTYPE_F32; or DTYPE_BF16 or DTYPE_F16: values of a and b (of a packed b, what they are unpacked
+ * to) are rounded to that first, to nearest even, in f16 to infinity beyond its range; products and sums are
+ * f32 in an order that is the device's own, and c is f32. */
 struct op_gemm {
     uint32_t m, n, k;
     bool transpose_a, transpose_b;
@@ -224,11 +225,12 @@ struct op_scatter_rows {
 
 /* loss += sum over i of (1 - s) * -log p[targets[i]] + s * mean over the vocabulary of -log p, where p =
  * softmax(cap * tanh(logits[i] / cap)) (no cap: softmax(logits[i])) and s is the label smoothing; summed in
- * f64 in order of i. With gradient, logits become the gradient in what they were. */
+ * f64 in order of i. With gradient, logits become the gradient in what they were, times gradient_scale. */
 struct op_cross_entropy {
     uint32_t rows, vocab;
     float smoothing, cap; /* 0: none */
     bool gradient;
+    float gradient_scale; /* a power of two; 0 stands for 1 */
     struct operand logits, targets /* i32 [rows], in [0, vocab) */, loss /* f64 [1] */;
 };
 
@@ -310,7 +312,7 @@ struct op_softcap {
  * b (or c, when transpose_a) lying `stride` values after the one before. rows is the most rows there are.
  * Without transpose_a: c[i] = alpha * a[i] * op(b_g) + beta * c[i] for rows i of group g; a [rows, k],
  * op(b) [k, n]. With: c_g[m,n] = alpha * a_g^T b_g + beta * c_g; a [rows, m], b [rows, n], sums in the order
- * of rows. f32. */
+ * of rows. f32; compute as op_gemm has it. */
 struct op_gemm_grouped {
     uint32_t first, groups, groups_all; /* offsets is u32 [groups_all + 1] */
     uint32_t rows, m, n, k;             /* m: with transpose_a; k: without */
@@ -319,6 +321,7 @@ struct op_gemm_grouped {
     uint64_t stride;
     struct operand a, b, c, offsets;
     uint32_t lda, ldb, ldc;
+    enum dtype compute;
 };
 
 /* Routers of mixtures of experts. scores[tokens,experts] become their softmax, the probabilities; the

@@ -24,6 +24,8 @@ struct piece {
     char name[LAYER_NAME_MAX];
 };
 
+enum { LOSS_SCALE_EXPONENT_MAX = 24 };
+
 struct shard {
     struct device *device;
     const struct stage_options *options;
@@ -35,6 +37,7 @@ struct shard {
     struct buffer *own_sums, *page[2]; /* page: moments of one range that passes */
     struct area_view sums;
     double *host_sums; /* [piece_count] */
+    double loss_scale;
     uint64_t updates;
 };
 
@@ -217,6 +220,7 @@ int shard_make(const struct shard_plan *plan, struct shard **out, struct err *er
     shard->device = plan->device;
     shard->options = plan->options;
     shard->trains = plan->options->mode == STAGE_TRAIN;
+    shard->loss_scale = 1;
     shard->on_host = plan->options->moments_on_host;
     shard->ranges = calloc(plan->range_count + 1ull, sizeof *shard->ranges);
     int status =
@@ -348,6 +352,16 @@ static int train_check(const struct shard *shard, const char *what, struct err *
     return err_set(err, ERR_INVALID, "%s of a state made for inference", what);
 }
 
+int shard_loss_scale_set(struct shard *shard, double scale, struct err *err)
+{
+    int exponent;
+    if (!(frexp(scale, &exponent) == 0.5) || abs(exponent - 1) > LOSS_SCALE_EXPONENT_MAX)
+        return err_set(err, ERR_INVALID, "a loss scale of %g: no power of two from 2^-%d to 2^%d", scale,
+                       LOSS_SCALE_EXPONENT_MAX, LOSS_SCALE_EXPONENT_MAX);
+    shard->loss_scale = scale;
+    return 0;
+}
+
 int shard_step_begin(struct shard *shard, struct err *err)
 {
     for (uint32_t r = 0; r < shard->range_count; r++) {
@@ -403,15 +417,19 @@ int shard_grad_square_sum(struct shard *shard, double *sum, struct err *err)
     if (train_check(shard, "gradients", err) != 0 || square_sums(shard, true, err) != 0)
         return -1;
     const char *name = first_not_finite(shard);
-    if (name != NULL)
+    if (name != NULL) {
+        *sum = NAN;
         return err_set(err, ERR_NOT_FINITE, "the gradient of %s is not finite", name);
+    }
     for (uint32_t i = 0; i < shard->piece_count; i++)
         *sum += shard->host_sums[i];
+    *sum /= shard->loss_scale * shard->loss_scale;
     return 0;
 }
 
 struct step_constants {
     const struct step_update *update;
+    double grad_scale; /* the update's, less the loss scale */
     double correction1, correction2;
 };
 
@@ -432,7 +450,7 @@ static void adamw_queue(struct stepped *s, uint64_t at, uint64_t count, uint64_t
                                                .beta2 = s->c->update->beta2,
                                                .eps = s->c->update->eps,
                                                .weight_decay = decay,
-                                               .grad_scale = s->c->update->grad_scale,
+                                               .grad_scale = s->c->grad_scale,
                                                .bias_correction1 = s->c->correction1,
                                                .bias_correction2 = s->c->correction2,
                                                .value = f32_at(s->range->values, at),
@@ -456,7 +474,7 @@ static void adamw8_queue(struct stepped *s, const struct flat_piece *piece, doub
                                                 .beta2 = s->c->update->beta2,
                                                 .eps = s->c->update->eps,
                                                 .weight_decay = decay,
-                                                .grad_scale = s->c->update->grad_scale,
+                                                .grad_scale = s->c->grad_scale,
                                                 .bias_correction1 = s->c->correction1,
                                                 .bias_correction2 = s->c->correction2,
                                                 .value = f32_at(s->range->values, piece->at),
@@ -514,6 +532,7 @@ int shard_update(struct shard *shard, const struct step_update *update, struct e
         return -1;
     double step = (double)++shard->updates;
     struct step_constants constants = {.update = update,
+                                       .grad_scale = update->grad_scale / shard->loss_scale,
                                        .correction1 = 1 - pow(update->beta1, step),
                                        .correction2 = 1 - pow(update->beta2, step)};
     struct stepped s = {.queue = {.device = shard->device, .err = err}, .c = &constants};

@@ -40,10 +40,13 @@ void shard_destroy(struct shard *shard);
 struct area_view shard_values(const struct shard *shard, uint32_t range);
 struct area_view shard_gradients(const struct shard *shard, uint32_t range);
 
+/* As stage_loss_scale_set: what the gradients scattered here have been multiplied by. A stage sets that of
+ * the shard that it keeps itself. */
+int shard_loss_scale_set(struct shard *shard, double scale, struct err *err);
 /* Start a step: gradients become zero. */
 int shard_step_begin(struct shard *shard, struct err *err);
-/* Sum of squares of the gradients, in the order of pieces, in double. Waits. ERR_NOT_FINITE names the first
- * parameter whose gradient is not finite. */
+/* Sum of squares of the gradients without the loss scale, in the order of pieces, in double. Waits.
+ * ERR_NOT_FINITE names the first parameter whose gradient is not finite; *sum is NaN then. */
 int shard_grad_square_sum(struct shard *shard, double *sum, struct err *err);
 int shard_update(struct shard *shard, const struct step_update *update, struct err *err);
 uint64_t shard_update_count(const struct shard *shard);

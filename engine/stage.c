@@ -169,6 +169,7 @@ int stage_create_from(struct device *device, const struct weight_source *source,
     stage->config = *options->config;
     stage->options = *options;
     stage->options.config = &stage->config;
+    stage->loss_scale = 1;
     stage->exact = stage->config.hidden <= EXACT_HIDDEN_MAX;
     if (stage_layout_init(&stage->options, &stage->model, &stage->layout, err) != 0) {
         free(stage);

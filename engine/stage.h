@@ -67,8 +67,13 @@ struct stage_options {
     uint32_t block_begin, block_end;   /* half-open, 0 <= begin < end <= layers + 2 */
     enum stage_mode mode;              /* STAGE_INFER: no gradients, no optimiser, nothing saved */
     struct lora_options lora;
-    bool full;                        /* every parameter is trained, in fp32; no adapters */
-    enum layer_base base;             /* how frozen matrices are kept; fp32 when full */
+    bool full;            /* every parameter is trained, in fp32; no adapters */
+    enum layer_base base; /* how frozen matrices are kept; fp32 when full */
+    /* DTYPE_F32, DTYPE_BF16 or DTYPE_F16: what the operands of every linear's products (base, adapters,
+     * experts, head; forward and backward) are rounded to. Products and sums are fp32 in any case,
+     * and so is all else: norms, rotary, routers, attention, gates, losses, the residual stream, what is
+     * trained, its gradients and moments. */
+    enum dtype compute;
     bool double_quant;                /* of NF4's scales */
     bool moments8;                    /* AdamW's moments in 8 bits */
     bool train_embedding, train_head; /* beside adapters; either trains both where they are one matrix */
@@ -198,6 +203,18 @@ struct micro_batch {
 /* Start a step: gradients, loss and label counts become zero. */
 int stage_step_begin(struct stage *stage, struct err *err);
 
+/* Multiply the gradient that leaves the loss by `scale`, a power of two in [2^-24, 2^24], from the next
+ * stage_forward on: it keeps small gradients within fp16's range (Micikevicius et al. 2017, section 3.2). 1
+ * when a stage is made. All stages and shards of a step have the same, and it changes between steps alone
+ * (before stage_step_begin). Every gradient that is handed out is then multiplied by it: boundary tensors,
+ * areas, STATE_GRADIENT, the copied table's. Losses, router_scale, norms and updates are not:
+ * stage_grad_square_sum and stage_update (and those of shards) divide by it. In fp32 it changes no bit, short
+ * of overflow. An overflow makes stage_grad_square_sum fail with ERR_NOT_FINITE on the stages that see it; a
+ * caller who does not call stage_update then has parameters, moments and update count as before the step, and
+ * goes on with a smaller scale. Gradients here are sums over labelled tokens, not means: a scale does what
+ * others get from this one times the labelled tokens. ERR_INVALID for any other scale. */
+int stage_loss_scale_set(struct stage *stage, double scale, struct err *err);
+
 /* in: NULL at block 0; out: NULL when the stage has the head. With saved != NULL (STAGE_TRAIN) a place for
  * the micro-batch is taken until stage_backward or stage_saved_release; ERR_BUSY when micro_batches_in_flight
  * are taken. With saved == NULL it is an evaluation: no dropout. The head adds to the step's loss. */
@@ -273,8 +290,8 @@ int stage_loss(struct stage *stage, double *loss_sum, uint64_t *labelled, struct
 /* Σ len_r * aux_r since then, without its factor. Waits. */
 int stage_router_loss(struct stage *stage, double *sum, struct err *err);
 
-/* Sum of squares of all gradients (unscaled) in parameter order, in double. Waits. ERR_NOT_FINITE names the
- * first gradient that is not finite. */
+/* Sum of squares of all gradients (unscaled: without the loss scale) in parameter order, in double. Waits.
+ * ERR_NOT_FINITE names the first gradient that is not finite; *sum is NaN then. */
 int stage_grad_square_sum(struct stage *stage, double *sum, struct err *err);
 
 /* AdamW as PyTorch has it (decoupled decay): the gradient used is grad_scale * accumulated sum. */

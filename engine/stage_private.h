@@ -47,6 +47,7 @@ struct stage {
     struct saved *slots;
     struct shard *state; /* what is trained of the blocks that it keeps, whole */
     uint64_t labelled;   /* since stage_step_begin */
+    float loss_scale;
 };
 
 /* Queues ops until the first failure, which it keeps: a sequence is checked once, at its end. */

@@ -6,6 +6,14 @@
 #include <math.h>
 #include <string.h>
 
+int stage_loss_scale_set(struct stage *stage, double scale, struct err *err)
+{
+    if (shard_loss_scale_set(stage->state, scale, err) != 0)
+        return -1;
+    stage->loss_scale = (float)scale;
+    return 0;
+}
+
 int stage_step_begin(struct stage *stage, struct err *err)
 {
     stage->labelled = 0;

@@ -197,7 +197,7 @@ static void cross_entropy(const struct op_cross_entropy *op)
         for (size_t i = 0; op->gradient && i < op->vocab; i++) {
             double y = capped((double)x[i], cap);
             double d = exp(y - max) / sum - share - (i == (size_t)targets[row] ? hit : 0.0);
-            x[i] = (float)(d * cap_slope(y, cap));
+            x[i] = (float)(d * cap_slope(y, cap) * (double)op->gradient_scale);
         }
     }
 }

@@ -338,9 +338,12 @@ static void cross_entropy_part(void *context, uint32_t index, uint32_t thread)
     double *losses = job->extra;
     const struct cross_entropy_scalars scalars = {
         .smoothing = op->smoothing, .cap = op->cap, .gradient = op->gradient};
+    const struct kernels *kernels = job->runner->kernels;
+    float *row = logits + (size_t)index * op->vocab;
     (void)thread;
-    losses[index] = job->runner->kernels->cross_entropy(&scalars, logits + (size_t)index * op->vocab,
-                                                        op->vocab, (size_t)targets[index]);
+    losses[index] = kernels->cross_entropy(&scalars, row, op->vocab, (size_t)targets[index]);
+    if (op->gradient && op->gradient_scale != 1.0f)
+        kernels->scale(row, op->gradient_scale, row, op->vocab);
 }
 
 void cpu_cross_entropy(struct cpu_runner *runner, const struct op *op)

@@ -24,7 +24,8 @@ static int run_cross_entropy(struct gpu_call *call, const struct op *op)
                                       .gradient = o->gradient,
                                       .by_block = o->vocab > WARP_VOCAB_MAX,
                                       .smoothing = o->smoothing,
-                                      .cap = o->cap};
+                                      .cap = o->cap,
+                                      .scale = o->gradient_scale};
     args.wide = gpu_fours(gpu_at(&o->logits), 4, o->vocab);
     for (uint32_t row = 0; row < o->rows; row += ROWS_MAX) {
         args.rows = o->rows - row < ROWS_MAX ? o->rows - row : ROWS_MAX;

@@ -13,7 +13,7 @@
 struct cross_entropy_args {
     uint64_t logits, targets, losses;
     uint32_t rows, vocab, gradient, wide, by_block;
-    float smoothing, cap;
+    float smoothing, cap, scale; /* scale: of the gradient */
 };
 
 /* *loss += losses[count], one after the other. One block. */
@@ -110,6 +110,7 @@ FUNCTION void cross_entropy_row(const struct cross_entropy_args args, uint64_t i
             x.v[j] = (math_exp(y - sums.max) * inverse - (float)share) * slope;
             if (at + j == target)
                 x.v[j] -= (float)hit * slope;
+            x.v[j] *= args.scale;
         }
         four_store(row, at, n, args.wide, x);
     }
