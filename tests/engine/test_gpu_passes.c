@@ -22,7 +22,7 @@ struct way {
 static const struct lora_options lora = {.rank = 4, .alpha = 8, .targets = LORA_Q | LORA_V | LORA_O};
 static const struct lora_options dropped = {.rank = 4, .alpha = 8, .dropout = 0.1, .targets = LORA_Q};
 
-static struct model_config dense; /* two layers */
+static struct model_config dense; /* two layers, head and embedding apart */
 
 enum { HALVES, WHOLE };
 static const struct way ways[] = {
@@ -273,5 +273,6 @@ int main(void)
     };
     dense = seeded_dense;
     dense.layers = 2;
+    dense.tied = false;
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
