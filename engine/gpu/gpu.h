@@ -30,6 +30,13 @@ struct gpu_pass {
     uint64_t used; /* counts passes: the least goes */
 };
 
+/* Under way (trace.h). */
+struct gpu_trace {
+    struct gpu_event **events; /* [2 * room]: before and after each launch */
+    uint32_t room, count;
+    bool recorded_nothing; /* records_nothing before */
+};
+
 struct gpu {
     struct device base;
     const struct gpu_driver *driver;
@@ -49,6 +56,7 @@ struct gpu {
     uint64_t recording;   /* the key of the pass that is being recorded; 0: none */
     bool records_nothing; /* a recording failed: passes are queued as they come */
     struct pass_counts counts;
+    struct gpu_trace *trace; /* NULL: none */
 };
 
 /* An op on its way. */
@@ -85,6 +93,9 @@ static inline gpu_address gpu_at(const struct operand *operand)
 {
     return operand->buffer == NULL ? 0 : (gpu_address)(uintptr_t)operand->buffer->memory + operand->at;
 }
+
+/* trace.c: an event before or after a launch, where there is a trace. */
+int gpu_trace_mark(struct gpu_call *call, bool after);
 
 /* GPU_SCRATCH_BYTES of the call's queue. */
 static inline gpu_address gpu_scratch(const struct gpu_call *call)
