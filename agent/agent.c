@@ -14,6 +14,7 @@
 #include "agent/enrol.h"
 #include "agent/feed.h"
 #include "agent/groups.h"
+#include "agent/health.h"
 #include "agent/inventory.h"
 #include "agent/journal.h"
 #include "agent/links.h"
@@ -49,6 +50,7 @@ struct agent {
     struct feed *feed;
     struct links *links;
     struct renewer *renewer;
+    struct health *health;
     SSL_CTX *redis_tls;
     json_t *inventory;
     bool stopping;
@@ -72,6 +74,19 @@ static void hello_send(struct agent *agent)
         json_object_set(hello, "before", past_before(agent->past));
     }
     feed_note(agent->feed, "node_hello", hello);
+    health_again(agent->health);
+}
+
+static pid_t health_pid(void *arg, const char *device)
+{
+    struct agent *agent = arg;
+    return supervisor_pid(agent->supervisor, device);
+}
+
+static void health_note(void *arg, json_t *devices)
+{
+    struct agent *agent = arg;
+    feed_note(agent->feed, "health", json_pack("{s:o}", "devices", devices));
 }
 
 static void feed_connected(void *arg)
@@ -464,7 +479,13 @@ static int parts_make(struct agent *agent, struct err *err)
     agent->renewer = agent->supervisor == NULL
                          ? NULL
                          : renewer_create(agent->base, &agent->identity, certificate_asked, agent, err);
-    if (agent->renewer == NULL || feed_make(agent, err) < 0) {
+    const struct health_options health = {.config = &agent->config,
+                                          .worker = agent->worker,
+                                          .pid = health_pid,
+                                          .note = health_note,
+                                          .arg = agent};
+    agent->health = agent->renewer == NULL ? NULL : health_create(agent->base, &health, err);
+    if (agent->health == NULL || feed_make(agent, err) < 0) {
         return -1;
     }
     return supervisor_connect(agent->supervisor, agent->feed, agent->links, err);
@@ -473,6 +494,7 @@ static int parts_make(struct agent *agent, struct err *err)
 static void parts_fini(struct agent *agent)
 {
     renewer_destroy(agent->renewer);
+    health_destroy(agent->health);
     supervisor_destroy(agent->supervisor);
     feed_destroy(agent->feed);
     links_destroy(agent->links);
@@ -493,6 +515,7 @@ static void parts_fini(struct agent *agent)
     }
     tls_context_free(agent->redis_tls);
     agent->renewer = NULL;
+    agent->health = NULL;
     agent->supervisor = NULL;
     agent->feed = NULL;
     agent->links = NULL;

@@ -43,10 +43,9 @@ const json_t *cards_find(const json_t *cards, const char *kind, uint32_t index)
     return NULL;
 }
 
-uint64_t card_memory_default(const json_t *card)
+uint64_t card_memory_share(uint64_t available)
 {
-    json_int_t available = json_integer_value(json_object_get(card, "free_bytes"));
-    uint64_t share = available > 0 ? (uint64_t)available / 100 * 92 : 0;
+    uint64_t share = available / 100 * 92;
     share = share > 2 * RESERVE_BYTES ? share - RESERVE_BYTES : share / 2;
     return share / STEP_BYTES * STEP_BYTES;
 }

@@ -16,9 +16,9 @@ json_t *cards_ask(const char *worker, struct err *err);
 /* The card of this kind and number, or NULL. */
 const json_t *cards_find(const json_t *cards, const char *kind, uint32_t index);
 
-/* Bytes of a card that plans may use when nobody says how many: 92 % of what is free, less 0.5 GB
+/* Bytes of a card that plans may use when nobody says how many, of those `available`: 92 %, less 0.5 GB
  * (docs/PLANNER.md), in steps of 64 MiB. */
-uint64_t card_memory_default(const json_t *card);
+uint64_t card_memory_share(uint64_t available);
 
 /* Take a card, so that no two agents of one machine use one: ERR_CONFLICT when another has it. *file holds it
  * until it is closed; -1: there is nothing to hold. */

@@ -14,6 +14,7 @@
 
 #define CACHE_LIMIT ((uint64_t)20 << 30)
 #define JOURNAL_LIMIT ((uint64_t)128 << 20)
+#define THROTTLE_WINDOW_S 60
 
 enum kind { KIND_CPU, KIND_CUDA, KIND_HIP, KIND_EMULATED };
 static const char *const kinds[] = {"cpu", "cuda", "hip", "emulated", NULL};
@@ -184,6 +185,8 @@ int agent_config_read(const json_t *document, const char *fallback_host, struct 
     jr_bytes(&reader, "cache", JR_OPTIONAL, 0, (uint64_t)1 << 50, &config->cache_limit_bytes);
     jr_bytes(&reader, "journal", JR_OPTIONAL, 1u << 20, (uint64_t)1 << 40, &config->journal_limit_bytes);
     jr_array(&reader, "exclude", JR_OPTIONAL, 0, AGENT_DEVICES_MAX, &config->exclude);
+    config->throttle_window_s = THROTTLE_WINDOW_S;
+    jr_seconds(&reader, "throttle_window", JR_OPTIONAL, 1, 3600, &config->throttle_window_s);
     devices_read(&reader, config);
     int cards = config->all_cards ? 0 : 1;
     jr_choice(&reader, "cards", JR_OPTIONAL, card_choices, &cards);
@@ -237,7 +240,8 @@ static bool card_take(const struct agent_config *config, json_t *card, struct ag
     if (!json_is_true(json_object_get(card, "usable"))) {
         return false;
     }
-    uint64_t usable = card_memory_default(card);
+    json_int_t available = json_integer_value(json_object_get(card, "free_bytes"));
+    uint64_t usable = card_memory_share(available > 0 ? (uint64_t)available : 0);
     if (device->memory_limit_bytes == 0) {
         device->memory_limit_bytes = usable;
     }
@@ -297,6 +301,36 @@ static void named_cards(struct agent_config *config, json_t *list)
     config->device_count = kept;
 }
 
+/* A driver that is there and cannot be used, or is missing where its vendor's cards are: a line, since it has
+ * no cards to say it. */
+static void refused_drivers(const struct agent_config *config, json_t *list)
+{
+    json_t *driver, *gpu, *gpus = machine_gpus();
+    size_t i, k;
+    json_array_foreach(json_object_get(config->cards, "drivers"), i, driver)
+    {
+        const char *kind = text_of(driver, "kind");
+        bool wanted = text_of(driver, "why")[0] != '\0' && !json_is_true(json_object_get(driver, "missing"));
+        json_array_foreach(gpus, k, gpu)
+        {
+            const char *vendor = text_of(gpu, "vendor");
+            wanted = wanted || (text_of(driver, "why")[0] != '\0' &&
+                                strcmp(kind, strcmp(vendor, "nvidia") == 0 ? "cuda"
+                                             : strcmp(vendor, "amd") == 0  ? "hip"
+                                                                           : "none") == 0);
+        }
+        json_array_foreach(list, k, gpu)
+        {
+            wanted = wanted && strcmp(text_of(gpu, "kind"), kind) != 0;
+        }
+        if (wanted) {
+            json_array_append_new(list, json_pack("{s:s, s:b, s:O}", "kind", *kind != '\0' ? kind : "cards",
+                                                  "usable", 0, "why", json_object_get(driver, "why")));
+        }
+    }
+    json_decref(gpus);
+}
+
 static void found_cards(struct agent_config *config, json_t *list)
 {
     json_t *card;
@@ -332,6 +366,7 @@ int agent_config_cards(struct agent_config *config, json_t *cards, struct err *e
     if (config->all_cards) {
         found_cards(config, list);
     }
+    refused_drivers(config, list);
     json_t *card;
     size_t i;
     json_array_foreach(list, i, card) json_object_del(card, "free_bytes"); /* an inventory is stable */

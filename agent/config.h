@@ -14,6 +14,9 @@
  * 20GiB                   bound of the node's chunk cache journal: 128MiB                bound of events kept
  * until they are acknowledged
  *
+ *     throttle_window: 60s           over which a card's clock is averaged before it counts as throttled (1s
+ * to 1h)
+ *
  * Immutable once read. Thread: any.
  */
 #ifndef MOTLEY_AGENT_CONFIG_H
@@ -46,8 +49,9 @@ struct agent_config {
     uint16_t port;  /* of the address, where links are measured; 0: any */
     uint64_t cache_limit_bytes;
     uint64_t journal_limit_bytes;
-    bool all_cards;        /* every usable card, beside the devices that were named */
-    const json_t *exclude; /* array of strings, borrowed from the document; or NULL */
+    double throttle_window_s; /* over which the clock of a card that is too warm is averaged */
+    bool all_cards;           /* every usable card, beside the devices that were named */
+    const json_t *exclude;    /* array of strings, borrowed from the document; or NULL */
     uint32_t device_count;
     struct agent_device devices[AGENT_DEVICES_MAX];
     json_t *cards; /* all that the drivers show, with `device` and why one is not used; NULL before

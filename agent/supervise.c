@@ -617,6 +617,12 @@ void supervisor_end(struct supervisor *supervisor, uint32_t grace_ms, void (*end
     maybe_ended(supervisor);
 }
 
+pid_t supervisor_pid(struct supervisor *supervisor, const char *device)
+{
+    const struct place *place = place_of_device(supervisor, device);
+    return place != NULL && place->child != NULL ? child_pid(place->child) : 0;
+}
+
 json_t *supervisor_workers(const struct supervisor *supervisor)
 {
     json_t *workers = json_array();

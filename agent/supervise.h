@@ -51,6 +51,9 @@ void supervisor_link(struct supervisor *supervisor, const struct links_result *r
 /* [{run, epoch, rank, device}] of the workers that live: new. */
 json_t *supervisor_workers(const struct supervisor *supervisor);
 
+/* Process of the worker on a device; 0: none lives. */
+pid_t supervisor_pid(struct supervisor *supervisor, const char *device);
+
 /* End all workers: asked first, killed after grace_ms. 'ended' is called once none is left (perhaps at once,
  * inside). */
 void supervisor_end(struct supervisor *supervisor, uint32_t grace_ms, void (*ended)(void *arg), void *arg);

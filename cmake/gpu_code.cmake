@@ -2,11 +2,12 @@
 # table. A machine without clang, its linker or Python builds all the same: the table says what is lacking.
 option(MOTLEY_GPU_CODE "compile the GPU kernels for the cards whose compilers are here" ON)
 
-# Architecture, form, and of PTX the version of the language, which decides how old a driver may be: 7.1 is CUDA
-# 11.1's. Cards newer than the last PTX take that, translated by their driver.
+# Architecture; form, and of PTX the version of the language, which decides how old a driver may be: 7.0 is CUDA
+# 11.0's; and the matrix units that kernels/fragment.h uses there. A card takes the last PTX that is not above it,
+# translated by its driver: there is one for each text that differs, and those differ by the matrix units alone.
 set(gpu_code_targets
-  cuda:sm_52:ptx60 cuda:sm_60:ptx60 cuda:sm_70:ptx60 cuda:sm_75:ptx63 cuda:sm_80:ptx70 cuda:sm_86:ptx71
-  hip:gfx906:elf hip:gfx908:elf hip:gfx90a:elf hip:gfx1030:elf hip:gfx1100:elf)
+  cuda:sm_52:ptx60:none cuda:sm_75:ptx65:f16 cuda:sm_80:ptx70:f16+bf16
+  hip:gfx906:elf:none hip:gfx908:elf:f16+bf16 hip:gfx90a:elf:f16+bf16 hip:gfx1030:elf:none hip:gfx1100:elf:none)
 set(gpu_code_source ${CMAKE_SOURCE_DIR}/engine/gpu/kernels/all.cu)
 set(gpu_code_folder ${CMAKE_BINARY_DIR}/gpu_code)
 set(gpu_code_c ${gpu_code_folder}/objects.c)
@@ -79,6 +80,7 @@ foreach(target ${gpu_code_targets})
   list(GET parts 0 kind)
   list(GET parts 1 arch)
   list(GET parts 2 form)
+  list(GET parts 3 matrix)
   gpu_code_probe(${kind} ${arch} ${form} why)
   if(why STREQUAL "")
     set(object ${gpu_code_folder}/${arch})
@@ -87,7 +89,7 @@ foreach(target ${gpu_code_targets})
       COMMAND ${CMAKE_C_COMPILER_LAUNCHER} ${command} -o ${object} ${gpu_code_source}
       COMMENT "Compiling GPU kernels for ${arch}")
     list(APPEND gpu_code_files ${object})
-    list(APPEND gpu_code_words --object ${kind} ${arch} ${form} ${object})
+    list(APPEND gpu_code_words --object ${kind} ${arch} ${form} ${matrix} ${object})
   else()
     list(APPEND gpu_code_words --absent ${kind} ${arch} ${form} ${why})
   endif()

@@ -28,7 +28,7 @@
 
 #include "common/err.h"
 
-enum { PG_PARAMS_MAX = 32, PG_STEPS_MAX = 20 };
+enum { PG_PARAMS_MAX = 32, PG_STEPS_MAX = 22 };
 
 enum pg_kind { PG_READ, PG_WRITE };
 

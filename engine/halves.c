@@ -42,8 +42,8 @@ int stage_half_forward(struct stage *stage, const struct micro_batch *batch, uin
     if (saved != NULL && stage->options.mode != STAGE_TRAIN)
         return err_set(err, ERR_INVALID, "a stage made for inference saves nothing for backward");
     if (half_check(stage, batch, block, half, &layer, err) != 0 ||
-        boundary_check(stage, in, tokens, 0, true, "its input", err) != 0 ||
-        boundary_check(stage, out, tokens, 0, true, "its output", err) != 0 ||
+        boundary_check(stage, &(struct boundary){.buffer = in}, tokens, 0, true, "its input", err) != 0 ||
+        boundary_check(stage, &(struct boundary){.buffer = out}, tokens, 0, true, "its output", err) != 0 ||
         blocks_bound(stage, block, block + 1, false, err) != 0 ||
         place_take(stage, batch, earlier, &slot, err) != 0)
         return -1;
@@ -74,8 +74,10 @@ int stage_half_backward(struct stage *stage, const struct micro_batch *batch, st
     if (backward_check(stage, batch, saved, err) != 0)
         return -1;
     if (half_check(stage, batch, block, half, &layer, err) != 0 ||
-        boundary_check(stage, grad_in, tokens, 0, true, "the gradient of its output", err) != 0 ||
-        boundary_check(stage, grad_out, tokens, 0, grad_out != NULL, "the gradient of its input", err) != 0 ||
+        boundary_check(stage, &(struct boundary){.buffer = grad_in}, tokens, 0, true,
+                       "the gradient of its output", err) != 0 ||
+        boundary_check(stage, &(struct boundary){.buffer = grad_out}, tokens, 0, grad_out != NULL,
+                       "the gradient of its input", err) != 0 ||
         blocks_bound(stage, block, block + 1, true, err) != 0) {
         slot_give(saved);
         return -1;
@@ -156,7 +158,7 @@ int stage_route_forward(struct stage *stage, const struct micro_batch *batch, ui
     uint32_t active = stage->config.experts_active;
     struct saved *slot, *earlier = saved != NULL ? *saved : NULL;
     if (apart_check(stage, batch, block, HOLDS_NO_EXPERTS, &layer, err) != 0 ||
-        boundary_check(stage, in, tokens, 0, true, "its input", err) != 0 ||
+        boundary_check(stage, &(struct boundary){.buffer = in}, tokens, 0, true, "its input", err) != 0 ||
         routed_check(stage, out, tokens, true, err) != 0 ||
         blocks_bound(stage, block, block + 1, false, err) != 0 ||
         place_take(stage, batch, earlier, &slot, err) != 0)
@@ -189,7 +191,8 @@ int stage_route_backward(struct stage *stage, const struct micro_batch *batch, s
     if (backward_check(stage, batch, saved, err) != 0)
         return -1;
     if (apart_check(stage, batch, block, HOLDS_NO_EXPERTS, &layer, err) != 0 ||
-        boundary_check(stage, stream, tokens, 0, true, "the stream's gradient", err) != 0 ||
+        boundary_check(stage, &(struct boundary){.buffer = stream}, tokens, 0, true, "the stream's gradient",
+                       err) != 0 ||
         routed_check(stage, gradient, tokens, false, err) != 0 ||
         blocks_bound(stage, block, block + 1, true, err) != 0) {
         slot_give(saved);
@@ -221,7 +224,7 @@ int stage_experts_forward(struct stage *stage, const struct micro_batch *batch, 
     struct saved *slot;
     if (apart_check(stage, batch, block, HOLDS_EXPERTS, &layer, err) != 0 ||
         routed_check(stage, in, tokens, true, err) != 0 ||
-        boundary_check(stage, out, tokens, 0, true, "its output", err) != 0 ||
+        boundary_check(stage, &(struct boundary){.buffer = out}, tokens, 0, true, "its output", err) != 0 ||
         blocks_bound(stage, block, block + 1, false, err) != 0 ||
         place_take(stage, batch, NULL, &slot, err) != 0)
         return -1;
@@ -250,7 +253,8 @@ int stage_experts_backward(struct stage *stage, const struct micro_batch *batch,
         return -1;
     int status = 0;
     if (apart_check(stage, batch, block, HOLDS_EXPERTS, &layer, err) != 0 ||
-        boundary_check(stage, grad_in, tokens, 0, true, "the gradient of its output", err) != 0 ||
+        boundary_check(stage, &(struct boundary){.buffer = grad_in}, tokens, 0, true,
+                       "the gradient of its output", err) != 0 ||
         routed_check(stage, gradient, tokens, false, err) != 0 ||
         blocks_bound(stage, block, block + 1, true, err) != 0)
         status = -1;

@@ -8,10 +8,12 @@
 #include "common/rand.h"
 
 static int infer_check(const struct stage *stage, const struct kv_cache *cache, const int32_t *ids,
-                       uint32_t tokens, const struct buffer *in, const struct buffer *out, struct err *err)
+                       uint32_t tokens, struct buffer *in, struct buffer *out, struct err *err)
 {
     const struct footprint *l = &stage->layout;
-    uint64_t bytes = 4ull * tokens * l->model->shape.hidden;
+    const struct stage_options *o = &stage->options;
+    struct boundary enters = boundary_in(stage, o->block_begin, in),
+                    leaves = boundary_out(stage, o->block_end, out);
     if (cache->stage != stage)
         return err_set(err, ERR_INVALID, "a KV cache of another stage");
     if (layer_part_set(&stage->options.part))
@@ -28,11 +30,9 @@ static int infer_check(const struct stage *stage, const struct kv_cache *cache, 
         if (ids[i] < 0 || (uint32_t)ids[i] >= l->model->shape.vocab)
             return err_set(err, ERR_INVALID, "token %u has id %d, the vocabulary is %u", i, ids[i],
                            l->model->shape.vocab);
-    if ((!l->has_embedding && (in == NULL || buffer_bytes(in) < bytes)) ||
-        (!l->has_head && (out == NULL || buffer_bytes(out) < bytes)))
-        return err_set(err, ERR_INVALID, "the hidden states' buffer is absent or too small for %u tokens",
-                       tokens);
-    return 0;
+    if (boundary_check(stage, &enters, tokens, 0, !l->has_embedding, "its input", err) != 0)
+        return -1;
+    return boundary_check(stage, &leaves, tokens, 0, !l->has_head, "its output", err);
 }
 
 static int infer_describe(struct stage *stage, const struct kv_cache *cache, const int32_t *ids,
@@ -55,16 +55,16 @@ static int infer_describe(struct stage *stage, const struct kv_cache *cache, con
     return slot_write(slot, err);
 }
 
-static void infer_blocks(struct pass *pass, struct buffer *in, struct operand end)
+static void infer_blocks(struct pass *pass, const struct boundary *in, struct operand end)
 {
     const struct stage *stage = pass->stage;
     const struct footprint *l = &stage->layout;
-    uint32_t layers = l->layers, hidden = l->model->shape.hidden;
+    uint32_t layers = l->layers;
     struct operand x = layers > 0 ? pass_x(pass, 0) : end;
     if (l->has_embedding)
         embed(pass, x);
     else
-        queue_copy(&pass->queue, pass->tokens, hidden, f32_at(in, 0), hidden, x, hidden);
+        boundary_read(pass, in, x);
     for (uint32_t i = 0; i < layers; i++)
         layer_forward(pass, i, x, HALF_BOTH, i + 1 == layers ? end : x);
 }
@@ -80,15 +80,22 @@ int stage_infer(struct stage *stage, struct kv_cache *cache, const int32_t *ids,
         return -1;
     struct pass pass = {
         .stage = stage,
-        .queue = {.device = stage->device, .err = err, .exact = stage->exact},
+        .queue = {.device = stage->device,
+                  .err = err,
+                  .exact = stage->exact,
+                  .compute = stage->options.compute},
         .slot = slot,
         .tokens = tokens,
         .rows = 1,
         .cache = cache,
         .cache_begin = cache->tokens,
     };
-    struct operand end = l->has_head ? pass_workspace(&pass, l->workspace.d) : f32_at(out, 0);
-    infer_blocks(&pass, in, end);
+    struct boundary enters = boundary_in(stage, stage->options.block_begin, in),
+                    leaves = boundary_out(stage, stage->options.block_end, out);
+    struct operand end = boundary_end(&pass, stage->options.block_end, &leaves);
+    infer_blocks(&pass, &enters, end);
+    if (!l->has_head && leaves.dtype != DTYPE_F32)
+        boundary_write(&pass, end, &leaves);
     if (l->has_head && logits != NULL)
         head_logits(&pass, operand_skip(end, (uint64_t)(tokens - 1) * l->model->shape.hidden), 1);
     if (pass.queue.failed)

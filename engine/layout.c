@@ -30,11 +30,13 @@ static int config_check(const struct model_config *config, struct err *err)
 static int method_check(struct stage_options *o, struct err *err)
 {
     struct lora_options *lora = &o->lora;
-    uint32_t most = lora->rank;
+    uint32_t most = lora->rank, least, other;
     if (lora->rank == 0 || lora->targets == 0 || o->full)
         *lora = (struct lora_options){0};
     for (uint32_t i = 0; i < LAYER_TARGETS_MAX; i++)
         most = lora->ranks[i] > most ? lora->ranks[i] : most;
+    lora_sites_ranks(&lora->sites, &least, &other);
+    most = other > most ? other : most;
     if (lora->rank > 0 &&
         (most > LAYOUT_RANK_MAX || !(lora->alpha > 0) || !(lora->dropout >= 0) || !(lora->dropout < 1)))
         return err_set(err, ERR_INVALID,
@@ -127,6 +129,27 @@ static int cuts_check(const struct stage_options *o, const struct layer_tensors 
     return 0;
 }
 
+static bool dtype_travels(enum dtype dtype)
+{
+    return dtype == DTYPE_F32 || dtype == DTYPE_BF16 || dtype == DTYPE_F16;
+}
+
+static int boundaries_check(const struct stage_options *o, struct err *err)
+{
+    if (!dtype_travels(o->boundary_in) || !dtype_travels(o->boundary_out))
+        return err_set(err, ERR_INVALID,
+                       "stage: boundary tensors in dtypes %d and %d, not fp32, bf16 or fp16", o->boundary_in,
+                       o->boundary_out);
+    if (o->boundary_in == DTYPE_F32 && o->boundary_out == DTYPE_F32)
+        return 0;
+    if (layer_part_set(&o->part))
+        return err_set(err, ERR_UNSUPPORTED, "stage: boundary tensors in 16 bits with parts of layers");
+    if (o->config->hidden % 2 != 0)
+        return err_set(err, ERR_UNSUPPORTED, "stage: boundary tensors in 16 bits, of an odd width, %u",
+                       o->config->hidden);
+    return 0;
+}
+
 static int options_check(struct stage_options *o, struct err *err)
 {
     if (o->rows_max == 0)
@@ -157,13 +180,15 @@ static int options_check(struct stage_options *o, struct err *err)
     if (o->micro_batches_in_flight > LAYOUT_SLOTS_MAX)
         return err_set(err, ERR_INVALID, "stage: %u micro-batches in flight, at most %u",
                        o->micro_batches_in_flight, LAYOUT_SLOTS_MAX);
-    if (method_check(o, err) != 0)
+    if (method_check(o, err) != 0 || boundaries_check(o, err) != 0)
         return -1;
     return part_check(o, err);
 }
 
-double lora_scale(const struct lora_options *lora, uint32_t site)
+double lora_scale(const struct lora_options *lora, uint32_t layer, uint32_t site)
 {
+    if (lora->sites.ways > 0)
+        return lora_scale_at(&lora->sites, layer, site);
     double rank = lora->ranks[site] > 0 ? lora->ranks[site] : lora->rank;
     double alpha = lora->alphas[site] > 0 ? lora->alphas[site] : lora->alpha;
     return lora->rslora ? alpha / sqrt(rank) : alpha / rank;
@@ -171,11 +196,12 @@ double lora_scale(const struct lora_options *lora, uint32_t site)
 
 struct layer_method stage_method(const struct stage_options *o)
 {
-    struct layer_method method =
-        footprint_lora(o->full ? 0 : o->lora.rank, o->lora.targets, o->lora.dropout > 0);
-    for (uint32_t i = 0; i < LAYER_TARGETS_MAX; i++)
-        if (method.rank[i] > 0 && o->lora.ranks[i] > 0)
-            method.rank[i] = o->lora.ranks[i];
+    struct lora_sites sites = lora_sites_alike(o->full ? 0 : o->lora.rank, 0, o->lora.targets);
+    for (uint32_t i = 0; i < LORA_TARGET_COUNT; i++)
+        if (sites.way[0].rank[i] > 0 && o->lora.ranks[i] > 0)
+            sites.way[0].rank[i] = o->lora.ranks[i];
+    bool differ = !o->full && o->lora.sites.ways > 0;
+    struct layer_method method = footprint_sites(differ ? &o->lora.sites : &sites, o->lora.dropout > 0);
     method.full = o->full;
     method.base = o->base;
     method.double_quant = o->double_quant;

@@ -71,9 +71,9 @@ static void piece_multiply(struct pass *pass, bool back, uint32_t m, struct oper
 }
 
 /* The product with a packed matrix as it is kept, for devices that unpack inside it. */
-static struct op packed_product(const struct block_state *block, const struct layer_tensor *matrix, bool back,
-                                uint32_t m, struct operand x, uint32_t ldx, float beta, struct operand c,
-                                uint32_t ldc)
+static struct op packed_product(const struct pass *pass, const struct block_state *block,
+                                const struct layer_tensor *matrix, bool back, uint32_t m, struct operand x,
+                                uint32_t ldx, float beta, struct operand c, uint32_t ldc)
 {
     struct packed packed = packed_at(block, matrix, 0);
     return (struct op){.kind = OP_GEMM,
@@ -91,7 +91,8 @@ static struct op packed_product(const struct block_state *block, const struct la
                                 .ldc = ldc,
                                 .pack = matrix->pack,
                                 .absmax = packed.absmax,
-                                .scales = packed.scales}};
+                                .scales = packed.scales,
+                                .compute = pass->queue.compute}};
 }
 
 void matrix_multiply(struct pass *pass, const struct block_state *block, const struct layer_tensor *matrix,
@@ -103,7 +104,7 @@ void matrix_multiply(struct pass *pass, const struct block_state *block, const s
                        beta, c, ldc);
         return;
     }
-    struct op whole = packed_product(block, matrix, back, m, x, ldx, beta, c, ldc);
+    struct op whole = packed_product(pass, block, matrix, back, m, x, ldx, beta, c, ldc);
     if (op_supports(pass->queue.device, &whole)) {
         queue_op(&pass->queue, &whole);
         return;
@@ -159,7 +160,8 @@ static void step_gemm(const struct layer_run *run, const struct layer_step *step
                                                               .offsets = run_value(run, VALUE_OFFSETS),
                                                               .lda = lda,
                                                               .ldb = ldb,
-                                                              .ldc = ldc}});
+                                                              .ldc = ldc,
+                                                              .compute = run->pass->queue.compute}});
 }
 
 /* One member's packed matrices, expert by expert, piece by piece. */
@@ -191,7 +193,8 @@ static void experts_unpacked(const struct layer_run *run, const struct layer_ste
                                                                  .offsets = run_value(run, VALUE_OFFSETS),
                                                                  .lda = ldx,
                                                                  .ldb = columns,
-                                                                 .ldc = ldc}});
+                                                                 .ldc = ldc,
+                                                                 .compute = pass->queue.compute}});
         }
 }
 
@@ -289,7 +292,7 @@ static void drop_backward(struct layer_run *run, const struct layer_step *step,
 
 static float adapter_scale(const struct layer_run *run, const struct layer_member *member)
 {
-    return (float)lora_scale(&run->pass->stage->options.lora, member->site);
+    return (float)lora_scale(&run->pass->stage->options.lora, run->layer, member->site);
 }
 
 static uint32_t site_of(const struct layer_tensor *tensor)
@@ -328,7 +331,7 @@ static void inner_forward(struct layer_run *run, const struct layer_step *step, 
     const struct layer_tensor *list = run->plan->tensors.list, *first = first_a(run, step);
     uint32_t width = step->inputs;
     if (!run->pass->dropout && scales_alike(run, step)) {
-        float scale = (float)lora_scale(&run->pass->stage->options.lora, site_of(first));
+        float scale = (float)lora_scale(&run->pass->stage->options.lora, run->layer, site_of(first));
         step_gemm(run, step, GEMM_NT, step->ranks, width, scale, x, width, tensor_at(run->block, first),
                   width, 0, z, step->ranks, first->stride);
         return;
@@ -427,9 +430,23 @@ static void adapters_backward(struct layer_run *run, const struct layer_step *st
 
 /* --- a step --- */
 
+/* What the operands of a step's products are rounded to: a router's are not (Fedus et al. 2021, section 2.4:
+ * what chooses is computed in fp32). */
+static void compute_begin(struct pass *pass, const struct layer_step *step)
+{
+    if (step->members[0].target == 0)
+        pass->queue.compute = DTYPE_F32;
+}
+
+static void compute_end(struct pass *pass)
+{
+    pass->queue.compute = pass->stage->options.compute;
+}
+
 void linear_forward(struct layer_run *run, const struct layer_step *step, bool only_z)
 {
     struct pass *pass = run->pass;
+    compute_begin(pass, step);
     struct operand in = run_value(run, step->in), out = {0};
     int32_t bias = step->members[0].bias;
     bool adds = step->add != VALUE_NONE && !follows(run);
@@ -450,6 +467,7 @@ void linear_forward(struct layer_run *run, const struct layer_step *step, bool o
                                        .x = out,
                                        .bias = tensor_at(run->block, &run->plan->tensors.list[bias])}});
     adapters_forward(run, step, in, out, only_z);
+    compute_end(pass);
 }
 
 /* Gradients of matrices and biases that are trained themselves. */
@@ -497,6 +515,7 @@ void linear_backward(struct layer_run *run, const struct layer_step *step, const
                                 .dropped = run_scratch(run, entry->scratch + dz),
                                 .weights = weights};
     bool apart = step->split_in != LAYER_ABSENT && entry->kind != TAPE_BACKWARD;
+    compute_begin(run->pass, step);
     if (apart && entry->kind == TAPE_BACKWARD_WEIGHT)
         g.in = run_kept(run, step->split_in);
     else if (weights || run->pass->dropout || apart)
@@ -516,4 +535,5 @@ void linear_backward(struct layer_run *run, const struct layer_step *step, const
         others_zero(run, step, g.dz, step->ranks);
         adapters_backward(run, step, &g);
     }
+    compute_end(run->pass);
 }

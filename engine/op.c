@@ -356,12 +356,35 @@ static void unpack_operands(const struct op_unpack *op, struct uses *uses)
 }
 
 /* Matrices of groups lie `stride` apart: one row of this operand each. */
-static void matrices_use(struct uses *uses, const char *name, struct operand operand,
-                         enum operand_access access, const struct op_gemm_grouped *op, uint64_t rows,
-                         uint64_t width, uint64_t ld)
+static void matrices_use(struct uses *uses, uint32_t dtypes, const char *name, struct operand operand,
+                         enum operand_access access, const struct op_gemm_grouped *op, uint64_t span)
 {
-    uint64_t span = rows == 0 || width == 0 ? 0 : (rows - 1) * ld + width;
-    use(uses, name, operand, access, op->groups, span, op->groups <= 1 ? span : op->stride);
+    uint32_t bytes = dtypes == AS_U8 ? 1 : dtypes == AS_F32 ? 4 : 2;
+    uint64_t stride = op->pack == PACK_F32 ? op->stride : op->stride / bytes;
+    use_as(uses, dtypes, name, operand, access, op->groups, span, op->groups <= 1 ? span : stride);
+}
+
+static uint64_t matrix_span(uint64_t rows, uint64_t width, uint64_t ld)
+{
+    return rows == 0 || width == 0 ? 0 : (rows - 1) * ld + width;
+}
+
+/* b of a grouped product: a matrix for each group, as it is kept. */
+static void group_weights_use(struct uses *uses, const struct op_gemm_grouped *op)
+{
+    uint64_t span = matrix_span(op->transpose_b ? op->n : op->k, op->transpose_b ? op->k : op->n, op->ldb);
+    bool nf4 = op->pack == PACK_NF4 || op->pack == PACK_NF4_DOUBLE;
+    uint32_t as = op->pack == PACK_F32    ? AS_F32
+                  : op->pack == PACK_BF16 ? 1u << DTYPE_BF16
+                  : op->pack == PACK_F16  ? 1u << DTYPE_F16
+                                          : AS_U8;
+    matrices_use(uses, as, "b", op->b, OPERAND_READ, op,
+                 op->pack <= PACK_F16 ? span : pack_bytes(op->pack, span));
+    if (nf4)
+        matrices_use(uses, op->pack == PACK_NF4 ? AS_F32 : AS_U8, "absmax", op->absmax, OPERAND_READ, op,
+                     nf4_blocks(span));
+    if (op->pack == PACK_NF4_DOUBLE)
+        matrices_use(uses, AS_F32, "scales", op->scales, OPERAND_READ, op, nf4_scales(span));
 }
 
 static void gemm_grouped_operands(const struct op_gemm_grouped *op, struct uses *uses)
@@ -371,10 +394,9 @@ static void gemm_grouped_operands(const struct op_gemm_grouped *op, struct uses 
     use(uses, "a", op->a, OPERAND_READ, op->rows, op->transpose_a ? op->m : op->k, op->lda);
     if (op->transpose_a) {
         use(uses, "b", op->b, OPERAND_READ, op->rows, op->n, op->ldb);
-        matrices_use(uses, "c", op->c, write, op, op->m, op->n, op->ldc);
+        matrices_use(uses, AS_F32, "c", op->c, write, op, matrix_span(op->m, op->n, op->ldc));
     } else {
-        matrices_use(uses, "b", op->b, OPERAND_READ, op, op->transpose_b ? op->n : op->k,
-                     op->transpose_b ? op->k : op->n, op->ldb);
+        group_weights_use(uses, op);
         use(uses, "c", op->c, write, op->rows, op->n, op->ldc);
     }
     use_flat(uses, AS_U32, "offsets", op->offsets, OPERAND_READ, starts);

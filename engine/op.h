@@ -312,7 +312,9 @@ struct op_softcap {
  * b (or c, when transpose_a) lying `stride` values after the one before. rows is the most rows there are.
  * Without transpose_a: c[i] = alpha * a[i] * op(b_g) + beta * c[i] for rows i of group g; a [rows, k],
  * op(b) [k, n]. With: c_g[m,n] = alpha * a_g^T b_g + beta * c_g; a [rows, m], b [rows, n], sums in the order
- * of rows. f32; compute as op_gemm has it. */
+ * of rows. f32; compute as op_gemm has it. Without transpose_a b may be frozen weights as they are kept, as
+ * op_gemm has them: then `stride` counts bytes, and absmax and scales of a matrix lie as far from those of the
+ * one before. CPU devices take f32 alone. */
 struct op_gemm_grouped {
     uint32_t first, groups, groups_all; /* offsets is u32 [groups_all + 1] */
     uint32_t rows, m, n, k;             /* m: with transpose_a; k: without */
@@ -322,6 +324,8 @@ struct op_gemm_grouped {
     struct operand a, b, c, offsets;
     uint32_t lda, ldb, ldc;
     enum dtype compute;
+    enum pack_kind pack;           /* of b */
+    struct operand absmax, scales; /* of b: NF4 alone */
 };
 
 /* Routers of mixtures of experts. scores[tokens,experts] become their softmax, the probabilities; the

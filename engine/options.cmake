@@ -2,7 +2,7 @@
 # Contraction to fused multiply-add is wanted; the order of sums is not the compiler's to change.
 set(kernel_flags -O3 -ffp-contract=fast -fno-math-errno -Wno-psabi)
 set_source_files_properties(${CMAKE_SOURCE_DIR}/engine/cpu/kernels_sse42.c PROPERTIES COMPILE_OPTIONS "${kernel_flags};-msse4.2")
-set_source_files_properties(${CMAKE_SOURCE_DIR}/engine/cpu/kernels_avx2.c PROPERTIES COMPILE_OPTIONS "${kernel_flags};-mavx2;-mfma")
+set_source_files_properties(${CMAKE_SOURCE_DIR}/engine/cpu/kernels_avx2.c PROPERTIES COMPILE_OPTIONS "${kernel_flags};-mavx2;-mfma;-mf16c")
 set_source_files_properties(${CMAKE_SOURCE_DIR}/engine/cpu/kernels_avx512.c PROPERTIES COMPILE_OPTIONS
   "${kernel_flags};-mavx512f;-mavx512bw;-mavx512dq;-mavx512vl;-mfma;-mprefer-vector-width=512")
 # Unpacked weights are the same bits everywhere: no contraction.

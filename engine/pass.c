@@ -81,16 +81,70 @@ int slot_take(struct stage *stage, const struct micro_batch *batch, struct saved
     return 0;
 }
 
-int boundary_check(const struct stage *stage, const struct buffer *buffer, uint32_t tokens, uint64_t tail,
+/* --- boundary tensors --- */
+
+struct boundary boundary_in(const struct stage *stage, uint32_t block_begin, struct buffer *buffer)
+{
+    bool end = block_begin == stage->options.block_begin;
+    return (struct boundary){.buffer = buffer, .dtype = end ? stage->options.boundary_in : DTYPE_F32};
+}
+
+struct boundary boundary_out(const struct stage *stage, uint32_t block_end, struct buffer *buffer)
+{
+    bool end = block_end == stage->options.block_end;
+    return (struct boundary){.buffer = buffer, .dtype = end ? stage->options.boundary_out : DTYPE_F32};
+}
+
+static uint64_t boundary_bytes(const struct stage *stage, const struct boundary *boundary, uint32_t tokens)
+{
+    return (uint64_t)dtype_bytes(boundary->dtype) * tokens * stage->config.hidden;
+}
+
+static struct operand boundary_at(const struct boundary *boundary)
+{
+    return (struct operand){.buffer = boundary->buffer, .dtype = boundary->dtype};
+}
+
+/* y = x [tokens, hidden], one of them a boundary of that dtype. */
+static void boundary_move(struct pass *pass, enum dtype dtype, struct operand x, struct operand y)
+{
+    uint32_t hidden = pass->stage->config.hidden;
+    if (dtype == DTYPE_F32)
+        queue_copy(&pass->queue, pass->tokens, hidden, x, hidden, y, hidden);
+    else
+        queue_op(&pass->queue,
+                 &(struct op){.kind = OP_CAST,
+                              .cast = {.count = (uint64_t)pass->tokens * hidden, .x = x, .y = y}});
+}
+
+void boundary_read(struct pass *pass, const struct boundary *boundary, struct operand x)
+{
+    boundary_move(pass, boundary->dtype, boundary_at(boundary), x);
+}
+
+void boundary_write(struct pass *pass, struct operand x, const struct boundary *boundary)
+{
+    boundary_move(pass, boundary->dtype, x, boundary_at(boundary));
+}
+
+struct operand boundary_end(const struct pass *pass, uint32_t block_end, const struct boundary *out)
+{
+    bool head = block_end == pass->stage->config.layers + 2;
+    return head || out->dtype != DTYPE_F32 ? pass_workspace(pass, pass->stage->layout.workspace.d)
+                                           : boundary_at(out);
+}
+
+int boundary_check(const struct stage *stage, const struct boundary *boundary, uint32_t tokens, uint64_t tail,
                    bool wanted, const char *what, struct err *err)
 {
-    uint64_t bytes = 4ull * (tokens * (uint64_t)stage->layout.model->shape.hidden + tail);
+    const struct buffer *buffer = boundary->buffer;
     if (!wanted)
         return 0;
     if (buffer == NULL)
         return err_set(err, ERR_INVALID, "stage of blocks %u..%u: no buffer for %s",
                        stage->options.block_begin, stage->options.block_end, what);
-    if (buffer_bytes(buffer) < bytes || buffer_device(buffer) != stage->device)
+    if (buffer_bytes(buffer) < boundary_bytes(stage, boundary, tokens) + 4 * tail ||
+        buffer_device(buffer) != stage->device)
         return err_set(err, ERR_INVALID,
                        "stage of blocks %u..%u: the buffer for %s is too small or elsewhere",
                        stage->options.block_begin, stage->options.block_end, what);
@@ -179,17 +233,17 @@ static void range_layers(const struct stage *stage, uint32_t begin, uint32_t end
     *after = end > begin ? end - offset : *first;
 }
 
-/* Through embedding and layers, to `out`: the caller's buffer, or the workspace's d before the head. */
-static void blocks_forward(struct pass *pass, uint32_t begin, uint32_t end, struct buffer *in,
+/* Through embedding and layers, to `out`: boundary_end. */
+static void blocks_forward(struct pass *pass, uint32_t begin, uint32_t end, const struct boundary *in,
                            struct operand out, bool keep)
 {
-    uint32_t hidden = pass->stage->config.hidden, first, after;
+    uint32_t first, after;
     range_layers(pass->stage, begin, end, &first, &after);
     struct operand entry = first < after ? pass_x(pass, keep ? first : 0) : out;
     if (begin == 0)
         embed(pass, entry);
     else
-        queue_copy(&pass->queue, pass->tokens, hidden, f32_at(in, 0), hidden, entry, hidden);
+        boundary_read(pass, in, entry);
     for (uint32_t i = first; i < after; i++) {
         struct operand x = pass_x(pass, keep ? i : 0);
         struct operand next = i + 1 == after ? out : pass_x(pass, keep ? i + 1 : 0);
@@ -201,7 +255,10 @@ struct pass pass_of(struct stage *stage, struct saved *slot, bool train, struct 
 {
     return (struct pass){
         .stage = stage,
-        .queue = {.device = stage->device, .err = err, .exact = stage->exact},
+        .queue = {.device = stage->device,
+                  .err = err,
+                  .exact = stage->exact,
+                  .compute = stage->options.compute},
         .slot = slot,
         .tokens = slot->tokens,
         .rows = slot->rows,
@@ -220,11 +277,11 @@ static uint64_t router_values(const struct stage *stage, const struct micro_batc
 /* That loss is over all layers of a row together. Its counts and sums go forward from stage to stage behind
  * the boundary tensor, each adding its own; the last one knows them all, and the counts go back with the
  * gradient: those of all layers are what every router's gradient needs. */
-static void router_copy(struct pass *pass, struct buffer *boundary, bool arrives, uint32_t arrays)
+static void router_copy(struct pass *pass, const struct boundary *boundary, bool arrives, uint32_t arrays)
 {
     const struct stage *stage = pass->stage;
     uint32_t values = pass->rows * stage->config.experts;
-    struct operand at = f32_at(boundary, 4ull * pass->tokens * stage->config.hidden);
+    struct operand at = f32_at(boundary->buffer, boundary_bytes(stage, boundary, pass->tokens));
     for (uint32_t i = 0; i < arrays && values > 0 && pass->counting; i++) {
         uint64_t each = 4ull * stage->options.rows_max * stage->config.experts;
         struct operand kept = f32_at(pass->slot->buffer, stage->layout.slot.router + i * each);
@@ -239,7 +296,7 @@ static void router_copy(struct pass *pass, struct buffer *boundary, bool arrives
 enum { ROUTER_COUNTS = 1, ROUTER_BOTH = 2 };
 
 /* At the stage's first block. */
-static void router_begin(struct pass *pass, struct buffer *in)
+static void router_begin(struct pass *pass, const struct boundary *in)
 {
     const struct stage *stage = pass->stage;
     if (stage->options.block_begin > 0)
@@ -292,12 +349,16 @@ static void forward_queue(struct pass *pass, const struct pass_range *range)
 {
     const struct stage *stage = pass->stage;
     bool head = range->end == stage->config.layers + 2, last = range->end == stage->options.block_end;
-    struct operand end = head ? pass_workspace(pass, stage->layout.workspace.d) : f32_at(range->out, 0);
+    struct boundary enters = boundary_in(stage, range->begin, range->in),
+                    leaves = boundary_out(stage, range->end, range->out);
+    struct operand end = boundary_end(pass, range->end, &leaves);
     if (range->begin == stage->options.block_begin)
-        router_begin(pass, range->in);
-    blocks_forward(pass, range->begin, range->end, range->in, end, pass->train);
+        router_begin(pass, &enters);
+    blocks_forward(pass, range->begin, range->end, &enters, end, pass->train);
+    if (!head && leaves.dtype != DTYPE_F32)
+        boundary_write(pass, end, &leaves);
     if (last && !head)
-        router_copy(pass, range->out, false, ROUTER_BOTH);
+        router_copy(pass, &leaves, false, ROUTER_BOTH);
     if (head) {
         router_end(pass);
         head_forward(pass, end, pass->train);
@@ -312,12 +373,14 @@ int stage_forward_blocks(struct stage *stage, const struct micro_batch *batch, u
     bool head = block_end == stage->config.layers + 2, first = block_begin == stage->options.block_begin,
          last = block_end == stage->options.block_end;
     uint64_t tail = ROUTER_BOTH * router_values(stage, batch, saved != NULL);
+    struct boundary enters = boundary_in(stage, block_begin, in),
+                    leaves = boundary_out(stage, block_end, out);
     struct saved *slot, *earlier = saved != NULL ? *saved : NULL;
     if (saved != NULL && stage->options.mode != STAGE_TRAIN)
         return err_set(err, ERR_INVALID, "a stage made for inference saves nothing for backward");
     if (range_check(stage, block_begin, block_end, err) != 0 ||
-        boundary_check(stage, in, tokens, first ? tail : 0, block_begin > 0, "its input", err) != 0 ||
-        boundary_check(stage, out, tokens, last ? tail : 0, !head, "its output", err) != 0 ||
+        boundary_check(stage, &enters, tokens, first ? tail : 0, block_begin > 0, "its input", err) != 0 ||
+        boundary_check(stage, &leaves, tokens, last ? tail : 0, !head, "its output", err) != 0 ||
         forward_bound(stage, block_begin, block_end, saved != NULL, err) != 0 ||
         place_take(stage, batch, earlier, &slot, err) != 0)
         return -1;
@@ -346,39 +409,41 @@ int stage_forward(struct stage *stage, const struct micro_batch *batch, struct b
                                 saved, err);
 }
 
-static void blocks_backward(struct pass *pass, const struct pass_range *range)
+static void blocks_backward(struct pass *pass, const struct pass_range *range, const struct boundary *grad_in,
+                            const struct boundary *grad_out)
 {
     const struct stage *stage = pass->stage;
-    uint32_t begin = range->begin, end = range->end;
-    struct buffer *grad_in = range->in, *grad_out = range->out;
-    uint32_t hidden = stage->config.hidden, first, after;
+    uint32_t begin = range->begin, end = range->end, first, after;
     struct operand d = pass_workspace(pass, stage->layout.workspace.d);
     bool learns = begin == 0 && stage_block(stage, 0)->tensors->parameters > 0;
     enum backward_part part = stage->options.split ? BACKWARD_OF_INPUT : BACKWARD_ALL;
     if (end == stage->config.layers + 2)
         head_backward(pass, (float)range->scale);
     else
-        queue_copy(&pass->queue, pass->tokens, hidden, f32_at(grad_in, 0), hidden, d, hidden);
+        boundary_read(pass, grad_in, d);
     range_layers(stage, begin, end, &first, &after);
     for (uint32_t i = after; i-- > first;) {
         layer_again(pass, i, pass_x(pass, i), HALF_BOTH);
-        layer_backward(pass, i, pass_x(pass, i), i > first || grad_out != NULL || learns, part, HALF_BOTH);
+        layer_backward(pass, i, pass_x(pass, i), i > first || grad_out->buffer != NULL || learns, part,
+                       HALF_BOTH);
     }
     if (learns)
         embed_backward(pass, d);
-    if (grad_out != NULL)
-        queue_copy(&pass->queue, pass->tokens, hidden, d, hidden, f32_at(grad_out, 0), hidden);
+    if (grad_out->buffer != NULL)
+        boundary_write(pass, d, grad_out);
 }
 
 static void backward_queue(struct pass *pass, const struct pass_range *range)
 {
     const struct stage *stage = pass->stage;
     bool head = range->end == stage->config.layers + 2;
+    struct boundary enters = boundary_out(stage, range->end, range->in),
+                    leaves = boundary_in(stage, range->begin, range->out);
     if (range->end == stage->options.block_end && !head)
-        router_copy(pass, range->in, true, ROUTER_COUNTS);
-    blocks_backward(pass, range);
+        router_copy(pass, &enters, true, ROUTER_COUNTS);
+    blocks_backward(pass, range, &enters, &leaves);
     if (range->begin == stage->options.block_begin && range->out != NULL)
-        router_copy(pass, range->out, false, ROUTER_COUNTS);
+        router_copy(pass, &leaves, false, ROUTER_COUNTS);
 }
 
 static void weights_queue(struct pass *pass, const struct pass_range *range)
@@ -410,12 +475,14 @@ int stage_backward_blocks(struct stage *stage, const struct micro_batch *batch, 
          last = block_end == stage->options.block_end;
     uint32_t tokens = batch->row_start[batch->rows];
     uint64_t tail = ROUTER_COUNTS * router_values(stage, batch, true);
+    struct boundary enters = boundary_out(stage, block_end, grad_in),
+                    leaves = boundary_in(stage, block_begin, grad_out);
     if (backward_check(stage, batch, saved, err) != 0)
         return -1;
     if (range_check(stage, block_begin, block_end, err) != 0 ||
-        boundary_check(stage, grad_in, tokens, last ? tail : 0, !head, "the gradient of its output", err) !=
+        boundary_check(stage, &enters, tokens, last ? tail : 0, !head, "the gradient of its output", err) !=
             0 ||
-        boundary_check(stage, grad_out, tokens, first ? tail : 0, grad_out != NULL,
+        boundary_check(stage, &leaves, tokens, first ? tail : 0, grad_out != NULL,
                        "the gradient of its input", err) != 0 ||
         blocks_bound(stage, block_begin, block_end, true, err) != 0) {
         slot_give(saved);
@@ -479,17 +546,18 @@ int stage_logits(struct stage *stage, const struct micro_batch *batch, struct bu
 {
     const struct footprint *l = &stage->layout;
     uint32_t tokens = batch->row_start[batch->rows], vocab = l->model->shape.vocab;
+    struct boundary enters = boundary_in(stage, stage->options.block_begin, in);
     struct saved *slot;
     if (!l->has_head)
         return err_set(err, ERR_INVALID, "logits are asked of a stage without the head");
-    if (boundary_check(stage, in, tokens, 0, !l->has_embedding, "its input", err) != 0 ||
+    if (boundary_check(stage, &enters, tokens, 0, !l->has_embedding, "its input", err) != 0 ||
         blocks_bound(stage, stage->options.block_begin, stage->options.block_end, false, err) != 0 ||
         slot_take(stage, batch, &slot, err) != 0)
         return -1;
     struct pass pass = pass_of(stage, slot, false, err);
     struct operand end = pass_workspace(&pass, l->workspace.d);
     if (tokens > 0)
-        blocks_forward(&pass, stage->options.block_begin, stage->options.block_end, in, end, false);
+        blocks_forward(&pass, stage->options.block_begin, stage->options.block_end, &enters, end, false);
     slot_give(slot);
     for (uint32_t at = 0; at < tokens && !pass.queue.failed; at += l->head_rows) {
         uint32_t rows = tokens - at < l->head_rows ? tokens - at : l->head_rows;

@@ -29,7 +29,8 @@ void queue_gemm(struct queue *queue, enum gemm_order order, uint32_t m, uint32_t
                                           .b = b,
                                           .ldb = ldb,
                                           .c = c,
-                                          .ldc = ldc}});
+                                          .ldc = ldc,
+                                          .compute = queue->compute}});
 }
 
 void queue_copy(struct queue *queue, uint32_t rows, uint32_t width, struct operand x, uint32_t ldx,

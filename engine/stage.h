@@ -4,8 +4,9 @@
  * Blocks are numbered as everywhere: 0 embedding, 1..L transformer layers, L+1 final norm and head. All work
  * is queued on the stage's device in call order; a caller who wants the numbers waits for an event or calls a
  * function that says it waits. All memory is allocated by stage_create and kv_cache_create, by the formulas
- * of stage_memory_predict(); nothing grows later. Boundary tensors are [tokens, hidden] f32, row-major, made
- * and owned by the caller (buffer_create with MEM_BUFFERS).
+ * of stage_memory_predict(); nothing grows later. Boundary tensors are [tokens, hidden], row-major, made
+ * and owned by the caller (buffer_create with MEM_BUFFERS): f32, but at the stage's two ends of the dtypes
+ * that its options say.
  *
  * A micro-batch is its rows concatenated, never padded; attention is causal and confined to each row;
  * positions count from 0 in each row. Position t predicts label t+1 of the same row; label -100 is not learnt
@@ -56,9 +57,12 @@ struct lora_options {
     /* Of single targets, by number of their bit; 0: as above */
     uint32_t ranks[LAYER_TARGETS_MAX];
     double alphas[LAYER_TARGETS_MAX];
+    /* Where layers differ: ranks and factors of each, in the place of all above but dropout, of which `rank`
+     * must be above 0 and `targets` the mask of them. ways 0: layers are alike */
+    struct lora_sites sites;
 };
-/* What the product of the adapter on this target is multiplied by. */
-double lora_scale(const struct lora_options *lora, uint32_t site);
+/* What the product of the adapter on this target of a layer (from 0) is multiplied by. */
+double lora_scale(const struct lora_options *lora, uint32_t layer, uint32_t site);
 
 enum stage_mode { STAGE_TRAIN, STAGE_INFER };
 
@@ -74,6 +78,11 @@ struct stage_options {
      * and so is all else: norms, rotary, routers, attention, gates, losses, the residual stream, what is
      * trained, its gradients and moments. */
     enum dtype compute;
+    /* DTYPE_F32, DTYPE_BF16 or DTYPE_F16: of the boundary tensors at the stage's two ends, activations and
+     * gradients alike: of what enters its first block, of what leaves its last. They are rounded to nearest
+     * even (f16: to infinity beyond its range) as they leave; inside a stage the stream is f32, and so is
+     * what it passes between parts of a micro-batch's way. 16 bits take an even width, and whole layers. */
+    enum dtype boundary_in, boundary_out;
     bool double_quant;                /* of NF4's scales */
     bool moments8;                    /* AdamW's moments in 8 bits */
     bool train_embedding, train_head; /* beside adapters; either trains both where they are one matrix */
@@ -195,7 +204,7 @@ struct micro_batch {
     /* The load-balancing loss of routers, summed over rows r of this micro-batch as len_r * aux_r, is added
      * to the loss with this factor: coefficient * labelled tokens / tokens, both of the whole step. 0: none.
      * It is over all layers: in training, boundary tensors have, behind their [tokens, hidden], what travels
-     * for it, f32 [rows, experts] each: activations counts and sums, gradients counts. */
+     * for it, always f32 [rows, experts] each: activations counts and sums, gradients counts. */
     double router_scale;
 };
 /* Arrays are copied by the call. */

@@ -54,7 +54,8 @@ struct stage {
 struct queue {
     struct device *device;
     struct err *err;
-    bool exact; /* of every op */
+    bool exact;         /* of every op */
+    enum dtype compute; /* of every product of queue_gemm */
     bool failed;
 };
 
@@ -172,8 +173,24 @@ void head_logits(struct pass *pass, struct operand x, uint32_t rows);
 /* outside.c: may blocks [begin, end) run? Not where areas from outside are missing. */
 int blocks_bound(const struct stage *stage, uint32_t begin, uint32_t end, bool gradients, struct err *err);
 
-/* pass.c: what a call checks and begins with. `tail`: values behind the [tokens, hidden] of the tensor. */
-int boundary_check(const struct stage *stage, const struct buffer *buffer, uint32_t tokens, uint64_t tail,
+/* pass.c: a boundary tensor as callers have it. */
+struct boundary {
+    struct buffer *buffer; /* NULL: none */
+    enum dtype dtype;
+};
+/* That of what enters a block, or whose gradient leaves it; of what leaves the block before `block_end`. */
+struct boundary boundary_in(const struct stage *stage, uint32_t block_begin, struct buffer *buffer);
+struct boundary boundary_out(const struct stage *stage, uint32_t block_end, struct buffer *buffer);
+/* Its [tokens, hidden] as f32 to `x`, or from there. */
+void boundary_read(struct pass *pass, const struct boundary *boundary, struct operand x);
+void boundary_write(struct pass *pass, struct operand x, const struct boundary *boundary);
+/* Where blocks that end before `block_end` leave their output in f32: in the boundary itself, or in the
+ * workspace, for the head or to be written to the boundary. */
+struct operand boundary_end(const struct pass *pass, uint32_t block_end, const struct boundary *out);
+
+/* pass.c: what a call checks and begins with. `tail`: f32 values behind the [tokens, hidden] of the tensor.
+ */
+int boundary_check(const struct stage *stage, const struct boundary *boundary, uint32_t tokens, uint64_t tail,
                    bool wanted, const char *what, struct err *err);
 /* The place of the micro-batch: that of an earlier range's forward, or a free one. */
 int place_take(struct stage *stage, const struct micro_batch *batch, struct saved *earlier,

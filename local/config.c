@@ -59,6 +59,7 @@ static json_t *agent_read(struct json_reader *r)
     const char *address = NULL;
     const json_t *devices = NULL;
     const json_t *exclude = NULL;
+    double throttle_window_s = 0;
     int cards = 1;
     if (jr_str(r, "name", JR_REQUIRED, 1, LOCAL_NAME_BYTES - 1, &name) > 0 && !name_good(name)) {
         jr_fail(r, "name", "\"%s\" may have lower-case letters, digits and '-' only", name);
@@ -66,6 +67,7 @@ static json_t *agent_read(struct json_reader *r)
     jr_str(r, "address", JR_OPTIONAL, 1, 255, &address);
     jr_choice(r, "cards", JR_OPTIONAL, card_choices, &cards);
     jr_array(r, "exclude", JR_OPTIONAL, 0, LOCAL_DEVICES_MAX, &exclude);
+    jr_seconds(r, "throttle_window", JR_OPTIONAL, 1, 3600, &throttle_window_s);
     jr_array(r, "devices", JR_REQUIRED, 1, LOCAL_DEVICES_MAX, &devices);
     if (jr_finish(r) < 0) {
         return NULL;
@@ -83,6 +85,9 @@ static json_t *agent_read(struct json_reader *r)
                               card_choices[cards], "exclude", (json_t *)(uintptr_t)exclude);
     if (address != NULL) {
         json_object_set_new(agent, "address", json_string(address));
+    }
+    if (throttle_window_s > 0) {
+        json_object_set_new(agent, "throttle_window", json_real(throttle_window_s));
     }
     return agent;
 }

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "model/lora_sites.h"
+
 static const char *const target_names[LORA_TARGET_COUNT] = {
     "q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "qkv_proj", "gate_up_proj"};
 
@@ -63,8 +65,17 @@ void lora_target_shape(const struct model_config *config, uint32_t target, uint3
     target_shape(config, target, config->ffn, rows, cols);
 }
 
-static uint64_t adapter_params(const struct model_config *c, const struct block_options *o, uint32_t mask,
-                               uint32_t ffn)
+/* The rank on a target of a layer (from 0); 0: none. */
+static uint32_t target_rank(const struct block_options *o, uint32_t layer, uint32_t target)
+{
+    uint32_t site = (uint32_t)__builtin_ctz(target), own = o->target_rank[site];
+    if (o->sites != NULL)
+        return lora_rank_at(o->sites, layer, site);
+    return !(target & o->lora_targets) ? 0 : own ? own : o->lora_rank;
+}
+
+static uint64_t adapter_params(const struct model_config *c, const struct block_options *o, uint32_t layer,
+                               uint32_t mask, uint32_t ffn)
 {
     uint64_t sum = 0;
     if (!o->lora)
@@ -72,11 +83,10 @@ static uint64_t adapter_params(const struct model_config *c, const struct block_
     mask &= model_lora_targets(c);
     for (uint32_t target = 1; target < LORA_ALL; target <<= 1) {
         uint32_t rows, cols;
-        if (!(target & o->lora_targets & mask))
+        if (!(target & mask))
             continue;
         target_shape(c, target, ffn, &rows, &cols);
-        uint32_t own = o->target_rank[__builtin_ctz(target)];
-        sum += (uint64_t)(own ? own : o->lora_rank) * ((uint64_t)rows + cols);
+        sum += (uint64_t)target_rank(o, layer, target) * ((uint64_t)rows + cols);
     }
     return sum;
 }
@@ -97,7 +107,8 @@ static uint64_t matrix_params(const struct model_config *c, uint32_t mask, uint3
 
 enum { LORA_FFN = LORA_ALL & ~LORA_ATTENTION };
 
-static struct block_part part_attention(const struct model_config *c, const struct block_options *o)
+static struct block_part part_attention(const struct model_config *c, const struct block_options *o,
+                                        uint32_t layer)
 {
     uint64_t h = c->hidden, q = (uint64_t)c->heads * c->head_dim, kv = (uint64_t)c->kv_heads * c->head_dim;
     struct block_part p = {.kind = PART_ATTENTION, .copies = 1, .active = 1};
@@ -111,7 +122,7 @@ static struct block_part part_attention(const struct model_config *c, const stru
         p.params += 2 * (uint64_t)c->head_dim;
     else if (c->qk_norm == 2)
         p.params += q + kv;
-    p.lora_params = adapter_params(c, o, LORA_ATTENTION, 0);
+    p.lora_params = adapter_params(c, o, layer, LORA_ATTENTION, 0);
     p.flops_per_token = 2.0 * (double)p.matrix_params;
     /* scores and their product with v: 2 * 2q per pair, half the pairs are causal */
     p.flops_per_square = 2.0 * (double)q;
@@ -119,7 +130,8 @@ static struct block_part part_attention(const struct model_config *c, const stru
     return p;
 }
 
-static struct block_part part_ffn(const struct model_config *c, const struct block_options *o, bool expert)
+static struct block_part part_ffn(const struct model_config *c, const struct block_options *o, uint32_t layer,
+                                  bool expert)
 {
     uint64_t h = c->hidden, f = expert ? c->expert_ffn : c->ffn;
     struct block_part p = {.kind = expert ? PART_EXPERT : PART_FFN, .copies = 1, .active = 1};
@@ -131,7 +143,7 @@ static struct block_part part_ffn(const struct model_config *c, const struct blo
     p.params = p.matrix_params + (expert ? 0 : (c->post_norms ? 2 : 1) * h);
     if (c->mlp_bias && !expert)
         p.params += 2 * f + h;
-    p.lora_params = adapter_params(c, o, LORA_FFN, (uint32_t)f);
+    p.lora_params = adapter_params(c, o, layer, LORA_FFN, (uint32_t)f);
     p.flops_per_token = 2.0 * (double)p.matrix_params;
     p.saved_per_token = h + 3 * f;
     return p;
@@ -174,12 +186,12 @@ static void fill_block(const struct model_config *c, const struct block_options 
                                                         .saved_per_token = h};
     } else {
         b->kind = BLOCK_LAYER;
-        b->parts[b->part_count++] = part_attention(c, o);
+        b->parts[b->part_count++] = part_attention(c, o, index - 1);
         if (model_layer_is_sparse(c, index - 1)) {
             b->parts[b->part_count++] = part_router(c);
-            b->parts[b->part_count++] = part_ffn(c, o, true);
+            b->parts[b->part_count++] = part_ffn(c, o, index - 1, true);
         } else {
-            b->parts[b->part_count++] = part_ffn(c, o, false);
+            b->parts[b->part_count++] = part_ffn(c, o, index - 1, false);
         }
     }
     for (uint32_t i = 0; i < b->part_count; i++) {
@@ -199,10 +211,11 @@ int model_blocks(const struct model_config *config, const struct block_options *
                  struct block_list *list, struct err *err)
 {
     memset(list, 0, sizeof(*list));
-    if (options->lora && (options->lora_rank == 0 || options->lora_rank > 65536))
+    bool alike = options->lora && options->sites == NULL;
+    if (alike && (options->lora_rank == 0 || options->lora_rank > 65536))
         return err_set(err, ERR_INVALID, "the adapter's rank, %u, is not within 1..65536",
                        options->lora_rank);
-    if (options->lora &&
+    if (alike &&
         ((options->lora_targets & model_lora_targets(config)) == 0 || options->lora_targets > LORA_ALL))
         return err_set(err, ERR_INVALID, "the adapter names no target that a model has");
     if (config->layers == 0 || config->layers > MODEL_LAYERS_MAX)

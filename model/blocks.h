@@ -80,6 +80,8 @@ struct block {
     uint64_t saved_per_token;                 /* active copies only */
 };
 
+struct lora_sites;
+
 struct block_options {
     bool lora;                               /* false: rank and targets are ignored */
     uint32_t lora_rank;                      /* >= 1 when lora */
@@ -87,6 +89,8 @@ struct block_options {
     bool saves_embedding, saves_head;        /* trained whole beside the adapters, and counted with them */
     uint32_t lora_targets; /* mask of enum lora_target; those that the model has count. On MoE layers gate, up
                               and down mean every expert's */
+    /* Where layers differ (lora_sites.h): in the place of the three above. Borrowed for the call; NULL: not */
+    const struct lora_sites *sites;
 };
 
 struct block_list {

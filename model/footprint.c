@@ -53,10 +53,13 @@ static struct footprint_shape shape_of(const struct model_config *c)
 
 struct layer_method footprint_lora(uint32_t rank, uint32_t targets, bool dropout)
 {
-    struct layer_method method = {.dropout = dropout && rank > 0 && targets != 0};
-    for (uint32_t i = 0; i < LAYER_TARGETS_MAX; i++)
-        method.rank[i] = (targets >> i & 1) != 0 ? rank : 0;
-    return method;
+    struct lora_sites sites = lora_sites_alike(rank, 0, targets);
+    return footprint_sites(&sites, dropout);
+}
+
+struct layer_method footprint_sites(const struct lora_sites *sites, bool dropout)
+{
+    return (struct layer_method){.lora = *sites, .dropout = dropout && sites->ways > 0};
 }
 
 /* A base kept as the file's blocks needs a file that has some. */
@@ -83,7 +86,8 @@ static int kinds_make(struct footprint_model *m, const struct model_config *conf
             kind++;
         if (kind == FOOTPRINT_KINDS_MAX)
             return err_set(err, ERR_UNSUPPORTED,
-                           "the model's layers are of more than %d kinds under this method",
+                           "the model's layers are of more than %d kinds under this method (method.base: "
+                           "packed and method.rank_pattern make kinds)",
                            FOOTPRINT_KINDS_MAX);
         if (kind == m->kind_count) {
             first[m->kind_count++] = i;
@@ -105,8 +109,8 @@ int footprint_model_init(const struct model_config *config, const struct layer_m
     memset(m, 0, sizeof *m);
     m->shape = shape_of(&narrow);
     m->method = *method;
-    for (uint32_t i = 0; i < LAYER_TARGETS_MAX; i++)
-        m->rank = larger(m->rank, method->rank[i]);
+    uint32_t least;
+    lora_sites_ranks(&method->lora, &least, &m->rank);
     if (packing_check(config, method, err) < 0 || kinds_make(m, config, method, err) < 0)
         return -1;
     layer_embedding_tensors(config, method, &m->embedding);

@@ -22,7 +22,7 @@ struct footprint_shape {
     bool tied;
 };
 
-enum { FOOTPRINT_KINDS_MAX = 16 };
+enum { FOOTPRINT_KINDS_MAX = 32 };
 
 /* What holds for every stage of a model under a method. */
 struct footprint_model {
@@ -107,6 +107,8 @@ int footprint_model_init(const struct model_config *config, const struct layer_m
                          struct footprint_model *model, struct err *err);
 /* LoRA of one rank on a mask of enum lora_target, none if rank or mask is 0, on an fp32 base. */
 struct layer_method footprint_lora(uint32_t rank, uint32_t targets, bool dropout);
+/* LoRA whose ranks differ by target or layer, likewise. */
+struct layer_method footprint_sites(const struct lora_sites *sites, bool dropout);
 /* Everything of a stage. */
 void footprint_of(const struct footprint_model *model, const struct footprint_options *options,
                   struct footprint *footprint);

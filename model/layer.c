@@ -478,6 +478,9 @@ struct model_config layer_part_config(const struct model_config *config, const s
 bool layer_alike(const struct model_config *config, const struct layer_method *method, uint32_t a, uint32_t b)
 {
     bool packed = method->base == LAYER_BASE_PACKED && !method->full;
+    for (uint32_t site = 0; site < LORA_TARGET_COUNT && !method->full; site++)
+        if (lora_rank_at(&method->lora, a, site) != lora_rank_at(&method->lora, b, site))
+            return false;
     return model_layer_is_sparse(config, a) == model_layer_is_sparse(config, b) &&
            (!packed || config->packing.layer[a] == config->packing.layer[b]);
 }

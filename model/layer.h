@@ -21,6 +21,7 @@
 
 #include "model/blocks.h"
 #include "model/config.h"
+#include "model/lora_sites.h"
 #include "model/pack.h"
 
 enum {
@@ -67,7 +68,7 @@ struct layer_method {
     bool double_quant;                /* of NF4's scales */
     bool moments8;                    /* optimiser's moments in 8 bits */
     bool train_embedding, train_head; /* trained beside adapters */
-    uint32_t rank[LAYER_TARGETS_MAX]; /* of the adapter on each target, by number of its bit; 0: none */
+    struct lora_sites lora;           /* adapters, and where each of them is; of every layer of the model */
     bool dropout;                     /* of the adapters' inputs */
 };
 

@@ -251,7 +251,9 @@ static void adapters_make(struct tensor_maker *maker, uint32_t copies, struct la
     uint32_t copy_begin = step->experts ? maker->method->part.expert_begin : 0;
     for (uint32_t m = 0; m < step->member_count; m++) {
         struct layer_member *member = &step->members[m];
-        member->rank = member->target == 0 || maker->method->full ? 0 : maker->method->rank[member->site];
+        member->rank = member->target == 0 || maker->method->full
+                           ? 0
+                           : lora_rank_at(&maker->method->lora, maker->layer, member->site);
         member->z = step->ranks;
         step->ranks += member->rank;
         if (member->rank == 0)

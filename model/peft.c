@@ -19,6 +19,7 @@ static const char weights_name[] = "adapter_model.safetensors";
 
 struct peft {
     struct peft_config config;
+    struct lora_sites sites;
     struct safetensors *weights;
 };
 
@@ -31,6 +32,9 @@ static const char *const free_keys[] = {
     "lora_dropout",
     "alpha_pattern",
     "ensure_weight_tying",
+    "exclude_modules",
+    "layers_pattern",
+    "layers_to_transform",
     "megatron_core",
     "modules_to_save",
     "peft_type",
@@ -63,95 +67,20 @@ static bool is_off(const json_t *value)
            (json_is_array(value) && json_array_size(value) == 0);
 }
 
-static uint32_t target_number(uint32_t target)
+/* Adapters on embedding and head are something else than on the layers' matrices. */
+static int check_targets(const struct lora_rules *rules, struct err *err)
 {
-    return (uint32_t)__builtin_ctz(target);
-}
-
-uint32_t peft_rank(const struct peft_config *config, uint32_t target)
-{
-    uint32_t own = config->target_rank[target_number(target)];
-    return own ? own : config->rank;
-}
-
-static double target_alpha(const struct peft_config *config, uint32_t target)
-{
-    double own = config->target_alpha[target_number(target)];
-    return own != 0 ? own : config->alpha;
-}
-
-double peft_scale(const struct peft_config *config, uint32_t target)
-{
-    double rank = peft_rank(config, target);
-    return target_alpha(config, target) / (config->rslora ? sqrt(rank) : rank);
-}
-
-/* Mixtral's names of gate, up and down, in the order of their bits. */
-static const char *const w_names[] = {"w1", "w3", "w2"};
-
-uint32_t peft_target_of(const char *module)
-{
-    const char *last = strrchr(module, '.');
-    last = last ? last + 1 : module;
-    for (uint32_t i = 0; i < 3; i++)
-        if (strcmp(last, w_names[i]) == 0)
-            return LORA_GATE << i;
-    return lora_target_from_name(last);
-}
-
-static const char *target_name(const struct peft_config *config, uint32_t target)
-{
-    bool own = config->w_names && target >= LORA_GATE && target <= LORA_DOWN;
-    return own ? w_names[target_number(target / LORA_GATE)] : lora_target_name(target);
-}
-
-static int parse_targets(const json_t *value, struct peft_config *config, struct err *err)
-{
-    uint32_t *mask = &config->targets;
-    if (json_is_string(value) && strcmp(json_string_value(value), "all-linear") == 0) {
-        *mask = LORA_ALL;
-        return 0;
-    }
-    if (!json_is_array(value) || json_array_size(value) == 0)
-        return err_set(err, ERR_UNSUPPORTED, "%s: target_modules: only a list of module names is supported",
-                       config_name);
-    for (size_t i = 0; i < json_array_size(value); i++) {
-        const char *name = json_string_value(json_array_get(value, i));
-        uint32_t bit = name && !strchr(name, '.') ? peft_target_of(name) : 0;
-        if (!bit)
-            return err_set(
-                err, ERR_UNSUPPORTED,
-                "%s: target_modules: \"%.64s\" is not supported; q_proj, k_proj, v_proj, o_proj, gate_proj, "
-                "up_proj, down_proj, qkv_proj and gate_up_proj are",
-                config_name, name ? name : "(no text)");
-        *mask |= bit;
-        config->w_names = config->w_names || name[0] == 'w';
-    }
-    return 0;
-}
-
-/* rank_pattern or alpha_pattern, by names of targets alone. */
-static int parse_pattern(const json_t *document, const char *key, struct peft_config *config, struct err *err)
-{
-    const char *name;
-    json_t *value;
-    bool ranks = key[0] == 'r';
-    json_object_foreach(json_object_get(document, key), name, value)
-    {
-        uint32_t bit = strchr(name, '.') ? 0 : peft_target_of(name);
-        double number = json_number_value(value);
-        if (!bit)
+    const struct spec_names *names = &rules->targets.names;
+    for (uint32_t i = 0; i < names->count; i++) {
+        const char *last = strrchr(names->names[i], '.');
+        last = last ? last + 1 : names->names[i];
+        if (strcmp(last, "embed_tokens") == 0 || strcmp(last, "lm_head") == 0)
             return err_set(err, ERR_UNSUPPORTED,
-                           "%s: %s: \"%.64s\" is not supported; only names of targets are", config_name, key,
-                           name);
-        if (!(number > 0 && number <= (ranks ? RANK_MAX : 1e9)) || (ranks && number != floor(number)))
-            return err_set(err, ERR_INVALID, "%s: %s: %s: %g is out of range", config_name, key, name,
-                           number);
-        if (ranks)
-            config->target_rank[target_number(bit)] = (uint32_t)number;
-        else
-            config->target_alpha[target_number(bit)] = number;
+                           "%s: target_modules: \"%.64s\" is not supported; the matrices of layers are",
+                           config_name, names->names[i]);
     }
+    if (names->count == 0 && !rules->targets.expression && !rules->all_linear)
+        return err_set(err, ERR_INVALID, "%s: target_modules: is missing", config_name);
     return 0;
 }
 
@@ -206,28 +135,40 @@ int peft_config_parse(const json_t *document, struct peft_config *config, struct
     jr_f64(&r, "lora_dropout", JR_OPTIONAL, 0, 1, &config->dropout);
     jr_bool(&r, "use_rslora", JR_OPTIONAL, &config->rslora);
     jr_bool(&r, "ensure_weight_tying", JR_OPTIONAL, &config->tied);
-    if (jr_finish_loose(&r) < 0 || check_init(json_object_get(document, "init_lora_weights"), err) < 0)
+    lora_rules_read(&r, "target_modules", RANK_MAX, 1e-9, 1e9, &config->lora);
+    if (jr_finish_loose(&r) < 0 || check_init(json_object_get(document, "init_lora_weights"), err) < 0 ||
+        check_targets(&config->lora, err) < 0 ||
+        parse_saved(json_object_get(document, "modules_to_save"), config, err) < 0) {
+        peft_config_fini(config);
         return -1;
-    if (parse_targets(json_object_get(document, "target_modules"), config, err) < 0 ||
-        parse_pattern(document, "rank_pattern", config, err) < 0 ||
-        parse_pattern(document, "alpha_pattern", config, err) < 0)
-        return -1;
-    return parse_saved(json_object_get(document, "modules_to_save"), config, err);
+    }
+    return 0;
 }
 
-/* {target: its own number}, of the targets that have one. New, or NULL. */
-static json_t *pattern_json(const struct peft_config *config, bool ranks)
+void peft_config_fini(struct peft_config *config)
 {
-    json_t *out = json_object();
-    for (uint32_t i = 0; out && i < LORA_TARGET_COUNT; i++) {
-        uint32_t bit = 1u << i, rank = config->target_rank[i];
-        double alpha = config->target_alpha[i];
-        if (!(config->targets & bit) ||
-            (ranks ? rank == 0 || rank == config->rank : alpha == 0 || alpha == config->alpha))
-            continue;
-        json_object_set_new(out, target_name(config, bit), ranks ? json_integer(rank) : json_real(alpha));
-    }
-    return out;
+    lora_rules_fini(&config->lora);
+}
+
+int peft_sites(const struct peft_config *config, const struct model_config *model, struct lora_sites *sites,
+               struct err *err)
+{
+    const struct lora_defaults defaults = {.rank = config->rank,
+                                           .alpha = config->alpha,
+                                           .rslora = config->rslora,
+                                           .where = config_name,
+                                           .targets = "target_modules"};
+    return lora_sites_of(&config->lora, &defaults, model, sites, err);
+}
+
+/* Mixtral's names of the FFN's matrices. */
+static const char *w_name(const char *name)
+{
+    static const char *const names[][2] = {{"gate_proj", "w1"}, {"up_proj", "w3"}, {"down_proj", "w2"}};
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        if (strcmp(name, names[i][0]) == 0)
+            return names[i][1];
+    return NULL;
 }
 
 static json_t *saved_json(const struct peft_config *config)
@@ -250,28 +191,22 @@ json_t *peft_config_to_json(const struct peft_config *config, const char *base_m
         "auto_mapping",
         "corda_config",
         "eva_config",
-        "exclude_modules",
         "layer_replication",
-        "layers_pattern",
-        "layers_to_transform",
         "megatron_config",
         "revision",
         "target_parameters",
         "trainable_token_indices",
     };
     static const char *const falses[] = {"fan_in_fan_out", "lora_bias", "use_dora", "use_qalora"};
-    json_t *out = json_object(), *targets = json_array();
+    json_t *out = json_object();
     bool whole = floor(config->alpha) == config->alpha && config->alpha < 1e9;
-    bool ok = out && targets;
+    bool ok = out != NULL;
     for (size_t i = 0; ok && i < sizeof(nulls) / sizeof(nulls[0]); i++)
         ok = json_object_set_new(out, nulls[i], json_null()) == 0;
     for (size_t i = 0; ok && i < sizeof(falses) / sizeof(falses[0]); i++)
         ok = json_object_set_new(out, falses[i], json_false()) == 0;
-    for (uint32_t bit = 1; ok && bit < LORA_ALL; bit <<= 1)
-        if (config->targets & bit)
-            ok = json_array_append_new(targets, json_string(target_name(config, bit))) == 0;
-    ok = ok && json_object_set_new(out, "alpha_pattern", pattern_json(config, false)) == 0 &&
-         json_object_set_new(out, "rank_pattern", pattern_json(config, true)) == 0 &&
+    ok = ok &&
+         lora_rules_write(&config->lora, "target_modules", config->w_names ? w_name : NULL, out, err) == 0 &&
          json_object_set_new(out, "use_rslora", json_boolean(config->rslora)) == 0 &&
          json_object_set_new(out, "ensure_weight_tying", json_boolean(config->tied)) == 0 &&
          json_object_set_new(out, "modules_to_save", saved_json(config)) == 0 &&
@@ -289,9 +224,7 @@ json_t *peft_config_to_json(const struct peft_config *config, const char *base_m
          json_object_set_new(out, "peft_type", json_string("LORA")) == 0 &&
          json_object_set_new(out, "qalora_group_size", json_integer(16)) == 0 &&
          json_object_set_new(out, "r", json_integer(config->rank)) == 0 &&
-         json_object_set_new(out, "task_type", json_string("CAUSAL_LM")) == 0 &&
-         json_object_set(out, "target_modules", targets) == 0;
-    json_decref(targets);
+         json_object_set_new(out, "task_type", json_string("CAUSAL_LM")) == 0;
     if (ok)
         return out;
     json_decref(out);
@@ -327,6 +260,13 @@ static int check_tensor(struct peft_check *c, const char *name, uint32_t rows, u
     return 0;
 }
 
+/* The rank of the adapter on a layer's matrix; 0: it has none. */
+static uint32_t rank_on(const struct lora_sites *sites, const struct block_tensor *tensor, const char *module)
+{
+    uint32_t target = lora_target_of(module);
+    return target ? lora_rank_at(sites, tensor->block - 1, (uint32_t)__builtin_ctz(target)) : 0;
+}
+
 /* What the adapter must hold of one of the model's tensors. */
 static int check_matrix(const struct block_tensor *tensor, void *arg)
 {
@@ -342,19 +282,19 @@ static int check_matrix(const struct block_tensor *tensor, void *arg)
         snprintf(name, sizeof(name), "base_model.model.%s", tensor->name);
         return saved ? check_tensor(c, name, tensor->shape[0], tensor->shape[1]) : 0;
     }
-    uint32_t target = peft_target_of(module);
-    if (!target || !(config->targets & target))
+    uint32_t rank = rank_on(&c->peft->sites, tensor, module);
+    if (rank == 0)
         return 0;
     snprintf(name, sizeof(name), "base_model.model.%s.lora_A.weight", module);
-    if (check_tensor(c, name, peft_rank(config, target), tensor->shape[1]) < 0)
+    if (check_tensor(c, name, rank, tensor->shape[1]) < 0)
         return -1;
     snprintf(name, sizeof(name), "base_model.model.%s.lora_B.weight", module);
-    return check_tensor(c, name, tensor->shape[0], peft_rank(config, target));
+    return check_tensor(c, name, tensor->shape[0], rank);
 }
 
 struct peft_known {
     const char *name; /* a key without "base_model.model." */
-    uint32_t targets;
+    const struct lora_sites *sites;
     bool found;
 };
 
@@ -367,7 +307,7 @@ static int know_matrix(const struct block_tensor *tensor, void *arg)
         (strcmp(k->name + length, "lora_A.weight") == 0 || strcmp(k->name + length, "lora_B.weight") == 0);
     char module[96];
     snprintf(module, sizeof(module), "%.*s", (int)length - 1, tensor->name);
-    k->found = lora && (peft_target_of(module) & k->targets);
+    k->found = lora && tensor->block > 0 && rank_on(k->sites, tensor, module) > 0;
     return k->found;
 }
 
@@ -377,7 +317,7 @@ static const char *unknown_key(const struct peft *p, const struct model_config *
     static const char prefix[] = "base_model.model.";
     for (uint32_t i = 0; i < safetensors_count(p->weights); i++) {
         const char *name = safetensors_at(p->weights, i)->name;
-        struct peft_known known = {.name = name + sizeof(prefix) - 1, .targets = p->config.targets};
+        struct peft_known known = {.name = name + sizeof(prefix) - 1, .sites = &p->sites};
         if (strncmp(name, prefix, sizeof(prefix) - 1) != 0)
             return name;
         known.found = (p->config.saves_head && strcmp(known.name, "lm_head.weight") == 0) ||
@@ -395,8 +335,6 @@ static const char *unknown_key(const struct peft *p, const struct model_config *
 static int check_weights(const struct peft *p, const struct model_config *model, struct err *err)
 {
     struct peft_check check = {.peft = p, .err = err};
-    if ((p->config.targets & model_lora_targets(model)) == 0)
-        return err_set(err, ERR_INVALID, "%s: target_modules: the model has none of them", config_name);
     if (model_block_tensors(model, 0, model->layers + 2, check_matrix, &check) < 0)
         return -1;
     if (model->tied && p->config.saves_embedding &&
@@ -424,6 +362,8 @@ static int open_parts(const void *config_json, size_t config_size, struct safete
     json_t *document = hub_json_parse(config_json, config_size, JSON_DEPTH_MAX, err);
     int status = document ? peft_config_parse(document, &p->config, err) : err_wrap(err, "%s", config_name);
     json_decref(document);
+    if (status == 0)
+        status = peft_sites(&p->config, model, &p->sites, err);
     if (status == 0)
         status = check_weights(p, model, err);
     if (status < 0) {
@@ -468,12 +408,18 @@ void peft_close(struct peft *peft)
     if (!peft)
         return;
     safetensors_close(peft->weights);
+    peft_config_fini(&peft->config);
     free(peft);
 }
 
 const struct peft_config *peft_get_config(const struct peft *peft)
 {
     return &peft->config;
+}
+
+const struct lora_sites *peft_get_sites(const struct peft *peft)
+{
+    return &peft->sites;
 }
 
 struct safetensors *peft_tensors(struct peft *peft)
@@ -519,7 +465,7 @@ static int write_files(const char *dir, const struct peft_config *config, const 
     qsort(sorted, count, sizeof(*sorted), compare_item);
     if (file_path(path, sizeof(path), err, "%s/%s", dir, weights_name) < 0 ||
         safetensors_write(path, sorted, count, &meta, 1, err) < 0 ||
-        json_print(document, true, &text, err) < 0 ||
+        json_print(document, false, &text, err) < 0 || /* the order of patterns counts */
         file_path(path, sizeof(path), err, "%s/%s", dir, config_name) < 0 ||
         file_write_atomic(path, text.data, text.size, 0644, err) < 0 ||
         peft_open(dir, model, &check, err) < 0)

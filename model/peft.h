@@ -6,9 +6,8 @@
  * give each expert's matrices (mlp.experts.E.gate_proj, Mixtral's block_sparse_moe.experts.E.w1), which peft
  * turns into what transformers 5 has instead. modules_to_save: base_model.model.lm_head.weight and
  * base_model.model.model.embed_tokens.weight, whole. What we do not compute is refused by its name,
- * ERR_UNSUPPORTED: use_dora, bias other than "none", layer_replication, layers_to_transform,
- * target_parameters, fan_in_fan_out, trainable_token_indices, patterns that are not a target's name, and so
- * on.
+ * ERR_UNSUPPORTED: use_dora, bias other than "none", layer_replication,
+ * target_parameters, fan_in_fan_out, trainable_token_indices, and so on.
  */
 #ifndef MOTLEY_MODEL_PEFT_H
 #define MOTLEY_MODEL_PEFT_H
@@ -19,6 +18,7 @@
 #include "common/buf.h"
 #include "common/err.h"
 #include "model/blocks.h"
+#include "model/lora_sites.h"
 #include "model/safetensors.h"
 #include "model/spec.h"
 
@@ -26,29 +26,28 @@ struct peft_config {
     uint32_t rank;
     double alpha; /* the product is scaled by alpha / rank */
     double dropout;
-    uint32_t targets;                        /* mask of enum lora_target */
-    uint32_t target_rank[LORA_TARGET_COUNT]; /* rank_pattern, by number of the bit; 0: rank */
-    double target_alpha[LORA_TARGET_COUNT];  /* alpha_pattern; 0: alpha */
-    bool rslora;                             /* scaled by alpha / sqrt(rank) */
-    bool saves_embedding, saves_head;        /* modules_to_save */
+    struct lora_rules lora;           /* which modules; patterns of rank and alpha */
+    bool rslora;                      /* scaled by alpha / sqrt(rank) */
+    bool saves_embedding, saves_head; /* modules_to_save */
     bool tied;    /* ensure_weight_tying: the embedding that is saved is the head, too */
     bool w_names; /* the FFN's targets are called w1, w3 and w2 (Mixtral) */
 };
 
-/* The rank on one target, a bit of enum lora_target. */
-uint32_t peft_rank(const struct peft_config *config, uint32_t target);
-/* The factor of B A on it. */
-double peft_scale(const struct peft_config *config, uint32_t target);
-/* The target that a module's last name says ("….experts.3.w1": LORA_GATE), or 0. */
-uint32_t peft_target_of(const char *module);
+/* Where such adapters are on a model. Errors as lora_sites_of() has them. */
+int peft_sites(const struct peft_config *config, const struct model_config *model, struct lora_sites *sites,
+               struct err *err);
 
 /* Read adapter_config.json, parsed. Keys that are null, false, "none" or empty where that means "off" are let
- * pass; any other key that we do not know is refused by name. */
+ * pass; any other key that we do not know is refused by name. peft_config_fini() releases; nothing is held
+ * after an error. */
 int peft_config_parse(const json_t *document, struct peft_config *config, struct err *err);
+/* Safe on a zeroed struct and twice. */
+void peft_config_fini(struct peft_config *config);
 /* As peft writes it. base_model: base_model_name_or_path, or NULL. Returns new. */
 json_t *peft_config_to_json(const struct peft_config *config, const char *base_model, struct err *err);
 
-/* What a specification's method makes on a model. */
+/* What a specification's method makes on a model. Borrows the specification's rules: not for
+ * peft_config_fini(). */
 struct peft_config peft_config_of(const struct job_spec *spec, const struct model_config *model);
 /* Refuse (ERR_INVALID, naming what differs) an adapter to go on from that is not what is asked for. */
 int peft_config_same(const struct peft_config *found, const struct peft_config *asked,
@@ -56,14 +55,15 @@ int peft_config_same(const struct peft_config *found, const struct peft_config *
 
 struct peft;
 
-/* Open an adapter folder and check it against the model: every target of every layer (and expert) there,
- * shapes right, no other keys. peft_close() releases. */
+/* Open an adapter folder and check it against the model: every adapted matrix of every layer (and expert)
+ * there, shapes right, no other keys. peft_close() releases. */
 int peft_open(const char *dir, const struct model_config *model, struct peft **peft, struct err *err);
 /* The same from the two files in memory, borrowed until close. */
 int peft_open_memory(const void *config_json, size_t config_size, const void *safetensors, size_t size,
                      const struct model_config *model, struct peft **peft, struct err *err);
 void peft_close(struct peft *peft);
 const struct peft_config *peft_get_config(const struct peft *peft);
+const struct lora_sites *peft_get_sites(const struct peft *peft);
 /* The tensors, under their keys. Borrowed until close. */
 struct safetensors *peft_tensors(struct peft *peft);
 /* Read A [rank, in] (which 'A') or B [out, rank] (which 'B') of a layer (from 0) and one target as fp32;

@@ -11,17 +11,9 @@ struct peft_config peft_config_of(const struct job_spec *spec, const struct mode
     struct peft_config config = {.rank = method->rank,
                                  .alpha = method->alpha,
                                  .dropout = method->dropout,
+                                 .lora = method->lora,
                                  .rslora = method->rslora,
                                  .w_names = arch_of(model->arch)->w_names};
-    for (uint32_t t = 0; t < method->targets.count; t++) {
-        uint32_t bit = lora_target_from_name(method->targets.names[t]);
-        for (uint32_t i = 0; i < LORA_TARGET_COUNT; i++)
-            if (bit == 1u << i) {
-                config.target_rank[i] = method->target_rank[t];
-                config.target_alpha[i] = method->target_alpha[t];
-            }
-        config.targets |= bit;
-    }
     for (uint32_t i = 0; i < method->modules_to_save.count; i++) {
         bool embedding = strcmp(method->modules_to_save.names[i], "embed_tokens") == 0;
         config.saves_embedding = config.saves_embedding || embedding;
@@ -31,19 +23,26 @@ struct peft_config peft_config_of(const struct job_spec *spec, const struct mode
     return config;
 }
 
-/* Rank and factor of every target alike. */
-static int check_same(const struct peft_config *found, const struct peft_config *asked, struct err *err)
+/* Rank and factor of every matrix alike. */
+static int check_same(const struct lora_sites *found, const struct lora_sites *asked, uint32_t layers,
+                      struct err *err)
 {
-    for (uint32_t bit = 1; bit <= LORA_ALL; bit <<= 1) {
-        if (!(asked->targets & bit))
-            continue;
-        uint32_t has = peft_rank(found, bit), wants = peft_rank(asked, bit);
+    for (uint32_t i = 0; i < layers * LORA_TARGET_COUNT; i++) {
+        uint32_t layer = i / LORA_TARGET_COUNT, site = i % LORA_TARGET_COUNT;
+        uint32_t has = lora_rank_at(found, layer, site), wants = lora_rank_at(asked, layer, site);
+        double scale = lora_scale_at(found, layer, site), other = lora_scale_at(asked, layer, site);
+        const char *name = lora_target_name(1u << site);
+        if ((has > 0) != (wants > 0))
+            return err_set(err, ERR_INVALID,
+                           "it adapts other matrices than method.targets says: %s of layer %u %s", name,
+                           layer, has > 0 ? "too" : "is missing");
         if (has != wants)
-            return err_set(err, ERR_INVALID, "it has rank %u on %s and method says %u", has,
-                           lora_target_name(bit), wants);
-        if (fabs(peft_scale(found, bit) - peft_scale(asked, bit)) > 1e-12)
-            return err_set(err, ERR_INVALID, "it is scaled by %g on %s and method's alpha says %g",
-                           peft_scale(found, bit), lora_target_name(bit), peft_scale(asked, bit));
+            return err_set(err, ERR_INVALID, "it has rank %u on %s of layer %u and method says %u", has, name,
+                           layer, wants);
+        if (fabs(scale - other) > 1e-9 * fabs(other))
+            return err_set(err, ERR_INVALID,
+                           "it is scaled by %g on %s of layer %u and method's alpha says %g", scale, name,
+                           layer, other);
     }
     return 0;
 }
@@ -51,13 +50,13 @@ static int check_same(const struct peft_config *found, const struct peft_config 
 int peft_config_same(const struct peft_config *found, const struct peft_config *asked,
                      const struct model_config *model, struct err *err)
 {
-    uint32_t has = model_lora_targets(model);
+    struct lora_sites has, wants;
     if (found->rslora != asked->rslora)
         return err_set(err, ERR_INVALID, "its use_rslora is %s, method.rslora is %s",
                        found->rslora ? "true" : "false", asked->rslora ? "true" : "false");
-    if ((found->targets & has) != (asked->targets & has))
-        return err_set(err, ERR_INVALID, "it adapts other matrices than method.targets says");
     if (found->saves_head != asked->saves_head || found->saves_embedding != asked->saves_embedding)
         return err_set(err, ERR_INVALID, "it holds other modules than method.modules_to_save says");
-    return check_same(found, asked, err);
+    if (peft_sites(found, model, &has, err) < 0 || peft_sites(asked, model, &wants, err) < 0)
+        return -1;
+    return check_same(&has, &wants, model->layers, err);
 }

@@ -8,6 +8,7 @@
 
 #include "common/json.h"
 #include "common/units.h"
+#include "model/names.h"
 
 static const char *const method_names[] = {"lora", "full", NULL};
 static const char *const base_names[] = {"fp32", "bf16", "fp16", "nf4", "packed", NULL};
@@ -28,6 +29,7 @@ static const char *const schedule_names[] = {"cosine",
                                              NULL};
 static const char *const decay_names[] = {"all", "matrices", NULL};
 static const char *const recompute_names[] = {"auto", "true", "false", NULL};
+static const char *const boundary_names[] = {"auto", "fp32", "bf16", "fp16", NULL};
 static const char *const objective_names[] = {"time", "cost", "energy", NULL};
 static const char *const placement_names[] = {"auto",   "single", "pipeline", "data", "hybrid",
                                               "expert", "tensor", "server",   NULL};
@@ -35,8 +37,6 @@ static const char *const order_names[] = {"auto", "1f1b", "gpipe", "interleaved"
 static const char *const result_names[] = {"adapter", "merged", "gguf", NULL};
 static const char *const dtype_names[] = {NULL, "fp32", "bf16", "fp16", NULL};
 static const char *const save_names[] = {"embed_tokens", "lm_head", NULL};
-static const char *const target_names[] = {"q_proj",  "k_proj",    "v_proj",   "o_proj",       "gate_proj",
-                                           "up_proj", "down_proj", "qkv_proj", "gate_up_proj", NULL};
 static const char *const target_defaults[] = {"q_proj", "k_proj", "v_proj", "o_proj"};
 
 #define NAME_OF(names, value) spec_name_at((names), sizeof(names) / sizeof((names)[0]) - 1, (int)(value))
@@ -94,6 +94,12 @@ const char *spec_recompute_name(enum spec_recompute value)
 {
     return NAME_OF(recompute_names, value);
 }
+
+const char *spec_boundary_name(enum spec_boundary value)
+{
+    return NAME_OF(boundary_names, value);
+}
+
 const char *spec_objective_name(enum spec_objective value)
 {
     return NAME_OF(objective_names, value);
@@ -129,109 +135,6 @@ static int text_read(struct json_reader *reader, const char *key, enum jr_need n
     free(*out);
     *out = copy;
     return got;
-}
-
-static void names_fini(struct spec_names *names)
-{
-    for (uint32_t i = 0; i < names->count; i++) {
-        free(names->names[i]);
-    }
-    free(names->names);
-    *names = (struct spec_names){0};
-}
-
-static int names_add(struct spec_names *names, const char *name, struct err *err)
-{
-    char **grown = realloc(names->names, (names->count + 1) * sizeof(*grown));
-    if (grown == NULL) {
-        return err_set(err, ERR_NOMEM, "out of memory for a list of names");
-    }
-    names->names = grown;
-    char *copy = strdup(name);
-    if (copy == NULL) {
-        return err_set(err, ERR_NOMEM, "out of memory for a list of names");
-    }
-    names->names[names->count++] = copy;
-    return 0;
-}
-
-static bool name_known(const char *name, const char *const *known)
-{
-    for (size_t i = 0; known[i] != NULL; i++) {
-        if (strcmp(known[i], name) == 0) {
-            return true;
-        }
-    }
-    return false;
-}
-
-static const char *known_text(const char *const *known, char text[256])
-{
-    size_t used = 0;
-    text[0] = '\0';
-    for (size_t i = 0; known[i] != NULL && used < 256; i++) {
-        used += (size_t)snprintf(text + used, 256 - used, "%s%s", i == 0 ? "" : ", ", known[i]);
-    }
-    return text;
-}
-
-/* A list of distinct texts; 'known' (or NULL) are the only ones allowed. A list of thousands is compared
- * pairwise only through its sorted copy, so that a hostile one costs n log n. */
-static int compare_texts(const void *a, const void *b)
-{
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
-}
-
-static int names_check_distinct(struct json_reader *reader, const char *key, const struct spec_names *names)
-{
-    if (names->count < 2) {
-        return 0;
-    }
-    char **sorted = malloc(names->count * sizeof(*sorted));
-    if (sorted == NULL) {
-        return err_set(reader->err, ERR_NOMEM, "out of memory for a list of names");
-    }
-    memcpy(sorted, names->names, names->count * sizeof(*sorted));
-    qsort(sorted, names->count, sizeof(*sorted), compare_texts);
-    int status = 0;
-    for (uint32_t i = 1; i < names->count && status == 0; i++) {
-        if (strcmp(sorted[i - 1], sorted[i]) == 0) {
-            status = jr_fail(reader, key, "\"%s\" stands there twice", sorted[i]);
-        }
-    }
-    free(sorted);
-    return status;
-}
-
-static int names_read(struct json_reader *reader, const char *key, size_t count_min, size_t count_max,
-                      const char *const *known, struct spec_names *out)
-{
-    const json_t *array = NULL;
-    int got = jr_array(reader, key, JR_OPTIONAL, count_min, count_max, &array);
-    if (got <= 0) {
-        return got;
-    }
-    names_fini(out);
-    out->given = true;
-    for (size_t i = 0; i < json_array_size(array); i++) {
-        const json_t *item = json_array_get(array, i);
-        const char *name = json_string_value(item);
-        if (name == NULL || json_string_length(item) != strlen(name)) {
-            return jr_fail(reader, key, "item %zu must be a text", i);
-        }
-        if (name[0] == '\0' || strlen(name) >= SPEC_NAME_BYTES) {
-            return jr_fail(reader, key, "item %zu must have 1 to %d bytes", i, SPEC_NAME_BYTES - 1);
-        }
-        if (known != NULL && !name_known(name, known)) {
-            char all[256];
-            return jr_fail(reader, key, "\"%s\" is not one of %s", name, known_text(known, all));
-        }
-        if (names_add(out, name, reader->err) < 0) {
-            reader->failed = true;
-            return -1;
-        }
-    }
-    return names_check_distinct(reader, key, out);
 }
 
 /* "auto" (0) or a whole number. */
@@ -273,10 +176,7 @@ static const struct {
     {"bias", "training biases beside adapters"},
     {"lora_bias", "biases of adapters"},
     {"fan_in_fan_out", "transposed weights"},
-    {"layers_to_transform", "adapters on some layers only"},
-    {"layers_pattern", "adapters on some layers only"},
     {"layer_replication", "replicated layers"},
-    {"exclude_modules", "a list of exceptions"},
     {"target_parameters", "adapters by parameter"},
     {"trainable_token_indices", "training single tokens"},
     {"paged", "a paged optimiser"},
@@ -302,54 +202,12 @@ static void not_done_read(struct json_reader *r)
     }
 }
 
-/* rank_pattern or alpha_pattern: {target: number}. Writes to ranks, or to alphas where that is NULL. */
-static void pattern_read(struct json_reader *r, const char *key, const struct spec_names *targets,
-                         uint32_t *ranks, double *alphas)
-{
-    const json_t *object = NULL;
-    const char *name;
-    json_t *value;
-    if (jr_object(r, key, JR_OPTIONAL, &object) <= 0) {
-        return;
-    }
-    json_object_foreach((json_t *)(uintptr_t)object, name, value)
-    {
-        uint32_t at = 0;
-        double number = json_number_value(value);
-        while (at < targets->count && strcmp(targets->names[at], name) != 0) {
-            at++;
-        }
-        if (at == targets->count) {
-            jr_fail(
-                r, key,
-                name_known(name, target_names)
-                    ? "\"%.120s\" is not among method.targets"
-                    : "\"%.120s\" is no name of a target; patterns over names and layers are not done here",
-                name);
-        } else if (ranks != NULL && !(number >= 1 && number <= LORA_RANK_MAX && number == floor(number))) {
-            jr_fail(r, key, "%s must be a whole number from 1 to %d", name, LORA_RANK_MAX);
-        } else if (ranks != NULL) {
-            ranks[at] = (uint32_t)number;
-        } else if (!(number >= LORA_ALPHA_MIN && number <= LORA_ALPHA_MAX)) {
-            jr_fail(r, key, "%s must be a number from %g to %g", name, LORA_ALPHA_MIN, LORA_ALPHA_MAX);
-        } else {
-            alphas[at] = number;
-        }
-    }
-}
-
 static void adapter_read(struct json_reader *r, struct spec_method_part *m)
 {
     jr_u32(r, "rank", JR_OPTIONAL, 1, LORA_RANK_MAX, &m->rank);
     jr_f64(r, "alpha", JR_OPTIONAL, LORA_ALPHA_MIN, LORA_ALPHA_MAX, &m->alpha);
     jr_f64(r, "dropout", JR_OPTIONAL, 0, 0.999, &m->dropout);
-    names_read(r, "targets", 1, SPEC_TARGETS_MAX, target_names, &m->targets);
-    for (uint32_t i = 0; i < m->targets.count; i++) {
-        m->target_rank[i] = m->rank;
-        m->target_alpha[i] = m->alpha;
-    }
-    pattern_read(r, "rank_pattern", &m->targets, m->target_rank, NULL);
-    pattern_read(r, "alpha_pattern", &m->targets, NULL, m->target_alpha);
+    lora_rules_read(r, "targets", LORA_RANK_MAX, LORA_ALPHA_MIN, LORA_ALPHA_MAX, &m->lora);
     jr_bool(r, "rslora", JR_OPTIONAL, &m->rslora);
     names_read(r, "modules_to_save", 0, 2, save_names, &m->modules_to_save);
     text_read(r, "start_from", JR_OPTIONAL, SPEC_PATH_BYTES, &m->start_from);
@@ -557,15 +415,18 @@ static void placement_read(struct json_reader *root, struct job_spec *spec)
     struct json_reader r;
     struct spec_placement_part *p = &spec->placement;
     jr_sub(root, "placement", JR_OPTIONAL, &r);
-    int kind = SPEC_PLACEMENT_AUTO, objective = SPEC_OBJECTIVE_TIME, order = SPEC_ORDER_AUTO;
+    int kind = SPEC_PLACEMENT_AUTO, objective = SPEC_OBJECTIVE_TIME, order = SPEC_ORDER_AUTO,
+        boundary = SPEC_BOUNDARY_AUTO;
     jr_choice(&r, "kind", JR_OPTIONAL, placement_names, &kind);
     names_read(&r, "devices", 1, SPEC_DEVICES_MAX, NULL, &p->devices);
     names_read(&r, "exclude", 0, SPEC_DEVICES_MAX, NULL, &p->exclude);
     auto_u32(&r, "micro_batch_rows", 65536, &p->micro_batch_rows);
     auto_u32(&r, "stages", 4096, &p->stages);
     jr_choice(&r, "schedule", JR_OPTIONAL, order_names, &order);
+    jr_choice(&r, "boundary", JR_OPTIONAL, boundary_names, &boundary);
     jr_choice(&r, "objective", JR_OPTIONAL, objective_names, &objective);
     text_read(&r, "planner", JR_OPTIONAL, SPEC_NAME_BYTES, &p->planner);
+    p->boundary = (enum spec_boundary)boundary;
     p->objective = (enum spec_objective)objective;
     p->kind = (enum spec_placement)kind;
     p->order = (enum spec_order)order;
@@ -664,11 +525,11 @@ static int spec_defaults(struct job_spec *spec, struct err *err)
         return err_set(err, ERR_NOMEM, "out of memory for a specification");
     }
     for (size_t i = 0; i < sizeof(target_defaults) / sizeof(target_defaults[0]); i++) {
-        if (names_add(&spec->method.targets, target_defaults[i], err) < 0) {
+        if (names_add(&spec->method.lora.targets.names, target_defaults[i], err) < 0) {
             return -1;
         }
     }
-    spec->method.targets.given = true;
+    spec->method.lora.targets.names.given = true;
     return 0;
 }
 
@@ -710,7 +571,7 @@ void spec_fini(struct job_spec *spec)
 {
     free(spec->name);
     free(spec->model);
-    names_fini(&spec->method.targets);
+    lora_rules_fini(&spec->method.lora);
     names_fini(&spec->method.modules_to_save);
     free(spec->method.start_from);
     free(spec->data.train);
@@ -737,10 +598,4 @@ bool spec_blob_ref(const char *text, char hex[65])
         memcpy(hex, digits, 65);
     }
     return true;
-}
-
-double spec_lora_scale(const struct spec_method_part *method, uint32_t target)
-{
-    double rank = method->target_rank[target];
-    return method->target_alpha[target] / (method->rslora ? sqrt(rank) : rank);
 }

@@ -21,11 +21,13 @@
 #include <stdint.h>
 
 #include "common/err.h"
+#include "model/lora_rules.h"
+#include "model/lora_sites.h"
+#include "model/names.h"
 
 enum {
-    SPEC_TARGETS_MAX = 16,      /* LoRA target names */
     SPEC_DEVICES_MAX = 4096,    /* names in placement.devices or placement.exclude */
-    SPEC_NAME_BYTES = 128,      /* bytes in a job, device or target name, the NUL included */
+    SPEC_NAME_BYTES = 128,      /* bytes in a job or device name, the NUL included: NAMES_BYTES_MAX */
     SPEC_PATH_BYTES = 4096,     /* bytes in a path or reference, the NUL included */
     SPEC_PROMPT_BYTES = 65536,  /* bytes in sample.prompt */
     SPEC_RETRIES_DEFAULT = 3,   /* limits.retries when `limits` is there and does not say */
@@ -91,26 +93,18 @@ enum spec_result { SPEC_RESULT_ADAPTER, SPEC_RESULT_MERGED, SPEC_RESULT_GGUF };
  * for what the file keeps quantised). */
 enum spec_result_dtype { SPEC_DTYPE_BASE, SPEC_DTYPE_FP32, SPEC_DTYPE_BF16, SPEC_DTYPE_FP16 };
 
+/* In what boundary tensors travel between ranks. */
+enum spec_boundary { SPEC_BOUNDARY_AUTO, SPEC_BOUNDARY_FP32, SPEC_BOUNDARY_BF16, SPEC_BOUNDARY_FP16 };
 /* What a placement is chosen by: seconds a step, price a token, energy a token. */
 enum spec_objective { SPEC_OBJECTIVE_TIME, SPEC_OBJECTIVE_COST, SPEC_OBJECTIVE_ENERGY };
-
-/* A list of names. names[i] is NUL-terminated. given: false when the specification said null or nothing. */
-struct spec_names {
-    bool given;
-    uint32_t count;
-    char **names;
-};
 
 struct spec_method_part {
     enum spec_method kind;     /* lora */
     uint32_t rank;             /* 16, 1..1024; meaningless for full */
     double alpha;              /* 32, > 0; the adapter is scaled by alpha / rank */
     double dropout;            /* 0.05, 0 <= dropout < 1 */
-    struct spec_names targets; /* q_proj k_proj v_proj o_proj, in the order given, no name twice */
-    /* Of targets.names[i]: rank and alpha, or what rank_pattern and alpha_pattern say of it. */
-    uint32_t target_rank[SPEC_TARGETS_MAX];
-    double target_alpha[SPEC_TARGETS_MAX];
-    bool rslora;                       /* false; true: scaled by alpha / sqrt(rank) */
+    struct lora_rules lora;    /* which matrices (q_proj k_proj v_proj o_proj), and patterns of rank, alpha */
+    bool rslora;               /* false; true: scaled by alpha / sqrt(rank) (Kalajdzievski 2023) */
     struct spec_names modules_to_save; /* embed_tokens, lm_head: trained whole beside the adapter; none */
     enum spec_base base;               /* fp32 */
     bool double_quant;                 /* true: the scales of nf4 are quantised too */
@@ -162,6 +156,7 @@ struct spec_placement_part {
     uint32_t micro_batch_rows;     /* 0: auto */
     uint32_t stages;               /* 0: auto */
     enum spec_order order;         /* `schedule`: auto */
+    enum spec_boundary boundary;   /* auto: as train.compute */
     enum spec_objective objective; /* time */
     char *planner; /* a name of the scheduler's configuration, or "built-in"; NULL: its default.
                       Administrators' */
@@ -207,15 +202,10 @@ struct job_spec {
  */
 int spec_parse(const json_t *document, struct job_spec *spec, struct err *err);
 
-/* Refuse what no worker of this release runs, though it can be planned: computing in 16 bits. ERR_INVALID
- * with the path first. */
-int spec_check_run(const struct job_spec *spec, struct err *err);
-
 /* Refuse what a model of this config cannot do, before anything runs: targets that match no layer (the error
- * lists those that do), patterns over experts' matrices, a tied head to be saved alone, a packed base of a
+ * lists those that do), what spec_lora_sites() refuses, a tied head to be saved alone, a packed base of a
  * file without quantised blocks, a router's loss without routers. ERR_INVALID, ERR_UNSUPPORTED, with the path
  * first. */
-struct model_config;
 int spec_check_model(const struct job_spec *spec, const struct model_config *config, struct err *err);
 
 /* Release what spec_parse() filled. Safe on a zeroed struct and twice. */
@@ -231,9 +221,11 @@ json_t *spec_to_json(const struct job_spec *spec, struct err *err);
  */
 bool spec_blob_ref(const char *text, char hex[65]);
 
-/* The factor of A·B's product for targets.names[target]: alpha / rank, or alpha / sqrt(rank) with rslora
- * (Kalajdzievski 2023). */
-double spec_lora_scale(const struct spec_method_part *method, uint32_t target);
+/* Where a method's adapters are on a model, of which rank and scaled by what: none (ways 0) with kind full.
+ * ERR_INVALID, ERR_UNSUPPORTED, with the path first: a name or pattern that matches nothing (the error lists
+ * what there is), experts that would differ. */
+int spec_lora_sites(const struct spec_method_part *method, const struct model_config *config,
+                    struct lora_sites *sites, struct err *err);
 
 /* Learning rate of step t (from 0) of 'total_steps', T, with W = warmup_steps and f = final_fraction:
  * peak*(t+1)/W while t < W, so that no step is lost at rate 0 (transformers begins with t/W); from there on
@@ -260,6 +252,7 @@ const char *spec_order_name(enum spec_order);
 const char *spec_result_name(enum spec_result);
 /* NULL for SPEC_DTYPE_BASE. */
 const char *spec_result_dtype_name(enum spec_result_dtype);
+const char *spec_boundary_name(enum spec_boundary);
 const char *spec_objective_name(enum spec_objective);
 
 #endif

@@ -25,27 +25,6 @@ static json_t *auto_or_number(uint32_t value)
     return value == 0 ? json_string("auto") : json_integer((json_int_t)value);
 }
 
-/* {target: number} of the targets that differ from the rest. */
-static json_t *pattern_json(const struct spec_method_part *m, bool ranks)
-{
-    json_t *object = json_object();
-    for (uint32_t i = 0; object != NULL && i < m->targets.count; i++) {
-        json_t *value = NULL;
-        if (ranks && m->target_rank[i] != m->rank) {
-            value = json_integer((json_int_t)m->target_rank[i]);
-        } else if (!ranks && m->target_alpha[i] != m->alpha) {
-            value = json_real(m->target_alpha[i]);
-        } else {
-            continue;
-        }
-        if (json_object_set_new(object, m->targets.names[i], value) < 0) {
-            json_decref(object);
-            return NULL;
-        }
-    }
-    return object;
-}
-
 static json_t *method_json(const struct job_spec *spec)
 {
     const struct spec_method_part *m = &spec->method;
@@ -53,13 +32,20 @@ static json_t *method_json(const struct job_spec *spec)
         return json_pack("{s:s, s:s, s:s}", "kind", "full", "base", spec_base_name(m->base), "optimizer",
                          spec_optimizer_name(m->optimizer));
     }
-    return json_pack("{s:s, s:I, s:f, s:f, s:o, s:o, s:o, s:b, s:o, s:s, s:b, s:s, s:o}", "kind",
-                     spec_method_name(m->kind), "rank", (json_int_t)m->rank, "alpha", m->alpha, "dropout",
-                     m->dropout, "targets", names_json(&m->targets), "rank_pattern", pattern_json(m, true),
-                     "alpha_pattern", pattern_json(m, false), "rslora", m->rslora ? 1 : 0, "modules_to_save",
-                     names_json(&m->modules_to_save), "base", spec_base_name(m->base), "double_quant",
-                     m->double_quant ? 1 : 0, "optimizer", spec_optimizer_name(m->optimizer), "start_from",
-                     text_or_null(m->start_from));
+    struct err ignored;
+    json_t *object = json_pack("{s:s, s:I, s:f, s:f}", "kind", spec_method_name(m->kind), "rank",
+                               (json_int_t)m->rank, "alpha", m->alpha, "dropout", m->dropout);
+    json_t *rest = json_pack("{s:b, s:o, s:s, s:b, s:s, s:o}", "rslora", m->rslora ? 1 : 0, "modules_to_save",
+                             names_json(&m->modules_to_save), "base", spec_base_name(m->base), "double_quant",
+                             m->double_quant ? 1 : 0, "optimizer", spec_optimizer_name(m->optimizer),
+                             "start_from", text_or_null(m->start_from));
+    if (object == NULL || rest == NULL || lora_rules_write(&m->lora, "targets", NULL, object, &ignored) < 0 ||
+        json_object_update(object, rest) < 0) {
+        json_decref(object);
+        object = NULL;
+    }
+    json_decref(rest);
+    return object;
 }
 
 static json_t *data_json(const struct job_spec *spec)
@@ -102,11 +88,12 @@ static json_t *train_json(const struct job_spec *spec)
 static json_t *placement_json(const struct job_spec *spec)
 {
     const struct spec_placement_part *p = &spec->placement;
-    return json_pack("{s:s, s:o, s:o, s:o, s:o, s:s, s:s, s:s*}", "kind", spec_placement_name(p->kind),
+    return json_pack("{s:s, s:o, s:o, s:o, s:o, s:s, s:s, s:s, s:s*}", "kind", spec_placement_name(p->kind),
                      "devices", p->devices.given ? names_json(&p->devices) : json_null(), "exclude",
                      names_json(&p->exclude), "micro_batch_rows", auto_or_number(p->micro_batch_rows),
-                     "stages", auto_or_number(p->stages), "schedule", spec_order_name(p->order), "objective",
-                     spec_objective_name(p->objective), "planner", p->planner);
+                     "stages", auto_or_number(p->stages), "schedule", spec_order_name(p->order), "boundary",
+                     spec_boundary_name(p->boundary), "objective", spec_objective_name(p->objective),
+                     "planner", p->planner);
 }
 
 static json_t *limits_json(const struct job_spec *spec)

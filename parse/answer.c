@@ -182,6 +182,7 @@ static json_t *answer_adapter(struct asked *asked, struct err *err)
     json_t *answer = NULL;
     if (document != NULL && peft_config_parse(document, &config, err) == 0) {
         answer = peft_config_to_json(&config, NULL, err);
+        peft_config_fini(&config);
     }
     json_decref(document);
     return answer;

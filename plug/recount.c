@@ -12,7 +12,8 @@
 static bool same_slot(const struct plan_slot *a, const struct plan_slot *b)
 {
     return a->kind == b->kind && a->lifetime == b->lifetime && a->place == b->place &&
-           a->purpose == b->purpose && a->block_begin == b->block_begin && a->block_end == b->block_end;
+           a->purpose == b->purpose && a->dtype == b->dtype && a->block_begin == b->block_begin &&
+           a->block_end == b->block_end;
 }
 
 static double ring_of(const struct plan_slot *slot)

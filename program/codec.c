@@ -11,15 +11,22 @@
 
 #define PLAN_JSON_BYTES_MAX ((size_t)1 << 30)
 
+/* The dtype stands in slots of 16-bit values alone. */
 static json_t *slot_json(const struct plan_slot *slot)
 {
-    return json_pack("{s:s,s:i,s:i,s:s,s:I,s:I,s:[i,i],s:f,s:f,s:I,s:I,s:I}", "kind",
-                     slot_kind_name(slot->kind), "place", slot->place, "lifetime", slot->lifetime, "purpose",
-                     plan_purpose_name(slot->purpose), "ring", (json_int_t)slot->ring_micro_batches,
-                     "ring_blocks", (json_int_t)slot->ring_blocks, "blocks", slot->block_begin,
-                     slot->block_end, "per_token", slot->bytes_per_token, "per_row", slot->bytes_per_row,
-                     "fixed", (json_int_t)slot->bytes_fixed, "bound", (json_int_t)slot->bytes_bound, "total",
-                     (json_int_t)slot->bytes_total);
+    json_t *object = json_pack(
+        "{s:s,s:i,s:i,s:s,s:I,s:I,s:[i,i],s:f,s:f,s:I,s:I,s:I}", "kind", slot_kind_name(slot->kind), "place",
+        slot->place, "lifetime", slot->lifetime, "purpose", plan_purpose_name(slot->purpose), "ring",
+        (json_int_t)slot->ring_micro_batches, "ring_blocks", (json_int_t)slot->ring_blocks, "blocks",
+        slot->block_begin, slot->block_end, "per_token", slot->bytes_per_token, "per_row",
+        slot->bytes_per_row, "fixed", (json_int_t)slot->bytes_fixed, "bound", (json_int_t)slot->bytes_bound,
+        "total", (json_int_t)slot->bytes_total);
+    if (object && slot->dtype != PLAN_F32 &&
+        json_object_set_new(object, "dtype", json_string(plan_dtype_name(slot->dtype))) < 0) {
+        json_decref(object);
+        return NULL;
+    }
+    return object;
 }
 
 static json_t *experts_json(const struct plan_rank *rank)

@@ -41,12 +41,13 @@ static int range_of(struct json_reader *r, const char *key, int32_t *begin, int3
     return 0;
 }
 
-static int kind_of(struct json_reader *r, const char *key, const char *(*name_of)(int), int count,
-                   uint8_t *out)
+static int kind_of(struct json_reader *r, const char *key, enum jr_need need, const char *(*name_of)(int),
+                   int count, uint8_t *out)
 {
     const char *text = "";
-    if (jr_str(r, key, JR_REQUIRED, 1, 64, &text) < 0)
-        return -1;
+    int got = jr_str(r, key, need, 1, 64, &text);
+    if (got <= 0)
+        return got;
     for (int i = 0; i < count; i++) {
         if (strcmp(name_of(i), text) == 0) {
             *out = (uint8_t)i;
@@ -59,8 +60,9 @@ static int kind_of(struct json_reader *r, const char *key, const char *(*name_of
 static int slot_read(struct json_reader *r, struct plan_slot *slot)
 {
     int64_t place = 0, lifetime = 0;
-    kind_of(r, "kind", slot_kind_name, SLOT_KINDS, &slot->kind);
-    kind_of(r, "purpose", plan_purpose_name, PURPOSE_COUNT, &slot->purpose);
+    kind_of(r, "kind", JR_REQUIRED, slot_kind_name, SLOT_KINDS, &slot->kind);
+    kind_of(r, "purpose", JR_REQUIRED, plan_purpose_name, PURPOSE_COUNT, &slot->purpose);
+    kind_of(r, "dtype", JR_OPTIONAL, plan_dtype_name, PLAN_DTYPES, &slot->dtype);
     jr_i64(r, "place", JR_REQUIRED, 0, SLOT_ON_HOST, &place);
     jr_i64(r, "lifetime", JR_REQUIRED, 0, SLOT_FOR_RUN, &lifetime);
     jr_u32(r, "ring", JR_REQUIRED, 1, PLAN_MICRO_BATCHES_MAX, &slot->ring_micro_batches);
@@ -308,7 +310,7 @@ static struct plan *plan_frame(struct json_reader *r)
     jr_u32(r, "version", JR_REQUIRED, 0, UINT32_MAX, &version);
     if (!r->failed && version != PLAN_VERSION)
         jr_fail(r, "version", "%u; this program reads version %u", version, PLAN_VERSION);
-    kind_of(r, "placement", plan_placement_name, PLACE_COUNT, &placement);
+    kind_of(r, "placement", JR_REQUIRED, plan_placement_name, PLACE_COUNT, &placement);
     jr_u32(r, "batch_rows", JR_REQUIRED, 1, 1u << 24, &batch_rows);
     jr_any(r, "micro_batches", JR_REQUIRED, &micro);
     jr_array(r, "ranks", JR_REQUIRED, 1, PLAN_RANKS_MAX, &ranks);

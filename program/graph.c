@@ -28,6 +28,11 @@ static uint64_t bound_of(const struct plan_graph *w, uint32_t number, int32_t sl
     return w->plan->ranks[w->rank_of[number]].slots[slot].bytes_bound;
 }
 
+static uint8_t dtype_of(const struct plan_graph *w, uint32_t number, int32_t slot)
+{
+    return w->plan->ranks[w->rank_of[number]].slots[slot].dtype;
+}
+
 static int pair_check(const struct plan_graph *w, uint32_t send, uint32_t recv, struct err *err)
 {
     const struct instr *a = graph_instr(w, send), *b = graph_instr(w, recv);
@@ -45,6 +50,8 @@ static int pair_check(const struct plan_graph *w, uint32_t send, uint32_t recv, 
         what = "have different rows";
     else if (a->op == OP_SEND && bound_of(w, send, a->slot_in) != bound_of(w, recv, b->slot_out))
         what = "have different bounds"; /* what PUSH moves follows from its blocks */
+    else if (a->op == OP_SEND && dtype_of(w, send, a->slot_in) != dtype_of(w, recv, b->slot_out))
+        what = "have different dtypes";
     if (!what)
         return 0;
     return err_set(err, ERR_INVALID, "%s and %s, which meet, %s", graph_where(w, send, one),

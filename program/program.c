@@ -26,6 +26,7 @@ static const char *const queue_names[QUEUE_KINDS] = {"compute", "copy", "send", 
 static const char *const slot_names[SLOT_KINDS] = {
     "activation", "gradient", "saved",  "step_scalars",    "norm",    "gradients", "parameters", "kv_cache",
     "token",      "gathered", "routed", "routed_gradient", "barrier", "partial"};
+static const char *const dtype_names[PLAN_DTYPES] = {"fp32", "bf16", "fp16"};
 static const char *const tag_names[TAG_COUNT] = {
     "none",       "activation", "gradient", "step_scalars", "norm", "parameter_gradients",
     "parameters", "token",      "routed",   "barrier"};
@@ -77,6 +78,16 @@ const char *queue_kind_name(int queue)
 const char *slot_kind_name(int kind)
 {
     return name_of(slot_names, SLOT_KINDS, kind);
+}
+
+const char *plan_dtype_name(int dtype)
+{
+    return name_of(dtype_names, PLAN_DTYPES, dtype);
+}
+
+uint32_t plan_dtype_bytes(int dtype)
+{
+    return dtype == PLAN_F32 ? 4 : 2;
 }
 
 const char *instr_tag_name(int tag)

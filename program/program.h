@@ -196,9 +196,9 @@ struct program {
 };
 
 enum slot_kind {
-    SLOT_ACTIVATION,   /* boundary activation [tokens, hidden] */
-    SLOT_GRADIENT,     /* boundary gradient [tokens, hidden] */
-    SLOT_SAVED,        /* what forward leaves for backward; the engine decides what is inside */
+    SLOT_ACTIVATION, /* boundary activation [tokens, hidden], of the slot's dtype */
+    SLOT_GRADIENT, /* boundary gradient [tokens, hidden], likewise; times the loss scale where there is one */
+    SLOT_SAVED,    /* what forward leaves for backward; the engine decides what is inside */
     SLOT_STEP_SCALARS, /* struct plan_step_scalars */
     SLOT_NORM_SCALAR,  /* one double: Σ of squares of the gradients this rank owns, unscaled */
     SLOT_GRADIENTS,    /* gradients of all trained parameters of blocks [block_begin, block_end): the rank's
@@ -221,6 +221,9 @@ enum slot_kind {
 };
 
 enum slot_place { SLOT_ON_DEVICE, SLOT_ON_HOST };
+/* Of the values of a boundary tensor in its slot, and so on the wire. What the load-balancing loss sends
+ * behind a tensor is f32 in any case. All other kinds of slot are what they are: PLAN_F32. */
+enum plan_dtype { PLAN_F32, PLAN_BF16, PLAN_F16, PLAN_DTYPES };
 /* How long an instance lives: from its writer to the instruction that frees it, to the end of the
  * program, or over programs until the run ends (KV cache, parameters, gradients). */
 enum slot_lifetime { SLOT_FOR_INSTRUCTIONS, SLOT_FOR_STEP, SLOT_FOR_RUN };
@@ -234,6 +237,7 @@ struct plan_slot {
     uint8_t place;               /* enum slot_place */
     uint8_t lifetime;            /* enum slot_lifetime */
     uint8_t purpose;             /* enum plan_purpose it is accounted under */
+    uint8_t dtype;               /* enum plan_dtype; the two ends of a transfer have the same */
     uint32_t ring_micro_batches; /* at least 1 */
     uint32_t ring_blocks;        /* at least 1 */
     int32_t block_begin, block_end;
@@ -356,6 +360,8 @@ const char *plan_purpose_name(int purpose);
 const char *instr_op_name(int op);
 const char *queue_kind_name(int queue);
 const char *slot_kind_name(int kind);
+const char *plan_dtype_name(int dtype); /* "fp32", "bf16", "fp16": as in a specification */
+uint32_t plan_dtype_bytes(int dtype);   /* of a value */
 const char *instr_tag_name(int tag);
 /* The number of a name, or -1. */
 int plan_placement_from_name(const char *name);

@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "model/gguf.h"
 
@@ -57,9 +58,15 @@ static int files_read(void *arg, const char *name, uint64_t row_begin, uint64_t 
 
 static double files_scale(void *arg, const char *module)
 {
+    static const char begin[] = "model.layers.";
     const struct result_files *files = arg;
-    uint32_t target = peft_target_of(module);
-    return files->peft && target ? peft_scale(files->peft, target) : 0;
+    uint32_t target = lora_target_of(module);
+    if (!files->sites || !target || strncmp(module, begin, sizeof(begin) - 1) != 0)
+        return 0;
+    unsigned long layer = strtoul(module + sizeof(begin) - 1, NULL, 10);
+    return layer < MODEL_LAYERS_MAX
+               ? lora_scale_at(files->sites, (uint32_t)layer, (uint32_t)__builtin_ctz(target))
+               : 0;
 }
 
 struct result_state result_state_of_files(struct result_files *files)

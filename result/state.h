@@ -34,7 +34,7 @@ struct result_files {
     struct safetensors **files; /* [count], borrowed */
     uint32_t count;
     const char *prefix;
-    const struct peft_config *peft; /* for scales; NULL: no adapters */
+    const struct lora_sites *sites; /* for scales; NULL: no adapters */
 };
 /* 'files' is borrowed for the state's life. */
 struct result_state result_state_of_files(struct result_files *files);

@@ -35,6 +35,7 @@ static const struct scheduler_limits defaults = {
     .prune_ms = 600000,
     .leader_silent_ms = 15000,
     .leader_poll_ms = 250,
+    .look_ms = 5000,
     .wait_steps = 20,
     .wait_ms_min = 60000,
     .wait_ms_max = 86400000,
@@ -89,6 +90,7 @@ static void read_limits(struct json_reader *top, struct scheduler_limits *limits
     jr_u32(&reader, "prune_ms", JR_OPTIONAL, 100, day, &limits->prune_ms);
     jr_u32(&reader, "leader_silent_ms", JR_OPTIONAL, 1000, day, &limits->leader_silent_ms);
     jr_u32(&reader, "leader_poll_ms", JR_OPTIONAL, 10, 60000, &limits->leader_poll_ms);
+    jr_u32(&reader, "look_ms", JR_OPTIONAL, 10, day, &limits->look_ms);
     jr_u32(&reader, "wait_steps", JR_OPTIONAL, 1, 1000000, &limits->wait_steps);
     jr_u32(&reader, "wait_ms_min", JR_OPTIONAL, 1000, day, &limits->wait_ms_min);
     jr_u32(&reader, "wait_ms_max", JR_OPTIONAL, 1000, day, &limits->wait_ms_max);

@@ -42,6 +42,7 @@ struct scheduler_limits {
     uint32_t prune_ms;           /* between two looks for what is too old; 600000 */
     uint32_t leader_silent_ms;   /* a leader frozen so long is deposed by a standby; 15000 */
     uint32_t leader_poll_ms;     /* how often a standby tries; 250 */
+    uint32_t look_ms;            /* between two looks at a run whose devices' speed has changed; 5000 */
     uint32_t wait_steps;    /* a transfer may stand still for so many of the plan's predicted steps; 20 */
     uint32_t wait_ms_min;   /* … but not less than; 60000 */
     uint32_t wait_ms_max;   /* … nor more; 86400000 */

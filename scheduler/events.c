@@ -301,6 +301,9 @@ int event_batch_add(struct event_batch *batch, const json_t *event, struct err *
     if (strcmp(head.type, "heartbeat") == 0) {
         return on_heartbeat(batch, node, event, err);
     }
+    if (strcmp(head.type, "health") == 0) {
+        return event_on_health(batch, node, event, err);
+    }
     if (strcmp(head.type, "received") == 0) {
         return on_received(batch, node, event, err);
     }
@@ -354,6 +357,7 @@ bool event_batch_is_empty(const struct event_batch *batch)
 
 void event_batch_apply(struct event_batch *batch)
 {
+    event_health_apply(batch);
     for (size_t i = 0; i < batch->move_count; i++) {
         batch->moves[i].rank->last_seq = batch->moves[i].seq;
         batch->moves[i].rank->state = batch->moves[i].state;

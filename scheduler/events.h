@@ -33,7 +33,7 @@ struct node_move {
 struct event_batch {
     struct store_view *view; /* borrowed: what is known; changed only by event_batch_apply */
     struct store_ingest ingest;
-    json_t *owned[15]; /* the arrays of ingest */
+    json_t *owned[17]; /* the arrays of ingest */
     json_t *replies;   /* after the commit: [{"node","message"}] */
     json_t *heard;     /* {node: true}: a sign of life that is new */
     json_t *hellos;    /* {node: [{"run","epoch","rank"}…]}: living workers of agents that said hello */
@@ -42,6 +42,7 @@ struct event_batch {
     struct node_move *nodes;
     size_t node_count, node_capacity;
     size_t accepted, dropped;
+    bool health_counts; /* a device's heat or memory has changed */
 };
 
 /* Release with event_batch_fini (also after a failure). */

@@ -34,6 +34,8 @@ int event_batch_init(struct event_batch *batch, struct store_view *view, struct 
         .failures = o[E_FAILURES],
         .received = o[E_RECEIVED],
         .unknown = o[E_UNKNOWN],
+        .health = o[E_HEALTH],
+        .faults = o[E_FAULTS],
     };
     return 0;
 }

@@ -20,6 +20,8 @@ enum {
     E_FAILURES,
     E_RECEIVED,
     E_UNKNOWN,
+    E_HEALTH,
+    E_FAULTS,
     E_COUNT
 };
 
@@ -45,5 +47,10 @@ void *event_grow(void *items, size_t count, size_t *capacity, size_t size);
 /* An event that names a run. */
 int event_add_of_run(struct event_batch *batch, const struct event_head *head, const json_t *event,
                      struct err *err);
+
+/* events_health.c: a note of how the node's devices are; and the view learns it. */
+int event_on_health(struct event_batch *batch, const struct store_sched_node *node, const json_t *event,
+                    struct err *err);
+void event_health_apply(struct event_batch *batch);
 
 #endif

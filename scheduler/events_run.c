@@ -309,6 +309,16 @@ static int on_failed(struct run_event_context *c, struct err *err)
     if (set_change(c->move, "own_fault", json_boolean(own), err) < 0) {
         return -1;
     }
+    const char *code = json_string_value(json_object_get(c->event, "code"));
+    bool fault = code != NULL && (strcmp(code, err_code_name(ERR_DEVICE_LOST)) == 0 ||
+                                  strcmp(code, err_code_name(ERR_DEVICE_FAULT)) == 0);
+    if (fault && event_append(c->batch->owned[E_FAULTS],
+                              json_pack("{s:s, s:I, s:I, s:O?}", "device", c->rank->device, "job",
+                                        (json_int_t)c->run->job, "rank", (json_int_t)c->rank->rank, "why",
+                                        json_object_get(c->move->change, "why")),
+                              err) < 0) {
+        return -1;
+    }
     return add_job_event(c, "failed", err);
 }
 

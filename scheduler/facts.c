@@ -176,6 +176,8 @@ static int fetch(struct facts *facts, struct entry *entry, struct err *err)
         return store_model_get(facts->store, &principal_service, entry->key, got_document, entry, err);
     case FACT_DATASET:
         return store_dataset_get(facts->store, entry->key, got_dataset, entry, err);
+    case FACT_RUN:
+        return store_sched_run_get(facts->store, strtoll(entry->key, NULL, 10), got_document, entry, err);
     default:
         return store_profiles_get(facts->store, entry->key, got_document, entry, err);
     }

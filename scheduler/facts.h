@@ -13,10 +13,11 @@
 struct facts;
 struct store;
 
-enum fact_kind { FACT_MODEL, FACT_DATASET, FACT_PROFILES };
+enum fact_kind { FACT_MODEL, FACT_DATASET, FACT_PROFILES, FACT_RUN };
 
 struct fact {
-    const json_t *document; /* model; data set's {"blob","stats"}; profiles [{"device","document"}] */
+    const json_t *document; /* model; data set's {"blob","stats"}; profiles [{"device","document"}]; what
+                              store_sched_run_get says, of key "RUN/…" at the time it is first asked for */
     const uint8_t *sizes;   /* of a data set */
     size_t sizes_bytes;
 };

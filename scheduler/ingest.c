@@ -193,9 +193,9 @@ static void send_replies(struct scheduler *scheduler)
 /* States and measurements are reasons to decide; steps and log lines are not. */
 static bool changes_decisions(const struct event_batch *batch)
 {
-    if (json_object_size(batch->hellos) > 0 || json_array_size(batch->ingest.seen) > 0 ||
-        json_array_size(batch->ingest.profiles) > 0 || json_array_size(batch->ingest.links) > 0 ||
-        json_array_size(batch->ingest.failures) > 0) {
+    if (batch->health_counts || json_object_size(batch->hellos) > 0 ||
+        json_array_size(batch->ingest.seen) > 0 || json_array_size(batch->ingest.profiles) > 0 ||
+        json_array_size(batch->ingest.links) > 0 || json_array_size(batch->ingest.failures) > 0) {
         return true;
     }
     for (size_t i = 0; i < batch->move_count; i++) {

@@ -154,7 +154,8 @@ static int beat_check(struct inlet *inlet, const json_t *event, struct err *err)
     const char *type = json_string_value(json_object_get(event, "type"));
     const char *boot = NULL;
     int64_t beat = 0;
-    if (type == NULL || (strcmp(type, "heartbeat") != 0 && strcmp(type, "node_hello") != 0)) {
+    if (type == NULL ||
+        (strcmp(type, "heartbeat") != 0 && strcmp(type, "node_hello") != 0 && strcmp(type, "health") != 0)) {
         return 0;
     }
     jr_init(&reader, event, type, err);

@@ -13,10 +13,10 @@ static void pass_destroy(struct pass *pass)
     if (pass == NULL) {
         return;
     }
-    json_t *const documents[] = {pass->ranks_lost, pass->runs,     pass->jobs,         pass->waits,
-                                 pass->requests,   pass->messages, pass->unreachable,  pass->runs_new,
-                                 pass->ended,      pass->links,    pass->placed_model, pass->placed_train,
-                                 pass->placed_eval};
+    json_t *const documents[] = {pass->ranks_lost,  pass->runs,     pass->jobs,         pass->waits,
+                                 pass->requests,    pass->messages, pass->unreachable,  pass->runs_new,
+                                 pass->ended,       pass->links,    pass->placed_model, pass->placed_train,
+                                 pass->placed_eval, pass->said};
     for (size_t i = 0; i < sizeof(documents) / sizeof(documents[0]); i++) {
         json_decref(documents[i]);
     }
@@ -38,7 +38,7 @@ static struct pass *pass_create(struct scheduler *scheduler)
     pass->now_ns = clock_mono_ns();
     json_t **const arrays[] = {&pass->ranks_lost, &pass->runs,     &pass->jobs,        &pass->waits,
                                &pass->requests,   &pass->messages, &pass->unreachable, &pass->runs_new,
-                               &pass->ended,      &pass->links};
+                               &pass->ended,      &pass->links,    &pass->said};
     bool whole = true;
     for (size_t i = 0; i < sizeof(arrays) / sizeof(arrays[0]); i++) {
         *arrays[i] = json_array();
@@ -149,9 +149,9 @@ static void decided(void *arg, const struct err *err, json_t *ids)
 
 static bool nothing_decided(const struct pass *pass)
 {
-    const json_t *const arrays[] = {pass->ranks_lost,  pass->runs,     pass->jobs,
-                                    pass->waits,       pass->requests, pass->messages,
-                                    pass->unreachable, pass->runs_new, pass->links};
+    const json_t *const arrays[] = {pass->ranks_lost, pass->runs,     pass->jobs,        pass->waits,
+                                    pass->requests,   pass->messages, pass->unreachable, pass->runs_new,
+                                    pass->links,      pass->said};
     for (size_t i = 0; i < sizeof(arrays) / sizeof(arrays[0]); i++) {
         if (json_array_size(arrays[i]) > 0) {
             return false;
@@ -174,6 +174,7 @@ static void write_decision(struct scheduler *scheduler)
         .unreachable = pass->unreachable,
         .messages = pass->messages,
         .links = pass->links,
+        .said = pass->said,
     };
     struct err err;
     if (pass->failed) {

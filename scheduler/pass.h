@@ -12,7 +12,7 @@ struct pass {
     struct scheduler *scheduler;
     struct store_view *view; /* the scheduler's; stays while the pass lives */
     uint64_t now_ns;
-    json_t *ranks_lost, *runs, *jobs, *waits, *requests, *unreachable, *messages, *runs_new, *links;
+    json_t *ranks_lost, *runs, *jobs, *waits, *requests, *unreachable, *messages, *runs_new, *links, *said;
     json_t *ended;                 /* run ids that end: their messages are void after the commit */
     bool *free_devices, *reserved; /* [view->device_count] */
     int64_t check_us;              /* look again then at the latest (the view's clock); 0: on news */
@@ -40,8 +40,17 @@ const struct store_sched_node *pass_node(const struct pass *pass, const char *na
 void pass_nodes(struct pass *pass);
 void pass_runs(struct pass *pass);
 
+/* pass_move.c: a run whose devices are slower, or faster again, than when last looked at. True: it is to stop
+ * and go on elsewhere; why is in `text`. */
+bool pass_must_move(struct pass *pass, const struct store_sched_run *run, char *text, size_t size);
+void pass_forget_looks(struct pass *pass); /* of runs that are no more; after all were asked about */
+
 /* pass_place.c: free devices, the queue, at most one placement. */
 void pass_queue(struct pass *pass);
+/* Should a run go on as it does, on its own devices and, where no job waits, free ones? `asked` has its job's
+ * id, spec and inputs. 1: the answer's `answer` says; 0: facts or the plan are under way; -1. */
+int pass_weigh_move(struct pass *pass, const struct store_sched_run *run, const struct store_sched_job *asked,
+                    const struct placer_move *move, struct placer_answer *answer, struct err *err);
 /* With the numbers given: the run, its assignments, the messages. */
 void pass_compose_run(struct pass *pass, const json_t *numbers);
 

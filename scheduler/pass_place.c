@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "common/clock.h"
+#include "common/units.h"
 #include "scheduler/policy.h"
 #include "scheduler/waiting.h"
 
@@ -85,7 +86,8 @@ static void find_allowed(const struct pass *pass, struct candidate *candidate)
     }
     policy_usable(pass->free_devices, pass->reserved, pass->view->device_count, candidate->usable);
     for (size_t i = 0; i < pass->view->device_count; i++) {
-        candidate->usable[i] = candidate->usable[i] && candidate->allowed[i];
+        candidate->usable[i] =
+            candidate->usable[i] && candidate->allowed[i] && pass->view->devices[i].usable_bytes > 0;
         candidate->usable_count += candidate->usable[i] ? 1 : 0;
     }
 }
@@ -134,9 +136,10 @@ static const json_t *profile_of(const struct candidate *candidate, const char *d
     return NULL;
 }
 
-/* 1: *answer; 0: being planned; -1. */
-static int plan_on(struct pass *pass, const struct candidate *candidate, const bool *mask,
-                   struct placer_answer *answer, struct err *err)
+/* 1: *answer; 0: being planned; -1. `now`: with the speed and memory that devices have now, not those they
+ * have when they are cool and ours alone. */
+static int plan_on(struct pass *pass, const struct candidate *candidate, const bool *mask, bool now,
+                   const struct placer_move *move, struct placer_answer *answer, struct err *err)
 {
     const struct store_view *view = pass->view;
     struct placer_device *devices = calloc(view->device_count + 1, sizeof(*devices));
@@ -149,8 +152,12 @@ static int plan_on(struct pass *pass, const struct candidate *candidate, const b
     }
     for (size_t i = 0; i < view->device_count; i++) {
         if (mask[i]) {
-            devices[device_count].device = &view->devices[i];
-            devices[device_count++].profile = profile_of(candidate, view->devices[i].name);
+            const struct store_sched_device *device = &view->devices[i];
+            devices[device_count++] = (struct placer_device){.device = device,
+                                                             .profile = profile_of(candidate, device->name),
+                                                             .memory_bytes = now ? device->usable_bytes
+                                                                                 : device->memory_limit_bytes,
+                                                             .heat = now ? device->heat : 1};
         }
     }
     for (size_t i = 0; i < view->link_count; i++) {
@@ -168,6 +175,7 @@ static int plan_on(struct pass *pass, const struct candidate *candidate, const b
         .device_count = device_count,
         .links = links,
         .link_count = link_count,
+        .move = move,
     };
     rc = planning_get(pass->scheduler->planning, &request, answer, err);
 out:
@@ -209,15 +217,21 @@ static enum outcome give_up(struct pass *pass, const struct store_sched_job *job
     return OUTCOME_SETTLED;
 }
 
+/* Do others hold memory that plans were promised? */
+static bool is_taken(const struct store_sched_device *device)
+{
+    return device->usable_bytes < device->memory_limit_bytes;
+}
+
 static bool is_there(const struct pass *pass, size_t i)
 {
     const struct store_sched_device *device = &pass->view->devices[i];
     const struct store_sched_node *node = pass_node(pass, device->node);
-    return device->present && !device->drained && node != NULL && node->reachable;
+    return device->present && !device->drained && node != NULL && node->reachable && !is_taken(device);
 }
 
 /* A job that waits keeps what it would use from those behind it, but only while all of that will be free by
- * itself: nobody knows when a device that is away comes back. */
+ * itself: nobody knows when a device that is away comes back, or others give its memory back. */
 static void reserve(struct pass *pass, const struct candidate *candidate)
 {
     for (size_t i = 0; i < pass->view->device_count; i++) {
@@ -230,8 +244,9 @@ static void reserve(struct pass *pass, const struct candidate *candidate)
     }
 }
 
-static const char *why_not_usable(const struct pass *pass, size_t i)
+static const char *why_not_usable(const struct pass *pass, size_t i, char text[240])
 {
+    char usable[32];
     const struct store_sched_device *device = &pass->view->devices[i];
     const struct store_sched_node *node = pass_node(pass, device->node);
     if (node == NULL || !node->reachable) {
@@ -240,23 +255,32 @@ static const char *why_not_usable(const struct pass *pass, size_t i)
     if (!device->present) {
         return "missing: its agent no longer names it";
     }
+    if (device->drained && device->drain_why != NULL) {
+        snprintf(text, 240, "drained: %s", device->drain_why);
+        return text;
+    }
     if (device->drained) {
         return "drained";
     }
     if (pass_is_measured(pass, device)) {
         return "being measured";
     }
+    if (is_taken(device)) {
+        snprintf(text, 240, "others hold memory of it: %s are left",
+                 units_bytes(usable, device->usable_bytes));
+        return text;
+    }
     return pass->reserved[i] && pass->free_devices[i] ? "kept for a job in front" : "busy";
 }
 
 static void say_waits(struct pass *pass, const struct candidate *candidate)
 {
-    char text[300] = "";
+    char text[400] = "", why[240];
     size_t used = 0;
     for (size_t i = 0; i < pass->view->device_count && used < sizeof(text); i++) {
-        if (candidate->wanted[i] && !candidate->usable[i]) {
+        if (candidate->wanted[i] && (!candidate->usable[i] || is_taken(&pass->view->devices[i]))) {
             int more = snprintf(text + used, sizeof(text) - used, "%s%s (%s)", used > 0 ? ", " : "",
-                                pass->view->devices[i].name, why_not_usable(pass, i));
+                                pass->view->devices[i].name, why_not_usable(pass, i, why));
             used += more > 0 ? (size_t)more : 0;
         }
     }
@@ -285,7 +309,7 @@ static enum outcome would_fit(struct pass *pass, const struct candidate *candida
 {
     struct placer_answer ideal;
     enum outcome outcome = OUTCOME_SETTLED;
-    int planned = plan_on(pass, candidate, mask, &ideal, err);
+    int planned = plan_on(pass, candidate, mask, false, NULL, &ideal, err);
     *fits = planned == 0 || (planned > 0 && ideal.fits);
     if (planned == 0) {
         return OUTCOME_PENDING;
@@ -306,7 +330,11 @@ static enum outcome not_now(struct pass *pass, const struct candidate *candidate
     struct err err = *why;
     bool fits = false;
     enum outcome outcome = OUTCOME_SETTLED;
-    if (candidate->usable_count < candidate->allowed_count) {
+    bool taken = false;
+    for (size_t i = 0; i < pass->view->device_count; i++) {
+        taken = taken || (candidate->allowed[i] && is_taken(&pass->view->devices[i]));
+    }
+    if (taken || candidate->usable_count < candidate->allowed_count) {
         outcome = would_fit(pass, candidate, candidate->allowed, &fits, &err);
     }
     if (!fits && err.code != ERR_NOMEM && candidate->allowed_count < candidate->known_count) {
@@ -328,7 +356,7 @@ static enum outcome try_to_plan(struct pass *pass, const struct candidate *candi
         err_set(&err, ERR_NOFIT, "nothing is free");
         return not_now(pass, candidate, &err);
     }
-    int planned = plan_on(pass, candidate, candidate->usable, &pass->answer, &err);
+    int planned = plan_on(pass, candidate, candidate->usable, true, NULL, &pass->answer, &err);
     if (planned == 0) {
         return OUTCOME_PENDING;
     }
@@ -395,6 +423,31 @@ static enum outcome consider(struct pass *pass, const struct store_sched_job *jo
     }
     candidate_fini(&candidate);
     return outcome;
+}
+
+int pass_weigh_move(struct pass *pass, const struct store_sched_run *run, const struct store_sched_job *asked,
+                    const struct placer_move *move, struct placer_answer *answer, struct err *err)
+{
+    struct candidate candidate;
+    find_free(pass);
+    if (candidate_init(pass, asked, &candidate) < 0) {
+        return err_set(err, ERR_NOMEM, "no memory for planning");
+    }
+    bool others = false; /* jobs that wait: what is free is theirs */
+    for (size_t i = 0; i < pass->view->job_count; i++) {
+        others = others || pass->view->jobs[i].state == JOB_QUEUED;
+    }
+    for (size_t i = 0; i < pass->view->device_count; i++) {
+        bool own = false;
+        for (uint32_t k = 0; k < run->rank_count && !own; k++) {
+            own = strcmp(run->ranks[k].device, pass->view->devices[i].name) == 0;
+        }
+        candidate.usable[i] = own || (candidate.usable[i] && !others);
+    }
+    int there = get_facts(pass, &candidate, err);
+    there = there == 1 ? plan_on(pass, &candidate, candidate.usable, true, move, answer, err) : there;
+    candidate_fini(&candidate);
+    return there;
 }
 
 /* What people who only ask for a plan wait for: measured when no job wants the devices now. */

@@ -207,7 +207,14 @@ void pass_runs(struct pass *pass)
         }
         struct run_verdict verdict;
         lifecycle_decide(run, job, facts, &pass->scheduler->config->limits, pass->view->now_us, &verdict);
+        if (verdict.action == RUN_ACTION_WAIT && run->state == RUN_RUNNING && job->state == JOB_RUNNING &&
+            pass_must_move(pass, run, verdict.text, sizeof(verdict.text))) {
+            verdict.action = RUN_ACTION_STOP;
+            verdict.why = STOP_YIELD;
+            verdict.checkpoint = true;
+        }
         apply(pass, run, job, facts, &verdict);
         free(facts);
     }
+    pass_forget_looks(pass);
 }

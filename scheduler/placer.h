@@ -15,6 +15,16 @@
 struct placer_device {
     const struct store_sched_device *device;
     const json_t *profile; /* document for this job's model and method, or NULL */
+    uint64_t memory_bytes; /* that a plan may use */
+    double heat;           /* what is left of its speed, (0,1] */
+};
+
+/* Should a job that runs move (replay/replan.h)? */
+struct placer_move {
+    const json_t *plan; /* that runs, codec form */
+    uint64_t steps_left;
+    double restart_s;
+    uint32_t windows; /* looks in a row that showed a gain before this one */
 };
 
 struct placer_request {
@@ -26,6 +36,7 @@ struct placer_request {
     size_t device_count;
     const json_t *const *links; /* link documents */
     size_t link_count;
+    const struct placer_move *move; /* NULL: a plan is asked for; else `answer` is what replan_to_json says */
     /* Somebody else's planners that may be asked, and what ends a wait for one of them once readable; NULL
      * and 0: nobody's. Borrowed for as long as anything is planned. */
     const struct planners *planners;

@@ -13,6 +13,7 @@
 #include "planner/given/from_spec.h"
 #include "profiles/profile_key.h"
 #include "program/codec.h"
+#include "replay/replan.h"
 #include "scheduler/placer_private.h"
 
 static struct cluster *build_cluster(const struct placer_request *request, struct err *err)
@@ -29,7 +30,8 @@ static struct cluster *build_cluster(const struct placer_request *request, struc
             .node = from->node,
             .kind = from->kind,
             .like = json_string_value(json_object_get(from->inventory, "like")),
-            .memory_limit_bytes = from->memory_limit_bytes,
+            .memory_limit_bytes = request->devices[i].memory_bytes,
+            .heat = request->devices[i].heat,
             .threads = threads > 0 && threads < 65536 ? (uint32_t)threads : 1,
         };
         if (cluster_add_device(cluster, &device, err) < 0) {
@@ -119,6 +121,32 @@ static int take_answer(struct plan_answer *found, json_t *told, struct placer_an
     return answer->plan != NULL ? take_ranks(found->plan, answer, err) : -1;
 }
 
+/* Stay or move: `answer` becomes the decision. */
+static int weigh_move(const struct placer_request *request, const struct workload *workload,
+                      const struct cluster *cluster, struct placer_answer *answer, struct err *err)
+{
+    const struct placer_move *move = request->move;
+    const struct plan_options options = {.runnable_only = true};
+    struct replan_state state = {.windows = move->windows};
+    struct replan_decision decision = {0};
+    struct plan *old = plan_from_json(move->plan, err);
+    const struct replan_input input = {.old = old,
+                                       .workload = workload,
+                                       .cluster = cluster,
+                                       .steps_left = move->steps_left,
+                                       .restart_s = move->restart_s,
+                                       .options = &options};
+    int result = old != NULL ? replan_decide(&input, &state, &decision, err) : -1;
+    if (result == 0) {
+        answer->answer = replan_to_json(&decision, err);
+        answer->fits = true;
+        result = answer->answer != NULL ? 0 : -1;
+    }
+    replan_decision_fini(&decision);
+    plan_destroy(old);
+    return result;
+}
+
 static int plan(const struct placer_request *request, struct placer_answer *answer, struct err *err)
 {
     struct job_spec spec = {0};
@@ -140,6 +168,10 @@ static int plan(const struct placer_request *request, struct placer_answer *answ
     }
     cluster = build_cluster(request, err);
     if (cluster == NULL) {
+        goto out;
+    }
+    if (request->move != NULL) {
+        rc = weigh_move(request, &workload, cluster, answer, err);
         goto out;
     }
     const struct plan_options options = {.programs = true, .runnable_only = true};

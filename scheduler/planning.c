@@ -25,6 +25,7 @@ struct question {
     uint8_t key[DIGEST_SIZE];
     struct placer_request request;
     struct placer_device *devices;
+    struct placer_move move;
     struct store_sched_device *rows;
     json_t **links;
     json_t **owned; /* every document above */
@@ -122,6 +123,8 @@ static int copy_devices(struct question *question, const struct placer_request *
                                                         .present = device->present,
                                                         .drained = device->drained};
         question->devices[i].device = &question->rows[i];
+        question->devices[i].memory_bytes = from->devices[i].memory_bytes;
+        question->devices[i].heat = from->devices[i].heat;
         question->devices[i].profile = own(question, from->devices[i].profile);
         if ((device->inventory != NULL && question->rows[i].inventory == NULL) ||
             (from->devices[i].profile != NULL && question->devices[i].profile == NULL)) {
@@ -138,7 +141,7 @@ static struct question *question_copy(const struct placer_request *from, const u
         return NULL;
     }
     memcpy(question->key, key, sizeof(question->key));
-    question->owned = calloc(from->device_count * 5 + from->link_count + 4, sizeof(json_t *));
+    question->owned = calloc(from->device_count * 5 + from->link_count + 5, sizeof(json_t *));
     question->devices = calloc(from->device_count + 1, sizeof(*question->devices));
     question->rows = calloc(from->device_count + 1, sizeof(*question->rows));
     question->links = calloc(from->link_count + 1, sizeof(json_t *));
@@ -158,6 +161,12 @@ static struct question *question_copy(const struct placer_request *from, const u
         whole = (question->request.spec != NULL || from->spec == NULL) &&
                 (question->request.inputs != NULL || from->inputs == NULL) &&
                 (question->request.model != NULL || from->model == NULL) && copy_devices(question, from) == 0;
+    }
+    if (whole && from->move != NULL) {
+        question->move = *from->move;
+        question->move.plan = own(question, from->move->plan);
+        question->request.move = &question->move;
+        whole = question->move.plan != NULL;
     }
     for (size_t i = 0; whole && i < from->link_count; i++) {
         question->links[i] = own(question, from->links[i]);
@@ -195,7 +204,8 @@ static int add_device(struct digest *digest, struct buf *text, const struct plac
             return -1;
         }
     }
-    return digest_update(digest, &row->memory_limit_bytes, sizeof(row->memory_limit_bytes), err) < 0 ||
+    return digest_update(digest, &device->memory_bytes, sizeof(device->memory_bytes), err) < 0 ||
+                   digest_update(digest, &device->heat, sizeof(device->heat), err) < 0 ||
                    add_document(digest, text, row->inventory, err) < 0 ||
                    add_document(digest, text, device->profile, err) < 0
                ? -1
@@ -207,6 +217,16 @@ static int add_bytes(struct digest *digest, const uint8_t *bytes, size_t size, s
     uint64_t all = bytes != NULL ? size : UINT64_MAX;
     return digest_update(digest, &all, sizeof(all), err) < 0 ||
                    (bytes != NULL && size > 0 && digest_update(digest, bytes, size, err) < 0)
+               ? -1
+               : 0;
+}
+
+static int add_move(struct digest *digest, struct buf *text, const struct placer_move *move, struct err *err)
+{
+    return digest_update(digest, &move->steps_left, sizeof(move->steps_left), err) < 0 ||
+                   digest_update(digest, &move->restart_s, sizeof(move->restart_s), err) < 0 ||
+                   digest_update(digest, &move->windows, sizeof(move->windows), err) < 0 ||
+                   add_document(digest, text, move->plan, err) < 0
                ? -1
                : 0;
 }
@@ -231,6 +251,9 @@ static int key_of(const struct placer_request *request, uint8_t key[DIGEST_SIZE]
     }
     for (size_t i = 0; i < request->link_count && result == 0; i++) {
         result = add_document(digest, &text, request->links[i], err);
+    }
+    if (result == 0 && request->move != NULL) {
+        result = add_move(digest, &text, request->move, err);
     }
     if (result == 0) {
         result = digest_final(digest, key, err);

@@ -289,6 +289,7 @@ static void forget(struct scheduler *scheduler)
     facts_forget_profiles(scheduler->facts);
     store_view_destroy(scheduler->view);
     scheduler->view = NULL;
+    scheduler->look_count = 0;
     scheduler->dirty = false;
     event_del(scheduler->wake);
 }
@@ -487,6 +488,7 @@ void scheduler_destroy(struct scheduler *scheduler)
     facts_destroy(scheduler->facts);
     planning_destroy(scheduler->planning);
     waiting_destroy(scheduler->waiting);
+    free(scheduler->looks);
     redis_destroy(scheduler->commands);
     inlets_destroy(scheduler->inlets);
     store_view_destroy(scheduler->view);

@@ -39,6 +39,15 @@ struct missing_worker {
     bool asked; /* its agent was asked once more */
 };
 
+/* A running run whose devices are not as fast as they are when cool (pass_move.c). */
+struct run_look {
+    int64_t run;
+    uint64_t settled; /* their speeds, of which nothing more is to be asked */
+    uint64_t next_ns, began_ns;
+    uint32_t count, windows; /* looks so far; those in a row that showed a gain */
+    bool kept;               /* its run is still there */
+};
+
 struct scheduler {
     struct event_base *base;
     const struct scheduler_config *config;
@@ -52,7 +61,7 @@ struct scheduler {
     struct planning *planning;
     struct waiting *waiting;
     struct store_queue_mark queue_mark; /* the queue's head was looked at, and it up to here */
-    struct event *turn, *tick, *wake; /* turn: deferred scheduler_turn; tick: 500 ms; wake: next due time */
+    struct event *turn, *tick, *wake;   /* turn: deferred scheduler_turn; tick: 500 ms; wake: next due time */
 
     int64_t epoch; /* 0: standing by */
     int64_t chain;
@@ -87,6 +96,8 @@ struct scheduler {
     size_t missing_count;
     json_t *told;          /* identities.c: {"NODE": generation} as agents were told, or NULL */
     uint64_t listening_ns; /* since when silence counts */
+    struct run_look *looks;
+    size_t look_count;
     uint64_t pruned_ns, complained_ns;
     bool pruning, prune_more;
     bool marker_asked;

@@ -43,6 +43,7 @@ static uint64_t world_of(const struct store_view *view, uint64_t profiles)
         hash = mix_text(mix_text(hash, device->name), device->digest);
         hash = mix(hash, &device->memory_limit_bytes, sizeof(device->memory_limit_bytes));
         hash = mix(hash, &device->present, sizeof(device->present));
+        hash = mix(hash, &device->usable_bytes, sizeof(device->usable_bytes));
     }
     for (size_t i = 0; i < view->link_count; i++) {
         hash = mix_text(mix_text(hash, view->links[i].from), view->links[i].to);

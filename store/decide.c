@@ -98,6 +98,14 @@ static const struct pg_statement lose_nodes = {
     "AND name IN (SELECT json_array_elements_text($1::json))",
     PG_WRITE};
 
+static const struct pg_statement say_lines = {
+    "decide_said",
+    "WITH c AS MATERIALIZED (SELECT * FROM " RECORDS("job bigint, level text, text text") "), "
+    "made AS (INSERT INTO events (job, type, body) SELECT job, 'log', json_build_object('level', level, 'text', text) "
+    "  FROM c RETURNING job) "
+    "SELECT count(pg_notify('motley_events', job::text)) FROM made",
+    PG_WRITE};
+
 static const struct pg_statement add_messages = {
     "decide_messages",
     "WITH c AS MATERIALIZED (SELECT nextval('outbox_id_seq') AS id, x.* FROM (SELECT *, row_number() OVER () AS n "
@@ -118,7 +126,7 @@ int store_decide(struct store *store, const struct store_decision *decision, sto
         {&lose_ranks, decision->ranks_lost},  {&move_jobs, decision->jobs},
         {&move_runs, decision->runs},         {&say_waits, decision->waits},
         {&open_requests, decision->requests}, {&put_links, decision->links},
-        {&add_messages, decision->messages},
+        {&say_lines, decision->said},         {&add_messages, decision->messages},
     };
     struct store_work work;
     store_work_init(&work, decision->leader, parts, sizeof(parts) / sizeof(parts[0]));

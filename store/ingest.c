@@ -172,6 +172,30 @@ static const struct pg_statement fail_requests = {
     " WHERE r.id = c.request AND (r.device = c.node OR starts_with(r.device, c.node || '/'))",
     PG_WRITE};
 
+static const struct pg_statement put_health = {
+    "ingest_health",
+    "UPDATE devices d SET health = c.health FROM " RECORDS("device text, node text, health json")
+    " WHERE d.name = c.device AND d.node = c.node",
+    PG_WRITE};
+
+/* Twice in a day is no accident: nothing runs there until a person says so. One that is drained already only
+ * counts. */
+static const struct pg_statement count_faults = {
+    "ingest_faults",
+    "WITH c AS MATERIALIZED (SELECT device, max(job) AS job, max(rank) AS rank, max(why) AS why, count(*) AS n FROM "
+    RECORDS("device text, job bigint, rank integer, why text") " GROUP BY device), "
+    "old AS (SELECT d.name, d.drained, c.job, c.rank, c.why, "
+    "    c.n + CASE WHEN d.fault_at > now() - interval '1 day' THEN d.faults ELSE 0 END AS faults "
+    "  FROM devices d JOIN c ON c.device = d.name FOR UPDATE OF d), "
+    "upd AS (UPDATE devices d SET faults = old.faults, fault_at = now(), drained = d.drained OR old.faults >= 2, "
+    "    drain_why = CASE WHEN d.drained OR old.faults < 2 THEN d.drain_why ELSE "
+    "      format('%s of its workers ended within a day; the last: %s', old.faults, old.why) END "
+    "  FROM old WHERE d.name = old.name RETURNING d.name, d.drained, d.drain_why) "
+    "INSERT INTO events (job, type, body) SELECT old.job, 'log', json_build_object('level', 'warn', 'text', "
+    "    format('%s is drained: %s. motley undrain %s lets it work again', upd.name, upd.drain_why, upd.name), "
+    "    'rank', old.rank) FROM upd JOIN old USING (name) WHERE upd.drained AND NOT old.drained",
+    PG_WRITE};
+
 static const struct pg_statement note_unknown = {
     "ingest_unknown",
     "INSERT INTO unknown_jobs AS u (job, node, run, incarnation) "
@@ -238,6 +262,8 @@ int store_ingest(struct store *store, const struct store_ingest *ingest, store_d
         {&fail_requests, ingest->failures},
         {&drop_received, ingest->received},
         {&note_unknown, ingest->unknown},
+        {&put_health, ingest->health},
+        {&count_faults, ingest->faults},
         {&tell_followers, followers},
     };
     struct store_work work;

@@ -28,6 +28,7 @@ static const struct pg_statement list_nodes = {
     "SELECT json_agg((d.inventory::jsonb || jsonb_build_object('name', d.name, 'node', d.node, 'kind', "     \
     "d.kind, "                                                                                               \
     " 'memory_limit_bytes', d.memory_limit_bytes, 'drained', d.drained, 'machine_id', n.machine_id, "        \
+    " 'health', d.health::jsonb, 'drain_why', d.drain_why, "                                                 \
     " 'job', CASE WHEN " JOB_SEEN " THEN r.job END, "                                                        \
     " 'state', CASE WHEN NOT d.present THEN 'gone' WHEN n.state <> 'alive' OR n.barred THEN 'unreachable' "  \
     "   WHEN d.drained THEN CASE WHEN r.job IS NULL THEN 'drained' ELSE 'draining' END "                     \
@@ -82,7 +83,8 @@ int store_cluster_get(struct store *store, const struct principal *principal, co
 static const struct pg_statement drain_device = {
     "device_drain",
     "WITH old AS (SELECT name, drained FROM devices WHERE name = $3 FOR UPDATE), "
-    "upd AS (UPDATE devices d SET drained = $4 FROM old WHERE d.name = old.name RETURNING d.name, d.drained, "
+    "upd AS (UPDATE devices d SET drained = $4, drain_why = NULL, "
+    "  faults = CASE WHEN $4 THEN d.faults ELSE 0 END FROM old WHERE d.name = old.name RETURNING d.name, d.drained, "
     "  old.drained AS was), "
     "said AS ("
     AUDIT("$5", "CASE WHEN upd.drained THEN 'device.drain' ELSE 'device.undrain' END", "upd.name", "json_build_object('drained', upd.was)", "json_build_object('drained', upd.drained)", "upd")

@@ -14,13 +14,14 @@
 int store_node_list(struct store *store, store_doc_fn *done, void *arg, struct err *err);
 
 /* {"devices":[{"name","node","kind","state" (free|busy|drained|draining|unreachable|gone),"drained",
- * "job"|null,"memory_limit_bytes", … every key of the agent's inventory}], "unused": [{"node","kind","index",
- * "name"?,"why", …}]}: cards that no device is. "job" is null for one that `principal` may not see. */
+ * "job"|null,"memory_limit_bytes", "health"|null (agent/health.h), "drain_why"|null (why the service drained
+ * it), … every key of the agent's inventory}], "unused": [{"node","kind","index", "name"?,"why", …}]}: cards
+ * that no device is. "job" is null for one that `principal` may not see. */
 int store_device_list(struct store *store, const struct principal *principal, store_doc_fn *done, void *arg,
                       struct err *err);
 
-/* Drain or undrain. Nothing new starts there; what runs moves at its next
- * checkpoint. ERR_NOT_FOUND names the device. Idempotent. Wakes the scheduler.
+/* Drain or undrain; undraining forgets the ends of workers that had it drained. Nothing new starts there;
+ * what runs moves at its next checkpoint. ERR_NOT_FOUND names the device. Idempotent. Wakes the scheduler.
  * Answers {"name","drained","job"|null}. */
 int store_device_drain(struct store *store, const struct principal *principal, const char *device,
                        bool drained, store_doc_fn *done, void *arg, struct err *err);

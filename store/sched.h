@@ -77,7 +77,7 @@ struct store_sched_node { /* removed ones are not there */
     bool joining;   /* has never said hello since its enrolment */
     int64_t last_seq;
     int64_t generation; /* named by its certificate */
-    bool admitted; /* has a Redis user and a key: false once barred or removed */
+    bool admitted;      /* has a Redis user and a key: false once barred or removed */
     uint8_t redis_hash[32], seal_key[32];
 };
 
@@ -86,7 +86,14 @@ struct store_sched_device {
     json_t *inventory;
     uint64_t memory_limit_bytes;
     bool present, drained;
+    char *drain_why;       /* or NULL */
+    json_t *health;        /* as its agent told last, or NULL */
+    double heat;           /* φ of PLANNER.md: what is left of its speed; 1: all */
+    uint64_t usable_bytes; /* of memory_limit_bytes, beside what others hold of it now */
 };
+
+/* Takes what an agent told of its device into heat and usable_bytes; `health` is taken over. */
+void store_sched_health(struct store_sched_device *device, json_t *health);
 
 struct store_sched_request { /* a measurement under way or failed */
     int64_t id;
@@ -103,6 +110,11 @@ struct store_sched_link {
     char *from, *to;
     json_t *document;
 };
+
+/* A run that may have to move: what planning it again needs. {"spec","inputs","plan","steps": of the job,
+ * "step": steps done, "started_s": seconds from the run's beginning to its first step}; null where it is no
+ * more. */
+int store_sched_run_get(struct store *store, int64_t run, store_doc_fn *done, void *arg, struct err *err);
 
 struct store_sched_measure { /* profiles that somebody waits for without a job */
     json_t *spec, *inputs;
@@ -170,6 +182,9 @@ struct store_ingest {
     const json_t *profiles; /* [{"request","node","document"}] */
     const json_t *links;    /* [{"from","to","document","request"}] */
     const json_t *failures; /* [{"request","node","why"}]: a measurement that failed */
+    const json_t *health;   /* [{"device","node","health"}] */
+    const json_t *faults; /* [{"device","job","rank","why"}]: workers that ended with a lost or faulty device;
+                             the second within a day drains the device */
     const json_t *unknown; /* [{"job","node","run","incarnation"}]: agents gave them these before the database
                               was restored; those it knows are left out */
     const json_t *received; /* [{"id","node"}]: outbox rows that their agent has */
@@ -193,6 +208,7 @@ struct store_decision {
     const json_t *unreachable; /* ["node"] */
     const json_t *links;       /* [{"from","to","document"}]: emulated ones of the configuration */
     const json_t *messages;    /* [{"node","run"|null,"type","payload"}]: outbox */
+    const json_t *said;        /* [{"job","level","text"}]: lines of jobs' logs */
 };
 /* Answers with the messages' outbox ids in order: [id]. Run, assignment and request ids are from
  * store_sched_numbers.

@@ -86,7 +86,8 @@ static const struct pg_statement statements[Q_COUNT] = {
                  "FROM nodes WHERE removed_at IS NULL ORDER BY name",
                  PG_READ},
     [Q_DEVICES] = {"sched_devices",
-                   "SELECT d.name, node, kind, digest, d.inventory, memory_limit_bytes, present, drained FROM devices d "
+                   "SELECT d.name, node, kind, digest, d.inventory, memory_limit_bytes, present, drained, "
+                   "drain_why, health FROM devices d "
                    "JOIN nodes n ON n.name = node AND n.removed_at IS NULL ORDER BY d.name",
                    PG_READ},
     [Q_REQUESTS] = {"sched_requests",
@@ -145,7 +146,9 @@ static void free_cluster(struct store_view *view)
         free(view->devices[i].node);
         free(view->devices[i].kind);
         free(view->devices[i].digest);
+        free(view->devices[i].drain_why);
         json_decref(view->devices[i].inventory);
+        json_decref(view->devices[i].health);
     }
     free(view->devices);
     for (size_t i = 0; i < view->request_count; i++) {
@@ -305,6 +308,22 @@ static void read_runs(struct store_view *view, const struct pg_result *runs, con
     }
 }
 
+void store_sched_health(struct store_sched_device *device, json_t *health)
+{
+    const double heat = json_number_value(json_object_get(health, "heat"));
+    const json_t *usable = json_object_get(health, "usable_bytes");
+    const json_int_t bytes = json_integer_value(usable);
+    if (health != device->health) {
+        json_decref(device->health);
+    }
+    device->health = health;
+    device->heat = heat > 0 && heat <= 1 ? heat : 1;
+    device->usable_bytes =
+        json_is_integer(usable) && bytes >= 0 && (uint64_t)bytes < device->memory_limit_bytes
+            ? (uint64_t)bytes
+            : device->memory_limit_bytes;
+}
+
 static void read_cluster(struct store_view *view, const struct pg_result *nodes,
                          const struct pg_result *devices, bool *bad)
 {
@@ -335,6 +354,8 @@ static void read_cluster(struct store_view *view, const struct pg_result *nodes,
         device->memory_limit_bytes = (uint64_t)pg_i64(devices, (int)i, 5);
         device->present = pg_bool(devices, (int)i, 6);
         device->drained = pg_bool(devices, (int)i, 7);
+        device->drain_why = text_of(devices, (int)i, 8, true, bad);
+        store_sched_health(device, pg_is_null(devices, (int)i, 9) ? NULL : pg_json(devices, (int)i, 9));
         *bad = *bad || device->inventory == NULL;
     }
 }
@@ -435,6 +456,13 @@ static const struct pg_statement get_profiles = {
     "SELECT coalesce(json_agg(json_build_object('device', p.device, 'document', p.document)), '[]'::json) "
     "FROM profiles p JOIN devices d ON d.name = p.device AND d.digest = p.digest WHERE p.key = $1",
     PG_READ};
+static const struct pg_statement get_run = {
+    "sched_run_get",
+    "SELECT json_build_object('spec', j.spec, 'inputs', j.inputs, 'plan', r.plan, 'steps', j.steps, 'step', "
+    "j.step, "
+    "'started_s', coalesce(extract(epoch FROM r.started_at - r.created_at), 0)) "
+    "FROM runs r JOIN jobs j ON j.id = r.job WHERE r.id = $1",
+    PG_READ};
 static const struct pg_statement list_outbox = {
     "outbox_list",
     "SELECT json_build_object('incarnation', (SELECT incarnation FROM cluster), 'messages', "
@@ -456,6 +484,14 @@ int store_profiles_get(struct store *store, const char *key, store_doc_fn *done,
     pg_params_init(&params);
     pg_param_text(&params, key);
     return store_one_doc(store, &get_profiles, &params, NULL, done, arg, err);
+}
+
+int store_sched_run_get(struct store *store, int64_t run, store_doc_fn *done, void *arg, struct err *err)
+{
+    struct pg_params params;
+    pg_params_init(&params);
+    pg_param_i64(&params, run);
+    return store_one_doc(store, &get_run, &params, NULL, done, arg, err);
 }
 
 int store_outbox_list(struct store *store, store_doc_fn *done, void *arg, struct err *err)

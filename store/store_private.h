@@ -59,7 +59,7 @@ struct store_part {
     const struct pg_statement *statement;
     const json_t *rows;
 };
-enum { STORE_PARTS_MAX = 18 };
+enum { STORE_PARTS_MAX = 20 };
 
 /* A leader's work: the fence of `leader`, the lock of everybody who writes events, then the parts that have
  * rows, in their order. End it with store_work_fini, also after a failure. */

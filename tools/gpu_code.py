@@ -1,11 +1,16 @@
 #!/usr/bin/env python3
 """Pack code objects of the GPU kernels and write the C file that holds them (cmake/gpu_code.cmake calls this).
 
-gpu_code.py --out FILE.c --compiler NAME [--object KIND ARCH FORM FILE]... [--absent KIND ARCH FORM WHY]...
+gpu_code.py --out FILE.c --compiler NAME [--object KIND ARCH FORM MATRIX FILE]...
+            [--absent KIND ARCH FORM WHY]...
+
+MATRIX: the 16-bit types that its kernels multiply by matrix units (fragment.h): none, f16, f16+bf16.
 """
 import argparse
 import os
 import zlib
+
+MATRIX = {"none": "0", "f16": "GPU_MATRIX_F16", "f16+bf16": "GPU_MATRIX_F16 | GPU_MATRIX_BF16"}
 
 
 def quoted(text):
@@ -16,12 +21,12 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", required=True)
     parser.add_argument("--compiler", required=True)
-    parser.add_argument("--object", nargs=4, action="append", default=[])
+    parser.add_argument("--object", nargs=5, action="append", default=[])
     parser.add_argument("--absent", nargs=4, action="append", default=[])
     parser.add_argument("--stored", action="store_true", help="without compression")
     options = parser.parse_args()
     data, rows = [], []
-    for index, (kind, arch, form, path) in enumerate(options.object):
+    for index, (kind, arch, form, matrix, path) in enumerate(options.object):
         with open(path, "rb") as handle:
             raw = handle.read()
         packed = path + ".z"
@@ -32,7 +37,7 @@ def main():
                     f'        "gpu_code_{index}:\\n.incbin {chr(92)}"{packed}{chr(92)}"\\n.popsection\\n");\n'
                     f"extern const uint8_t gpu_code_{index}[];\n")
         rows.append(f"    {{.kind = {quoted(kind)}, .arch = {quoted(arch)}, .form = {quoted(form)}, "
-                    f".packed = gpu_code_{index}, .packed_bytes = {size}, .bytes = {len(raw)}}},\n")
+                    f".matrix = {MATRIX[matrix]}, .packed = gpu_code_{index}, .packed_bytes = {size}, .bytes = {len(raw)}}},\n")
     for kind, arch, form, why in options.absent:
         rows.append(f"    {{.kind = {quoted(kind)}, .arch = {quoted(arch)}, .form = {quoted(form)}, "
                     f".why = {quoted(why)}}},\n")

@@ -32,7 +32,7 @@ MAY_INCLUDE = {
     "worker": {"mesh", "engine", "result", "model", "program", "common"},
     "agent": {"common"},
     "store": {"common"},
-    "scheduler": {"plug", "profiles", "planner", "program", "model", "store", "common"},
+    "scheduler": {"replay", "plug", "profiles", "planner", "program", "model", "store", "common"},
     "api": {"show", "profiles", "planner", "program", "model", "parse", "store", "common"},
     "cli": {"show", "replay", "plug", "profiles", "published", "planner", "program", "model", "common", "local"},
     "local": {"common"},

@@ -1,14 +1,18 @@
 /* motley-worker --socket PATH --dir DIR: one process, one device, one rank. Started by the agent.
- * motley-worker --devices: the cards of this machine, as JSON, for the agent and for people. */
+ * motley-worker --devices: the cards of this machine, as JSON, for the agent and for people.
+ * motley-worker --health MS: how they are, a line of JSON every so many milliseconds, until nobody reads it.
+ */
 #include <getopt.h>
 #include <malloc.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "common/log.h"
 #include "engine/gpu/cards.h"
 #include "engine/gpu/code.h"
+#include "engine/gpu/health.h"
 #include "worker/worker.h"
 
 enum { MMAP_BYTES = 512 << 10, ARENAS = 2 };
@@ -31,6 +35,20 @@ static void catch_signals(void)
     sigaction(SIGPIPE, &action, NULL);
 }
 
+/* 0: until nobody reads it any more. */
+static int print_health(const char *interval)
+{
+    struct err err;
+    char *end;
+    long ms = strtol(interval, &end, 10);
+    if (*end != '\0' || ms < 10 || ms > 3600000)
+        return 2;
+    if (gpu_health_watch((uint32_t)ms, &err) == 0)
+        return 0;
+    fprintf(stderr, "%s\n", err.text);
+    return 1;
+}
+
 /* Takes the document. */
 static int print_json(json_t *document)
 {
@@ -42,11 +60,10 @@ static int print_json(json_t *document)
 
 int main(int argc, char **argv)
 {
-    static const struct option names[] = {{"socket", required_argument, NULL, 's'},
-                                          {"dir", required_argument, NULL, 'd'},
-                                          {"devices", no_argument, NULL, 'D'},
-                                          {"code", no_argument, NULL, 'C'},
-                                          {NULL, 0, NULL, 0}};
+    static const struct option names[] = {
+        {"socket", required_argument, NULL, 's'}, {"dir", required_argument, NULL, 'd'},
+        {"devices", no_argument, NULL, 'D'},      {"code", no_argument, NULL, 'C'},
+        {"health", required_argument, NULL, 'H'}, {NULL, 0, NULL, 0}};
     struct worker_options options = {0};
     struct err err;
     /* Large blocks always come from, and go back to, the system: a plan counts this process's memory closely.
@@ -62,6 +79,8 @@ int main(int argc, char **argv)
             return print_json(gpu_cards(&err));
         else if (option == 'C')
             return print_json(gpu_code_list(&err));
+        else if (option == 'H')
+            return print_health(optarg);
         else
             return 2;
     }

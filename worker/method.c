@@ -2,27 +2,12 @@
 
 #include <string.h>
 
-int method_check(const struct job_spec *spec, struct err *err)
+static int sites_set(const struct spec_method_part *method, const struct model_config *config,
+                     struct lora_options *lora, struct err *err)
 {
-    int status = spec_check_run(spec, err);
-    if (status < 0)
-        err->code = ERR_UNSUPPORTED; /* of this worker; the specification is sound */
-    return status;
-}
-
-static int targets_set(const struct spec_method_part *method, struct lora_options *lora, struct err *err)
-{
-    for (uint32_t t = 0; t < method->targets.count; t++) {
-        uint32_t bit = lora_target_from_name(method->targets.names[t]), site = 0;
-        if (!bit)
-            return err_set(err, ERR_INVALID, "method.targets: there is no \"%s\" to adapt",
-                           method->targets.names[t]);
-        while (bit >> site > 1)
-            site++;
-        lora->targets |= bit;
-        lora->ranks[site] = method->target_rank[t];
-        lora->alphas[site] = method->target_alpha[t];
-    }
+    if (spec_lora_sites(method, config, &lora->sites, err) < 0)
+        return -1;
+    lora->targets = lora_sites_targets(&lora->sites);
     return 0;
 }
 
@@ -42,10 +27,14 @@ static enum layer_base base_of(const struct spec_method_part *method)
     }
 }
 
+static const enum dtype computes[] = {
+    [SPEC_COMPUTE_FP32] = DTYPE_F32, [SPEC_COMPUTE_BF16] = DTYPE_BF16, [SPEC_COMPUTE_FP16] = DTYPE_F16};
+
 int method_options(const struct job_spec *spec, struct stage_options *options, struct err *err)
 {
     const struct spec_method_part *method = &spec->method;
     options->seed = spec->train.seed;
+    options->compute = computes[spec->train.compute];
     options->moments8 = method->optimizer == SPEC_OPTIMIZER_ADAMW8BIT;
     options->label_smoothing = spec->train.label_smoothing;
     options->embed_noise = spec->train.neftune_alpha;
@@ -61,7 +50,7 @@ int method_options(const struct job_spec *spec, struct stage_options *options, s
         options->train_embedding = options->train_embedding || embedding;
         options->train_head = options->train_head || !embedding;
     }
-    return targets_set(method, &options->lora, err);
+    return sites_set(method, options->config, &options->lora, err);
 }
 
 double method_router_scale(const struct job_spec *spec, const struct model_config *config, uint64_t labelled,

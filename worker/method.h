@@ -1,15 +1,12 @@
-/* From a job's specification to what its stages are made with, and what this worker does not do of it. */
+/* From a job's specification to what its stages are made with. */
 #ifndef MOTLEY_WORKER_METHOD_H
 #define MOTLEY_WORKER_METHOD_H
 
 #include "engine/stage.h"
 #include "model/spec.h"
 
-/* ERR_UNSUPPORTED names the setting. */
-int method_check(const struct job_spec *spec, struct err *err);
-
-/* Set all that the specification decides: method, base, optimiser, noise and smoothing, seed. ERR_INVALID: a
- * target that no matrix has. */
+/* Set all that the specification decides: method, base, compute, optimiser, noise and smoothing, seed; of
+ * adapters, on the model of options->config. ERR_INVALID: a target that no matrix has. */
 int method_options(const struct job_spec *spec, struct stage_options *options, struct err *err);
 
 /* What the load-balancing loss counts: coefficient * labelled / tokens of the step; 0: it is off. */

@@ -192,9 +192,9 @@ void ops_destroy(struct ops *ops)
 
 /* --- boundary tensors --- */
 
-static size_t tensor_bytes(const struct ops *ops, uint32_t tokens)
+static size_t tensor_bytes(const struct ops *ops, int32_t slot, uint32_t tokens)
 {
-    return (size_t)tokens * ops->options.hidden * sizeof(float);
+    return (size_t)tokens * ops->options.hidden * plan_dtype_bytes(ops->slots[slot].slot->dtype);
 }
 
 /* What travels behind a slot's tensors: in training, what the load-balancing loss sums over layers. */
@@ -208,7 +208,7 @@ static size_t tail_bytes(const struct ops *ops, int32_t slot, uint32_t rows)
 static size_t boundary_bytes(const struct ops *ops, int32_t slot, int32_t micro_batch)
 {
     const struct micro_batch *micro = &ops->batch->micro[micro_batch];
-    return tensor_bytes(ops, micro->row_start[micro->rows]) + tail_bytes(ops, slot, micro->rows);
+    return tensor_bytes(ops, slot, micro->row_start[micro->rows]) + tail_bytes(ops, slot, micro->rows);
 }
 
 static int check_bound(const struct cells *cells, int32_t slot, int32_t micro_batch, size_t bytes,
@@ -428,6 +428,7 @@ static int op_step(struct ops *ops, struct err *err)
         return -1;
     ops->scalars_reduced = ops->norm_reduced = true;
     double labelled = (double)step->sum.labelled;
+    step->loss_lost = (step->sum.control & CONTROL_NOT_FINITE) || !isfinite(step->sum.loss_sum);
     if (!isfinite(ops->norm_square) || !isfinite(step->sum.loss_sum))
         step->sum.control |= CONTROL_NOT_FINITE;
     if ((step->sum.control & CONTROL_NOT_FINITE) || step->sum.labelled == 0)
@@ -577,8 +578,8 @@ static int transfer_range(struct ops *ops, const struct instr *instr, int32_t sl
     if (check_bound(&ops->slots[slot], slot, instr->micro_batch, whole, err) < 0 ||
         need_host(cell, whole, err) < 0)
         return -1;
-    *data = cell->host + tensor_bytes(ops, before);
-    *size = tensor_bytes(ops, *tokens) + tail;
+    *data = cell->host + tensor_bytes(ops, slot, before);
+    *size = tensor_bytes(ops, slot, *tokens) + tail;
     return 0;
 }
 
@@ -604,13 +605,15 @@ static int begin_transfer(struct ops *ops, uint32_t number, const struct instr *
     if (!send)
         return mesh_recv(ops->options.mesh, (uint32_t)instr->peer, queue, tag, data, size, deadline_ns,
                          receive_done, call, err);
+    uint8_t dtype = ops->slots[instr->slot_in].slot->dtype;
+    uint32_t each = plan_dtype_bytes(dtype);
     struct mesh_meta meta = {.tag = tag,
-                             .dtype = DTYPE_F32,
+                             .dtype = (uint8_t)stages_dtype((enum plan_dtype)dtype),
                              .rank = 2,
-                             .shape = {tokens, (uint32_t)(size / sizeof(float) / tokens)}};
-    if (size > tensor_bytes(ops, tokens)) { /* with a tail it is no rectangle */
+                             .shape = {tokens, (uint32_t)(size / each / tokens)}};
+    if (size > tensor_bytes(ops, instr->slot_in, tokens)) { /* with a tail it is no rectangle */
         meta.rank = 1;
-        meta.shape[0] = (uint32_t)(size / sizeof(float));
+        meta.shape[0] = (uint32_t)(size / each);
     }
     return mesh_send(ops->options.mesh, (uint32_t)instr->peer, queue, &meta, data, size, deadline_ns,
                      transfer_done, call, err);
@@ -651,9 +654,12 @@ int ops_run(struct ops *ops, enum program_kind kind, const struct batch *batch, 
     ops->norm_square = 0;
     memset(&step->sum, 0, sizeof step->sum);
     step->norm = 0;
-    step->stepped = false;
+    step->stepped = step->loss_lost = false;
     step->token = -1;
     err_clear(&step->not_finite);
+    double scale = step->loss_scale > 0 ? step->loss_scale : 1;
+    if (kind == PROGRAM_TRAIN && stages_loss_scale_set(ops->options.stages, scale, err) < 0)
+        return -1;
     if ((kind == PROGRAM_TRAIN || kind == PROGRAM_EVALUATE) &&
         stages_step_begin(ops->options.stages, err) < 0)
         return -1;

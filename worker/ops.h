@@ -45,7 +45,7 @@ struct ops_options {
     struct device *device;
     struct stages *stages; /* of the rank */
     struct mesh *mesh;     /* NULL when the rank has no peers */
-    uint32_t hidden;       /* of the model: a boundary tensor is [tokens, hidden] f32 */
+    uint32_t hidden;       /* of the model: a boundary tensor is [tokens, hidden] */
     uint32_t vocab;
     uint64_t wait_ns;                        /* deadline of one transfer, and of a run without progress */
     int (*save)(void *arg, struct err *err); /* OP_SAVE; may be NULL */
@@ -61,6 +61,7 @@ struct ops_step {
     double vector_decay; /* of norms and biases */
     double router_scale; /* of the load-balancing loss, as struct micro_batch has it */
     double clip_norm;    /* 0: no clipping */
+    double loss_scale;   /* of the sums that stages add up, a power of two; 0: 1 */
     double temperature;  /* 0: greedy */
     uint64_t seed;       /* of sampling */
     uint64_t position;   /* of the token to be sampled */
@@ -70,7 +71,8 @@ struct ops_step {
     struct plan_step_scalars sum; /* over all ranks, if the program reduces them; else this rank's */
     double norm;                  /* of the gradient before clipping; 0 without a STEP */
     bool stepped;                 /* STEP was done */
-    struct err not_finite;        /* code ERR_NOT_FINITE when this rank found such a value */
+    bool loss_lost;        /* the loss is not finite; else, with CONTROL_NOT_FINITE, the gradients are */
+    struct err not_finite; /* code ERR_NOT_FINITE when this rank found such a value */
 };
 
 /* Makes slots and executors for all programs of the rank. ERR_UNSUPPORTED names an op; ERR_NOMEM; ERR_INVALID

@@ -137,6 +137,35 @@ static int check_blocks(const struct ops *ops, const struct instr *instr, struct
     return 0;
 }
 
+/* A boundary tensor of another dtype. */
+static bool slot_differs(const struct ops *ops, int32_t slot, enum dtype dtype)
+{
+    const struct plan_slot *has = slot == PLAN_NONE ? NULL : &ops->me->slots[slot];
+    return has && (KIND(has->kind) & BOUNDARY) && stages_dtype((enum plan_dtype)has->dtype) != dtype;
+}
+
+/* Activations and gradients have one dtype at each end of a range, in every program; between parts of a
+ * range, where nothing travels, the stage has fp32. */
+static int check_dtypes(const struct ops *ops, const struct instr *instr, struct err *err)
+{
+    struct stage_options has;
+    int stage = stages_find(ops->options.stages, instr->block_begin, instr->block_end);
+    stage_options_get(ops->options.stages->list[stage], &has);
+    enum dtype first = instr->block_begin == (int32_t)has.block_begin ? has.boundary_in : DTYPE_F32,
+               last = instr->block_end == (int32_t)has.block_end ? has.boundary_out : DTYPE_F32;
+    bool forward = instr->op == OP_FORWARD;
+    bool in = slot_differs(ops, instr->slot_in, forward ? first : last),
+         out = slot_differs(ops, instr->slot_out, forward ? last : first);
+    int32_t slot = in ? instr->slot_in : instr->slot_out;
+    if (!in && !out)
+        return 0;
+    return err_set(err, ERR_UNSUPPORTED,
+                   "slot %d is in %s, and %s of blocks %d..%d has another dtype there: one for each end of a "
+                   "range, fp32 within it",
+                   (int)slot, plan_dtype_name(ops->me->slots[slot].dtype), instr_op_name(instr->op),
+                   (int)instr->block_begin, (int)instr->block_end);
+}
+
 /* All but the name of the program. */
 static int check_use(const struct ops *ops, uint32_t number, const struct instr *instr, struct err *err)
 {
@@ -155,7 +184,7 @@ static int check_use(const struct ops *ops, uint32_t number, const struct instr 
         check_slot(ops, number, instr->slot_out, op_slots[instr->op].out, err) < 0 ||
         check_slot(ops, number, instr->slot_save, op_slots[instr->op].save, err) < 0)
         return -1;
-    if (passes_blocks(instr) && check_blocks(ops, instr, err) < 0)
+    if (passes_blocks(instr) && (check_blocks(ops, instr, err) < 0 || check_dtypes(ops, instr, err) < 0))
         return err_wrap(err, "instruction %u", number);
     return 0;
 }

@@ -25,10 +25,26 @@ struct profile_job {
     double seconds;
 };
 
-/* `method` as a specification has it, or just its kind with rank, alpha and targets beside it. */
-static int read_lora(const json_t *message, struct lora_options *lora, struct err *err)
+/* One layer is measured for all: of the mean ranks where patterns make layers differ. */
+static int sites_set(const struct lora_rules *rules, const struct model_config *config,
+                     struct lora_options *lora, struct err *err)
 {
-    const json_t *method = json_object_get(message, "method"), *targets = NULL;
+    const struct lora_defaults defaults = {
+        .rank = lora->rank, .alpha = lora->alpha, .where = "method", .targets = "targets"};
+    struct lora_sites sites;
+    if (lora_sites_of(rules, &defaults, config, &sites, err) < 0)
+        return -1;
+    lora->targets = lora_sites_targets(&sites);
+    lora_sites_mean(&sites, config->layers, lora->ranks);
+    return 0;
+}
+
+/* `method` as a specification has it, or just its kind with rank, alpha and targets beside it. */
+static int read_lora(const json_t *message, const struct model_config *config, struct lora_options *lora,
+                     struct err *err)
+{
+    const json_t *method = json_object_get(message, "method");
+    struct lora_rules rules = {0};
     struct json_reader reader;
     const char *name = NULL;
     int64_t rank = 16;
@@ -41,22 +57,15 @@ static int read_lora(const json_t *message, struct lora_options *lora, struct er
     jr_i64(&reader, "rank", JR_OPTIONAL, 1, 1024, &rank);
     jr_f64(&reader, "alpha", JR_OPTIONAL, 0, 1e6, &lora->alpha);
     jr_f64(&reader, "dropout", JR_OPTIONAL, 0, 0.999999, &lora->dropout);
-    jr_array(&reader, "targets", JR_OPTIONAL, 1, 16, &targets);
-    if (jr_finish_loose(&reader) < 0)
-        return -1;
-    if (name && strcmp(name, "lora") != 0)
-        return err_set(err, ERR_UNSUPPORTED, "method: this worker measures lora, not %.40s", name);
+    lora_rules_read(&reader, "targets", 1024, 0, 1e6, &rules);
     lora->rank = (uint32_t)rank;
-    if (targets)
-        lora->targets = 0;
-    for (size_t t = 0; t < json_array_size(targets); t++) {
-        const char *target = json_string_value(json_array_get(targets, t));
-        uint32_t bit = target ? lora_target_from_name(target) : 0;
-        if (!bit)
-            return err_set(err, ERR_INVALID, "method.targets[%zu]: there is no such matrix", t);
-        lora->targets |= bit;
-    }
-    return 0;
+    int result = jr_finish_loose(&reader);
+    if (result == 0 && name && strcmp(name, "lora") != 0)
+        result = err_set(err, ERR_UNSUPPORTED, "method: this worker measures lora, not %.40s", name);
+    if (result == 0 && (rules.all_linear || rules.targets.expression || rules.targets.names.count > 0))
+        result = sites_set(&rules, config, lora, err);
+    lora_rules_fini(&rules);
+    return result;
 }
 
 static int read_config(const json_t *model, const struct local_part *local, struct model_config *config,
@@ -105,15 +114,14 @@ static int read_job(const json_t *message, struct profile_job *job, struct err *
     jr_u32(&reader, "tokens_max", JR_OPTIONAL, 1, 1 << 24, &job->tokens_max);
     jr_i64(&reader, "start_at", JR_OPTIONAL, 0, INT64_MAX, &job->start_at_us);
     jr_f64(&reader, "seconds", JR_OPTIONAL, 0, SECONDS_MAX, &job->seconds);
-    if (jr_finish_loose(&reader) < 0 || read_lora(message, &job->lora, err) < 0 ||
-        local_read(message, &job->local, err) < 0)
+    if (jr_finish_loose(&reader) < 0 || local_read(message, &job->local, err) < 0)
         return -1;
     if (strcmp(base, "fp32") != 0 || strcmp(compute, "fp32") != 0)
         return err_set(err, ERR_UNSUPPORTED, "this worker measures fp32, not %.16s and %.16s", base, compute);
     if (read_config(model, &job->local, &job->config, err) < 0 ||
         model_config_runnable(&job->config, err) < 0)
         return err_wrap(err, "model");
-    return 0;
+    return read_lora(message, &job->config, &job->lora, err);
 }
 
 static bool stopped(void *context)

@@ -32,14 +32,27 @@ static int emit(struct session *session, const char *type, json_t *event, struct
     return worker_link_emit(session->link, type, event, err);
 }
 
-int report_step(struct session *session, const struct ops_step *step, double seconds, struct err *err)
+/* JSON has no infinities. */
+static json_t *finite_json(double value)
+{
+    return isfinite(value) ? json_real(value) : json_null();
+}
+
+int report_step(struct session *session, const struct ops_step *step, double scale, double seconds,
+                struct err *err)
 {
     double loss = step->sum.labelled ? step->sum.loss_sum / (double)step->sum.labelled : 0;
+    bool skipped = step->sum.control & CONTROL_NOT_FINITE;
     json_t *event =
-        json_pack("{s:I, s:f, s:f, s:f, s:I, s:I, s:I, s:f}", "step", (json_int_t)step->step, "loss", loss,
-                  "grad_norm", step->norm, "learning_rate", step->learning_rate, "rows",
+        json_pack("{s:I, s:o, s:o, s:f, s:I, s:I, s:I, s:f}", "step", (json_int_t)step->step, "loss",
+                  finite_json(step->loss_lost ? NAN : loss), "grad_norm",
+                  finite_json(skipped ? NAN : step->norm), "learning_rate", step->learning_rate, "rows",
                   (json_int_t)session->batch.rows, "tokens", (json_int_t)session->batch.tokens,
                   "labelled_tokens", (json_int_t)step->sum.labelled, "seconds", seconds);
+    if (event && scale > 0)
+        json_object_set_new(event, "loss_scale", json_real(scale));
+    if (event && skipped)
+        json_object_set_new(event, "skipped", json_true());
     if (event && step->step < session->assignment->reported_steps)
         json_object_set_new(event, "again", json_true());
     return emit(session, "step", event, err);

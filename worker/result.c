@@ -21,7 +21,7 @@ struct maker {
     char folder[PATH_BYTES]; /* of this run in the cache; removed in the end */
     struct safetensors **inputs;
     uint32_t input_count;
-    struct peft_config peft;
+    struct lora_sites sites;
 };
 
 /* Copy a file of the checkpoint into the folder and open it. */
@@ -100,11 +100,12 @@ static int files_make(struct maker *maker, json_t *artifacts, struct err *err)
     char out[PATH_BYTES + 16];
     if (inputs_open(maker, full, err) < 0 || (session->model == NULL && session_model_open(session, err) < 0))
         return -1;
-    maker->peft = peft_config_of(spec, &session->config);
+    if (spec_lora_sites(&spec->method, &session->config, &maker->sites, err) < 0)
+        return -1;
     struct result_files files = {.files = maker->inputs,
                                  .count = maker->input_count,
                                  .prefix = full ? "" : "base_model.model.",
-                                 .peft = full ? NULL : &maker->peft};
+                                 .sites = full ? NULL : &maker->sites};
     struct result_state state = result_state_of_files(&files);
     snprintf(out, sizeof out, "%s/out", maker->folder);
     if (spec->result.kind == SPEC_RESULT_GGUF) {

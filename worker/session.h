@@ -23,6 +23,7 @@
 #include "worker/blob.h"
 #include "worker/link.h"
 #include "worker/ops.h"
+#include "worker/scale.h"
 #include "worker/stages.h"
 
 /* Chunks of the model's files (4 MiB each) kept while its weights are loaded: a layer is read in about the
@@ -62,6 +63,7 @@ struct session {
                           counts) */
     uint32_t prompt_count;
     struct tokenizer *tokenizer; /* on that rank, if the model has one; NULL */
+    struct loss_scale scale;
     double best_loss;            /* held-out loss of the best checkpoint so far */
     uint64_t begin_ns;           /* session_open */
     int32_t parent, children[2]; /* in the tree of group 0; PLAN_NONE */
@@ -128,7 +130,9 @@ int adapter_check(const struct buf *config_json, const struct buf *safetensors,
 /* True on the one rank that reports steps, evaluations and samples: the first that owns the head. */
 bool session_reports(const struct session *session);
 struct exec_totals;
-int report_step(struct session *session, const struct ops_step *step, double seconds, struct err *err);
+/* scale: of the step's loss, 0 where there is none. */
+int report_step(struct session *session, const struct ops_step *step, double scale, double seconds,
+                struct err *err);
 int report_ranks(struct session *session, uint64_t step, const struct exec_totals *totals, struct err *err);
 int report_trace(struct session *session, uint64_t step, struct err *err);
 int report_eval(struct session *session, uint64_t step, double loss, uint64_t labelled, double seconds,

@@ -26,8 +26,6 @@ static const struct plan_rank *my_part(const struct session *session)
 static int check_supported(const struct assignment *assignment, struct err *err)
 {
     const struct job_spec *spec = &assignment->spec;
-    if (method_check(spec, err) < 0)
-        return -1;
     if (spec->train.batch_rows != assignment->plan->batch_rows)
         return err_set(err, ERR_INVALID, "the plan is made for %u rows a step and train.batch_rows is %u",
                        assignment->plan->batch_rows, spec->train.batch_rows);
@@ -395,6 +393,7 @@ int session_open(struct worker_link *link, struct stop_request *stop, struct ass
     session->begin_ns = clock_mono_ns();
     session->best_loss = assignment->best_loss;
     session->steps_done = assignment->start_step;
+    loss_scale_init(&session->scale, &assignment->spec, assignment->plan);
     session->process_base_bytes = process_resident_bytes();
     trace_init(&session->trace, TRACE_EVENTS_A_STEP);
     int result = open_all(session, address, sizeof address, err);

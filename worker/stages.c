@@ -9,6 +9,7 @@ struct use {
     struct plan_range range;
     uint32_t kept; /* micro-batches at once between forward and the last part of backward */
     bool recompute, split;
+    enum dtype boundary_in, boundary_out; /* what enters its first block, what leaves its last */
 };
 
 static bool within(const struct instr *x, const struct plan_range *range)
@@ -20,6 +21,35 @@ static bool keeps(const struct plan_rank *rank, const struct instr *x)
 {
     return x->slot_save >= 0 && (uint32_t)x->slot_save < rank->slot_count &&
            rank->slots[x->slot_save].kind == SLOT_SAVED;
+}
+
+enum dtype stages_dtype(enum plan_dtype dtype)
+{
+    static const enum dtype dtypes[PLAN_DTYPES] = {
+        [PLAN_F32] = DTYPE_F32, [PLAN_BF16] = DTYPE_BF16, [PLAN_F16] = DTYPE_F16};
+    return dtypes[dtype];
+}
+
+static enum dtype boundary_of(const struct plan_rank *rank, int32_t slot)
+{
+    bool boundary = slot >= 0 && (uint32_t)slot < rank->slot_count &&
+                    (rank->slots[slot].kind == SLOT_ACTIVATION || rank->slots[slot].kind == SLOT_GRADIENT);
+    return boundary ? stages_dtype((enum plan_dtype)rank->slots[slot].dtype) : DTYPE_F32;
+}
+
+/* By the training step's forward; whatever else reads or writes there must have the same (ops_check.c). */
+static void use_boundaries(const struct plan_rank *rank, struct use *use)
+{
+    const struct program *train = &rank->programs[PROGRAM_TRAIN];
+    for (uint32_t i = 0; i < train->instr_count; i++) {
+        const struct instr *x = &train->instrs[i];
+        if (x->op != OP_FORWARD || !within(x, &use->range))
+            continue;
+        if (x->block_begin == use->range.begin)
+            use->boundary_in = boundary_of(rank, x->slot_in);
+        if (x->block_end == use->range.end)
+            use->boundary_out = boundary_of(rank, x->slot_out);
+    }
 }
 
 /* A micro-batch takes its place with the forward of the range's first block and gives it back with the last
@@ -44,6 +74,7 @@ static int use_find(const struct plan_rank *rank, struct use *use, struct err *e
             live--;
         }
     }
+    use_boundaries(rank, use);
     use->recompute = again > 0;
     if (again > 0 && again < forwards)
         return err_set(err, ERR_UNSUPPORTED,
@@ -63,6 +94,8 @@ static struct stage_options options_for(const struct stage_options *options, con
     own.micro_batches_in_flight = use->kept ? use->kept : 1;
     own.recompute = use->recompute;
     own.split = use->split;
+    own.boundary_in = use->boundary_in;
+    own.boundary_out = use->boundary_out;
     return own;
 }
 
@@ -126,6 +159,14 @@ int stages_find(const struct stages *stages, int32_t begin, int32_t end)
 }
 
 /* --- over all of them --- */
+
+int stages_loss_scale_set(struct stages *stages, double scale, struct err *err)
+{
+    for (uint32_t i = 0; i < stages->count; i++)
+        if (stage_loss_scale_set(stages->list[i], scale, err) < 0)
+            return -1;
+    return 0;
+}
 
 int stages_step_begin(struct stages *stages, struct err *err)
 {

@@ -17,17 +17,21 @@ struct stages {
 };
 
 /* The stages of `rank`, as its programs use them: how many micro-batches are kept at once, whether only
- * layers' inputs are (RECOMPUTE), whether backward comes in halves. options: of the model and method; blocks
- * and these are filled in. ERR_UNSUPPORTED where instructions of one range differ in RECOMPUTE. stages_fini
- * also after an error. */
+ * layers' inputs are (RECOMPUTE), whether backward comes in halves, in which dtypes boundary tensors come and
+ * go. options: of the model and method; blocks and these are filled in. ERR_UNSUPPORTED where instructions of
+ * one range differ in RECOMPUTE. stages_fini also after an error. */
 int stages_create(struct device *device, struct model *model, const struct stage_options *options,
                   const struct plan_rank *rank, struct stages *stages, struct err *err);
 void stages_fini(struct stages *stages);
+
+/* The engine's name for the dtype of a slot. */
+enum dtype stages_dtype(enum plan_dtype dtype);
 
 /* Which of them holds all of blocks [begin, end); -1. */
 int stages_find(const struct stages *stages, int32_t begin, int32_t end);
 
 /* As the functions of engine/stage.h; parameters are numbered over all stages. */
+int stages_loss_scale_set(struct stages *stages, double scale, struct err *err);
 int stages_step_begin(struct stages *stages, struct err *err);
 int stages_loss(struct stages *stages, double *loss_sum, uint64_t *labelled, struct err *err);
 int stages_router_loss(struct stages *stages, double *sum, struct err *err);

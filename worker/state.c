@@ -2,8 +2,8 @@
  *
  * Files of an adapter: adapter_model.safetensors and adapter_config.json exactly as peft writes them;
  * optimizer-R.safetensors, one a rank, with `<name>.exp_avg` and `<name>.exp_avg_sq`; state.json with the
- * next step, the optimiser's update count and the seed. The data position and every random number follow from
- * (seed, step): nothing else is state.
+ * next step, the optimiser's update count, the seed, and of a run in fp16 the loss scale. The data position
+ * and every random number follow from (seed, step): nothing else is state.
  *
  * Full fine-tuning: model-R-K.safetensors and optimizer-R-K.safetensors, R the rank, K files of about 64 MiB,
  * stored one after another by the main thread, so that no second copy of the state is in memory. Of replicas,
@@ -145,6 +145,7 @@ int state_put_file(struct session *session, json_t *blobs, const char *name, con
 /* A rank's state of one moment: all that storing it needs, so that the stage may go on. */
 struct snapshot {
     uint64_t step, updates;
+    struct loss_scale scale;
     struct items moments, values;
     json_t *blobs; /* what is stored already */
     int result;    /* of taking it; the others wait for our part also then */
@@ -266,6 +267,7 @@ void snapshot_take(struct session *session, uint64_t step, struct snapshot *snap
     snapshot_clear(snapshot);
     snapshot->step = step;
     snapshot->updates = stages_update_count(&session->stages);
+    snapshot->scale = session->scale;
     if (trains_all(session)) {
         snapshot->result = stream_all(session, snapshot, err);
         return;
@@ -433,6 +435,20 @@ static int put_json(struct session *session, json_t *blobs, const char *name, js
     return result;
 }
 
+/* state.json. */
+static json_t *position_json(const struct session *session, const struct snapshot *snapshot)
+{
+    json_t *state =
+        json_pack("{s:i, s:I, s:I, s:I, s:i}", "version", 1, "step", (json_int_t)snapshot->step, "updates",
+                  (json_int_t)snapshot->updates, "seed", (json_int_t)session->assignment->spec.train.seed,
+                  "ranks", (int)session->assignment->rank_count);
+    if (state && snapshot->scale.on) {
+        json_object_set_new(state, "loss_scale", json_real(snapshot->scale.value));
+        json_object_set_new(state, "good_steps", json_integer((json_int_t)snapshot->scale.good));
+    }
+    return state;
+}
+
 static int put_rest(struct session *session, struct snapshot *snapshot, json_t *blobs, struct err *err)
 {
     struct buf file;
@@ -447,10 +463,7 @@ static int put_rest(struct session *session, struct snapshot *snapshot, json_t *
     buf_fini(&file);
     if (result < 0)
         return -1;
-    json_t *state =
-        json_pack("{s:i, s:I, s:I, s:I, s:i}", "version", 1, "step", (json_int_t)snapshot->step, "updates",
-                  (json_int_t)snapshot->updates, "seed", (json_int_t)session->assignment->spec.train.seed,
-                  "ranks", (int)session->assignment->rank_count);
+    json_t *state = position_json(session, snapshot);
     if (!state)
         return err_set(err, ERR_NOMEM, "no memory for a checkpoint");
     if (!trains_all(session) && put_json(session, blobs, "adapter_config.json",
@@ -609,6 +622,9 @@ static int load_position(struct session *session, const json_t *blobs, struct er
 {
     struct buf text;
     struct json_reader reader;
+    struct loss_scale *scale = &session->scale;
+    double value = LOSS_SCALE_FIRST;
+    uint32_t good = 0;
     int64_t version = 0, step = 0, updates = 0, seed = 0;
     int result = fetch_named(session, blobs, "state.json", 1 << 20, &text, err);
     json_t *state = result == 0 ? json_parse_limited(buf_str(&text), text.size, 8, err) : NULL;
@@ -620,6 +636,8 @@ static int load_position(struct session *session, const json_t *blobs, struct er
     jr_i64(&reader, "step", JR_REQUIRED, 0, (int64_t)1 << 40, &step);
     jr_i64(&reader, "updates", JR_REQUIRED, 0, (int64_t)1 << 40, &updates);
     jr_i64(&reader, "seed", JR_REQUIRED, 0, INT64_MAX, &seed);
+    jr_f64(&reader, "loss_scale", JR_OPTIONAL, 1, LOSS_SCALE_MAX, &value);
+    jr_u32(&reader, "good_steps", JR_OPTIONAL, 0, LOSS_SCALE_GROWS_AFTER - 1, &good);
     result = jr_finish_loose(&reader);
     json_decref(state);
     if (result < 0)
@@ -628,6 +646,10 @@ static int load_position(struct session *session, const json_t *blobs, struct er
         return err_set(err, ERR_CORRUPT, "the checkpoint is of step %lld and the assignment starts at %llu",
                        (long long)step, (unsigned long long)session->assignment->start_step);
     stages_update_count_set(&session->stages, (uint64_t)updates);
+    if (scale->on) { /* a checkpoint of a run without one begins anew */
+        scale->value = value;
+        scale->good = good;
+    }
     return 0;
 }
 

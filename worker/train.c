@@ -45,6 +45,29 @@ static int say_not_finite(const struct session *session, const struct ops_step *
     return err_set(err, ERR_NOT_FINITE, "step %llu: another rank found a value that is not finite", number);
 }
 
+/* What every rank does with a step that was void, or was not: the scale is moved alike. ERR_NOT_FINITE where
+ * the run ends. */
+static int settle_scale(struct session *session, const struct ops_step *step, struct err *err)
+{
+    double was = session->scale.value;
+    char text[256];
+    if (!(step->sum.control & CONTROL_NOT_FINITE)) {
+        loss_scale_good(&session->scale);
+        return 0;
+    }
+    if (!session->scale.on)
+        return say_not_finite(session, step, err);
+    if (loss_scale_bad(&session->scale, step->loss_lost, err) < 0)
+        return err_wrap(err, "step %llu", (unsigned long long)step->step);
+    if (!session_reports(session))
+        return 0;
+    snprintf(text, sizeof text,
+             "step %llu: the %s not finite: it is skipped, the loss scale goes from %g to %g",
+             (unsigned long long)step->step, step->loss_lost ? "loss is" : "gradients are", was,
+             session->scale.value);
+    return report_log(session->link, "warning", text, err);
+}
+
 /* --- programs --- */
 
 /* A kill between two programs finds nothing to end: so it is looked for before each. */
@@ -80,14 +103,16 @@ static int run_step(struct session *session, uint64_t number, struct ops_step *s
                               .weight_decay = train->weight_decay,
                               .vector_decay = train->decay == SPEC_DECAY_ALL ? train->weight_decay : 0,
                               .router_scale = router,
+                              .loss_scale = loss_scale_of_sums(&session->scale, session->batch.labelled),
                               .clip_norm = train->clip_norm};
     if (run_program(session, PROGRAM_TRAIN, step, err) < 0)
         return -1;
-    if (step->sum.control & CONTROL_NOT_FINITE)
-        return say_not_finite(session, step, err);
+    double scale = session->scale.value; /* of this step */
+    if (settle_scale(session, step, err) < 0)
+        return -1;
     double seconds = (double)(clock_mono_ns() - begin_ns) * 1e-9;
     struct exec_totals totals = ops_totals(session->ops, PROGRAM_TRAIN);
-    if (session_reports(session) && report_step(session, step, seconds, err) < 0)
+    if (session_reports(session) && report_step(session, step, scale, seconds, err) < 0)
         return -1;
     if (report_ranks(session, number, &totals, err) < 0)
         return -1;

@@ -60,13 +60,14 @@ void check_model(struct check *check)
 static void adapter_config_work(struct pool_task *task)
 {
     struct check *check = (struct check *)task;
-    struct peft_config found, asked;
+    struct peft_config found = {0}, asked;
     struct model_config model;
     if (parsed_adapter(check->app, check->adapter_path, &found, &check->err) == 0 &&
         model_config_parse(json_object_get(check->model, "config"), &model, &check->err) == 0) {
         asked = peft_config_of(&check->spec, &model);
         peft_config_same(&found, &asked, &model, &check->err);
     }
+    peft_config_fini(&found);
     if (check->err.code)
         err_wrap(&check->err, "method.start_from");
 }

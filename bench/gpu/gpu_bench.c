@@ -377,6 +377,7 @@ static void train(const struct model_config *config, struct stage_options o)
     o.config = config;
     o.block_end = config->layers + 2;
     o.mode = STAGE_TRAIN;
+    o.compute = DTYPE_BF16;
     o.double_quant = true;
     o.seed = 1;
     o.micro_batches_in_flight = 1;

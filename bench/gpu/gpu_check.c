@@ -53,7 +53,7 @@ static void products_by_matrix_units_are_right_and_repeat(void **state)
         memcpy(gpu_other, gpu_kind, sizeof gpu_other);
         strcpy(gpu_other_isa, "native");
     }
-    cases_run(bf16_cases, sizeof bf16_cases / sizeof *bf16_cases, trials);
+    cases_run(rounded_cases, sizeof rounded_cases / sizeof *rounded_cases, trials);
     memcpy(gpu_other, other, sizeof other);
     memcpy(gpu_other_isa, isa, sizeof isa);
 }

@@ -21,7 +21,9 @@ int cpu_runner_init(struct cpu_runner *runner, const struct device_options *opti
     runner->kernels = isa_kernels(options->isa, err);
     if (runner->kernels == NULL || blas_open(runner->kernels->isa, &runner->blas, err) != 0)
         return -1;
-    runner->scratch_floats = (attention_scratch_floats() + 1023) / 1024 * 1024;
+    size_t floats = attention_scratch_floats();
+    floats = floats < ROUNDED_SCRATCH ? ROUNDED_SCRATCH : floats;
+    runner->scratch_floats = (floats + 1023) / 1024 * 1024;
     runner->scratch_bytes = footprint_counted(threads * runner->scratch_floats * sizeof(float));
     runner->scratch = pages_alloc(runner->scratch_bytes);
     if (runner->scratch == NULL)

@@ -13,6 +13,31 @@
 /* Depth of a block of a matrix product, and the scratch that transposes one of 64 columns. */
 enum { GEMM_DEPTH = 128, GEMM_SCRATCH = GEMM_DEPTH * 64 };
 
+/* What a matrix of a product is stored in, or rounded to. */
+enum value_kind { VALUES_F32, VALUES_BF16, VALUES_F16, VALUE_KINDS };
+struct gemm_values {
+    const void *at;
+    size_t ld; /* values from one row in memory to the next */
+    enum value_kind kind;
+    bool transposed; /* a is stored [k, m], b [n, k] */
+};
+/* c[m,n] = alpha * a b + beta * c, values of a and b rounded to `as`, bf16 or f16, first; k > 0. */
+struct gemm_rounded {
+    enum value_kind as;
+    size_t m, n, k, ldc;
+    float alpha, beta;
+    struct gemm_values a, b;
+    float *c;
+};
+/* Blocks of it: a's rows and b's columns side by side, and the depth of both; and the scratch for them and
+ * for sums of all rows and the columns of the widest instruction set's strip. */
+enum {
+    ROUNDED_ROWS = 192,
+    ROUNDED_COLUMNS = 256,
+    ROUNDED_DEPTH = 256,
+    ROUNDED_SCRATCH = ROUNDED_DEPTH * (ROUNDED_ROWS + ROUNDED_COLUMNS) + ROUNDED_ROWS * 64
+};
+
 /* Columns whose sums over rows one call of a kernel makes: no more. */
 enum { COLUMNS_STRIP = 64 };
 
@@ -98,6 +123,10 @@ struct kernels {
     void (*gemm_exact)(bool transpose_a, bool transpose_b, size_t m, size_t n, size_t k, float alpha,
                        const float *a, size_t lda, const float *b, size_t ldb, float beta, float *c,
                        size_t ldc);
+    /* scratch: ROUNDED_SCRATCH floats. An element's sum has one order whatever m and n are; in double, and
+     * rounded once, with exact. */
+    void (*gemm_rounded)(const struct gemm_rounded *g, float *scratch);
+    void (*gemm_rounded_exact)(const struct gemm_rounded *g, float *scratch);
     /* With y = s * scale, or cap * tanh(s * scale / cap) where cap > 0: s[hidden..valid) becomes exp(y - new
      * maximum), the rest of s[0..n) 0; *m, *l the running maximum and sum; returns exp(old maximum - new
      * maximum), by which what was summed before is to be multiplied */

@@ -5,6 +5,9 @@
 #define KERNELS kernels_avx2
 #define KERNELS_ISA "avx2"
 #define WIDE_MULTIPLY(a, b) ((vl)_mm256_mul_epu32((__m256i)(a), (__m256i)(b)))
+#define ROUND_F16(x)                                                                                         \
+    ((vf)_mm256_cvtph_ps(_mm256_cvtps_ph((__m256)(x), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)))
+#define WIDEN_F16(x) ((vf)_mm256_cvtph_ps((__m128i)(x)))
 #define LANES_SUM(x) lanes_sum_fast((__m256)(x))
 
 static inline float lanes_sum_fast(__m256 y)

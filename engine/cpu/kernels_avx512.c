@@ -6,6 +6,9 @@
 #define KERNELS kernels_avx512
 #define KERNELS_ISA "avx512"
 #define WIDE_MULTIPLY(a, b) ((vl)_mm512_mul_epu32((__m512i)(a), (__m512i)(b)))
+#define ROUND_F16(x)                                                                                         \
+    ((vf)_mm512_cvtph_ps(_mm512_cvtps_ph((__m512)(x), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)))
+#define WIDEN_F16(x) ((vf)_mm512_cvtph_ps((__m256i)(x)))
 #define LANES_SUM(x) lanes_sum_fast((__m512)(x))
 
 static inline float lanes_sum_fast(__m512 x)

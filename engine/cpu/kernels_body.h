@@ -684,6 +684,7 @@ static void scale(const float *x, float factor, float *y, size_t n)
 }
 
 #include "engine/cpu/kernels_gemm.h"
+#include "engine/cpu/kernels_rounded.h"
 
 static float softmax_tile(float *s, size_t hidden, size_t valid, size_t n, float factor, float cap, float *m,
                           float *l)
@@ -784,6 +785,8 @@ const struct kernels KERNELS = {
     .tile = tile,
     .gemm = gemm,
     .gemm_exact = gemm_exact,
+    .gemm_rounded = gemm_rounded,
+    .gemm_rounded_exact = gemm_rounded_exact,
     .softmax_tile = softmax_tile,
     .softmax_tile_backward = softmax_tile_backward,
 };

@@ -23,13 +23,60 @@ struct product {
     struct grid grid; /* our own kernels' */
 };
 
+/* Operands are rounded to 16 bits first. Without a sum there is nothing to round. */
+static bool product_is_rounded(const struct op_gemm *op)
+{
+    return op->compute != DTYPE_F32 && op->k > 0;
+}
+
 /* Few rows or columns: our own product packs little; the library's is made for large ones. The op's shape
  * decides, never a part's: the two round differently. */
 static bool product_is_own(const struct op_gemm *op, bool exact)
 {
     bool scaled = op->alpha == 1.0f || op->beta == 0.0f, twice = op->transpose_a && op->transpose_b;
     bool thin = op->m <= THIN_ROWS_MAX || op->n <= THIN_COLUMNS_MAX;
-    return !twice && (exact || (thin && scaled && (op->beta == 0.0f || op->beta == 1.0f)));
+    return product_is_rounded(op) ||
+           (!twice && (exact || (thin && scaled && (op->beta == 0.0f || op->beta == 1.0f))));
+}
+
+static enum value_kind kind_of(enum dtype dtype)
+{
+    return dtype == DTYPE_F32 ? VALUES_F32 : dtype == DTYPE_BF16 ? VALUES_BF16 : VALUES_F16;
+}
+
+static const void *value_at(const struct operand *operand, size_t at)
+{
+    return (const uint8_t *)operand_at(operand) + at * dtype_bytes(operand->dtype);
+}
+
+static void rounded_piece(const struct product *product, uint32_t thread, uint32_t row, uint32_t rows,
+                          uint32_t column, uint32_t columns)
+{
+    const struct cpu_runner *runner = product->runner;
+    const struct op_gemm *op = product->op;
+    size_t a = op->transpose_a ? row : (size_t)row * op->lda;
+    size_t b = op->transpose_b ? (size_t)column * op->ldb : column;
+    struct gemm_rounded rounded = {.as = kind_of(op->compute),
+                                   .m = rows,
+                                   .n = columns,
+                                   .k = op->k,
+                                   .ldc = op->ldc,
+                                   .alpha = op->alpha,
+                                   .beta = op->beta,
+                                   .a = {.at = value_at(&op->a, a),
+                                         .ld = op->lda,
+                                         .kind = kind_of(op->a.dtype),
+                                         .transposed = op->transpose_a},
+                                   .b = {.at = value_at(&op->b, b),
+                                         .ld = op->ldb,
+                                         .kind = kind_of(op->b.dtype),
+                                         .transposed = op->transpose_b},
+                                   .c = (float *)operand_at(&op->c) + (size_t)row * op->ldc + column};
+    float *scratch = runner->scratch + thread * runner->scratch_floats;
+    if (product->exact)
+        runner->kernels->gemm_rounded_exact(&rounded, scratch);
+    else
+        runner->kernels->gemm_rounded(&rounded, scratch);
 }
 
 /* Rows and columns of c, at [row, row + rows) x [column, column + columns). */
@@ -106,7 +153,11 @@ static void own_part(const struct product *product, uint32_t index, uint32_t thr
     uint32_t row, row_end, column, column_end;
     even_range(op->m, OWN_ROWS, product->grid.rows, index % product->grid.rows, &row, &row_end);
     even_range(op->n, OWN_COLUMNS, product->grid.columns, index / product->grid.rows, &column, &column_end);
-    if (row_end > row && column_end > column)
+    if (row_end == row || column_end == column)
+        return;
+    if (product_is_rounded(op))
+        rounded_piece(product, thread, row, row_end - row, column, column_end - column);
+    else
         product_piece(product, thread, row, row_end - row, column, column_end - column);
 }
 

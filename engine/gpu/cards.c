@@ -50,8 +50,10 @@ static void driver_describe(const struct gpu_driver *driver, json_t *drivers, js
         status = driver->count(library, &count, &err);
     for (uint32_t i = 0; status == 0 && i < count; i++)
         json_array_append_new(cards, card_describe(driver, library, i));
-    json_array_append_new(drivers, json_pack("{s:s, s:i, s:o}", "kind", driver->kind, "version", (int)version,
-                                             "why", status == 0 ? json_null() : json_string(err.text)));
+    json_array_append_new(drivers,
+                          json_pack("{s:s, s:i, s:b, s:o}", "kind", driver->kind, "version", (int)version,
+                                    "missing", library == NULL && status != 0 && err.code == ERR_NOT_FOUND,
+                                    "why", status == 0 ? json_null() : json_string(err.text)));
     if (library != NULL)
         driver->close(library);
 }

@@ -55,11 +55,13 @@ const struct gpu_code *gpu_code_choose(const char *kind, const char *arch, struc
     return best;
 }
 
-int gpu_code_load(const char *kind, const char *arch, void **image, uint64_t *bytes, struct err *err)
+int gpu_code_load(const char *kind, const char *arch, void **image, uint64_t *bytes, uint32_t *matrix,
+                  struct err *err)
 {
     const struct gpu_code *code = gpu_code_choose(kind, arch, err);
     *image = NULL;
     *bytes = 0;
+    *matrix = 0;
     if (code == NULL)
         return -1;
     uLongf got = code->bytes;
@@ -73,7 +75,25 @@ int gpu_code_load(const char *kind, const char *arch, void **image, uint64_t *by
     memory[code->bytes] = '\0';
     *image = memory;
     *bytes = code->bytes;
+    *matrix = code->matrix;
     return 0;
+}
+
+/* Of PTX all cards from its own to the next one's; others are for one. */
+static void code_cards(const struct gpu_code *code, char *out, size_t room)
+{
+    const struct gpu_code *next = NULL;
+    for (uint32_t i = 0; i < gpu_code_count; i++)
+        if (gpu_codes[i].packed != NULL && strcmp(gpu_codes[i].kind, code->kind) == 0 &&
+            capability(gpu_codes[i].arch) > capability(code->arch) &&
+            (next == NULL || capability(gpu_codes[i].arch) < capability(next->arch)))
+            next = &gpu_codes[i];
+    if (strncmp(code->form, "ptx", 3) != 0)
+        snprintf(out, room, "%s", code->arch);
+    else if (next == NULL)
+        snprintf(out, room, "%s and later", code->arch);
+    else
+        snprintf(out, room, "%s and later, below %s", code->arch, next->arch);
 }
 
 json_t *gpu_code_list(struct err *err)
@@ -82,8 +102,12 @@ json_t *gpu_code_list(struct err *err)
     bool ok = objects != NULL;
     for (uint32_t i = 0; ok && i < gpu_code_count; i++) {
         const struct gpu_code *code = &gpu_codes[i];
-        json_t *entry = json_pack("{s:s, s:s, s:s, s:I, s:I, s:s?}", "kind", code->kind, "arch", code->arch,
-                                  "form", code->form, "bytes", (json_int_t)code->bytes, "packed_bytes",
+        static const char *const matrix[] = {"", "fp16", "bf16", "fp16, bf16"};
+        char cards[80];
+        code_cards(code, cards, sizeof cards);
+        json_t *entry = json_pack("{s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:s?}", "kind", code->kind, "arch",
+                                  code->arch, "cards", cards, "form", code->form, "matrix",
+                                  matrix[code->matrix & 3], "bytes", (json_int_t)code->bytes, "packed_bytes",
                                   (json_int_t)code->packed_bytes, "why", code->why);
         ok = entry != NULL && json_array_append_new(objects, entry) == 0;
     }

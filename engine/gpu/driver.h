@@ -36,6 +36,9 @@ struct gpu_module;
 struct gpu_function;
 struct gpu_graph;
 
+/* Products of two matrices of such values, with sums in fp32, that a card's matrix units do. */
+enum { GPU_MATRIX_F16 = 1, GPU_MATRIX_BF16 = 2 };
+
 /* A card, before anything was made on it. */
 struct gpu_info {
     char name[128];  /* as its vendor calls it */
@@ -45,6 +48,7 @@ struct gpu_info {
     uint32_t warp;   /* threads that run in step: 32 or 64 */
     uint32_t units;  /* multiprocessors, compute units */
     uint32_t shared; /* bytes of shared memory that one block may have */
+    uint32_t matrix; /* of the emulated device: GPU_MATRIX_…; of a card its code object says it (code.h) */
     uint64_t memory; /* bytes, all of it */
     uint32_t clock_khz;
     bool exclusive;  /* somebody's compute mode lets one process in; */

@@ -43,8 +43,9 @@ static int kernels_load(struct gpu *gpu, struct err *err)
 #define NAME(kernel, threads) #kernel,
     static const char *const names[GPU_KERNEL_COUNT] = {GPU_KERNEL_LIST(NAME)};
     uint64_t bytes = 0;
+    gpu->matrix = gpu->info.matrix;
     if (gpu->driver->takes_code &&
-        gpu_code_load(gpu->driver->kind, gpu->info.arch, &gpu->image, &bytes, err) != 0)
+        gpu_code_load(gpu->driver->kind, gpu->info.arch, &gpu->image, &bytes, &gpu->matrix, err) != 0)
         return -1;
     if (gpu->driver->module_load(gpu->context, gpu->image, bytes, &gpu->module, err) != 0)
         return -1;

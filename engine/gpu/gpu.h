@@ -44,7 +44,8 @@ struct gpu {
     struct gpu_context *context;
     struct gpu_info info;
     struct gpu_module *module;
-    void *image; /* it was made of; owned */
+    void *image;     /* it was made of; owned */
+    uint32_t matrix; /* GPU_MATRIX_… that its kernels have */
     struct gpu_function *functions[GPU_KERNEL_COUNT];
     struct gpu_queue *queues[DEVICE_QUEUES];
     _Atomic uint64_t queued[DEVICE_QUEUES],

@@ -1,9 +1,6 @@
 /* Products: which tile and how many pieces of the sum a shape gets. */
 #include "engine/gpu/gpu.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 enum {
     NARROW_MAX = 32, /* rows or columns of products by tiles of 16 */
     LARGE_TILES_MIN =
@@ -19,30 +16,47 @@ struct tile {
     uint32_t rows, columns;
 };
 
-/* Kernels by how b is stored, each for large tiles, usual ones, few rows, few columns, and in bf16. */
+/* Kernels by how b is stored: for large tiles, usual ones, few rows, few columns. In fp32, and by matrix
+ * units. For few columns there is one only of fp32. */
 struct tiles {
-    enum gpu_kernel large, usual, low, narrow, bf16;
+    enum gpu_kernel large, usual, low, narrow;
+    enum gpu_kernel units_large, units_usual, units_low, units_narrow;
+    enum gpu_kernel grouped, grouped_units;
 };
 static const struct tiles tiles_f32 = {.large = KERNEL_gemm_128x128,
                                        .usual = KERNEL_gemm_64x64,
                                        .low = KERNEL_gemm_16x64,
                                        .narrow = KERNEL_gemm_64x16,
-                                       .bf16 = KERNEL_gemm_bf16};
+                                       .units_large = KERNEL_units_128x128,
+                                       .units_usual = KERNEL_units_64x64,
+                                       .units_low = KERNEL_units_32x128,
+                                       .units_narrow = KERNEL_units_128x32,
+                                       .grouped = KERNEL_grouped_64x64,
+                                       .grouped_units = KERNEL_grouped_units_64x64};
 static const struct tiles tiles_half = {.large = KERNEL_gemm_half_128x128,
                                         .usual = KERNEL_gemm_half_64x64,
                                         .low = KERNEL_gemm_half_16x64,
-                                        .narrow = KERNEL_gemm_half_64x64,
-                                        .bf16 = KERNEL_gemm_bf16_half};
+                                        .units_large = KERNEL_units_half_128x128,
+                                        .units_usual = KERNEL_units_half_64x64,
+                                        .units_low = KERNEL_units_half_32x128,
+                                        .grouped = KERNEL_grouped_half_64x64,
+                                        .grouped_units = KERNEL_grouped_units_half_64x64};
 static const struct tiles tiles_nf4 = {.large = KERNEL_gemm_nf4_128x128,
                                        .usual = KERNEL_gemm_nf4_64x64,
                                        .low = KERNEL_gemm_nf4_16x64,
-                                       .narrow = KERNEL_gemm_nf4_64x64,
-                                       .bf16 = KERNEL_gemm_bf16_nf4};
+                                       .units_large = KERNEL_units_nf4_128x128,
+                                       .units_usual = KERNEL_units_nf4_64x64,
+                                       .units_low = KERNEL_units_nf4_32x128,
+                                       .grouped = KERNEL_grouped_nf4_64x64,
+                                       .grouped_units = KERNEL_grouped_units_nf4_64x64};
 static const struct tiles tiles_blocks = {.large = KERNEL_gemm_blocks_128x128,
                                           .usual = KERNEL_gemm_blocks_64x64,
                                           .low = KERNEL_gemm_blocks_16x64,
-                                          .narrow = KERNEL_gemm_blocks_64x64,
-                                          .bf16 = KERNEL_gemm_bf16_blocks};
+                                          .units_large = KERNEL_units_blocks_128x128,
+                                          .units_usual = KERNEL_units_blocks_64x64,
+                                          .units_low = KERNEL_units_blocks_32x128,
+                                          .grouped = KERNEL_grouped_blocks_64x64,
+                                          .grouped_units = KERNEL_grouped_units_blocks_64x64};
 
 static bool is_nf4(enum pack_kind pack)
 {
@@ -57,39 +71,48 @@ static const struct tiles *tiles_of(enum pack_kind pack)
                               : &tiles_blocks;
 }
 
-static struct tile gemm_tile(const struct op_gemm *o)
+/* By matrix units where the card has them for this type; elsewhere operands are rounded and multiplied in
+ * fp32. */
+static bool by_units(const struct gpu *gpu, enum dtype compute)
+{
+    return (compute == DTYPE_BF16 && (gpu->matrix & GPU_MATRIX_BF16) != 0) ||
+           (compute == DTYPE_F16 && (gpu->matrix & GPU_MATRIX_F16) != 0);
+}
+
+static bool is_compute(enum dtype compute)
+{
+    return compute == DTYPE_F32 || compute == DTYPE_BF16 || compute == DTYPE_F16;
+}
+
+static struct tile gemm_tile(const struct gpu *gpu, const struct op_gemm *o)
 {
     const struct tiles *tiles = tiles_of(o->pack);
-    if (o->compute == DTYPE_BF16)
-        return (struct tile){tiles->bf16, 128, 128};
-    if (o->n <= NARROW_MAX && o->n <= o->m && tiles->narrow != tiles->usual)
-        return (struct tile){tiles->narrow, 64, 16};
+    bool units = by_units(gpu, o->compute), large, narrow = o->n <= NARROW_MAX && o->n <= o->m;
+    large = o->m >= 128 && o->n >= 128 && gpu_blocks(o->m, 128) * gpu_blocks(o->n, 128) >= LARGE_TILES_MIN;
+    if (narrow && o->pack == PACK_F32)
+        return units ? (struct tile){tiles->units_narrow, 128, 32} : (struct tile){tiles->narrow, 64, 16};
     if (o->m <= NARROW_MAX)
-        return (struct tile){tiles->low, 16, 64};
-    if (o->m >= 128 && o->n >= 128 && gpu_blocks(o->m, 128) * gpu_blocks(o->n, 128) >= LARGE_TILES_MIN)
-        return (struct tile){tiles->large, 128, 128};
-    return (struct tile){tiles->usual, 64, 64};
+        return units ? (struct tile){tiles->units_low, 32, 128} : (struct tile){tiles->low, 16, 64};
+    if (large)
+        return (struct tile){units ? tiles->units_large : tiles->large, 128, 128};
+    return (struct tile){units ? tiles->units_usual : tiles->usual, 64, 64};
 }
 
-/* Matrix units for bf16: from sm_80 on; the emulated device has the same fragments. */
-static bool has_bf16_units(const struct gpu *gpu)
+/* A packed b is unpacked four values at a time, so rows are whole fours, and of a whole matrix. */
+static bool pack_fits(enum pack_kind pack, uint64_t rows, uint32_t width, uint32_t ld)
 {
-    const char *arch = gpu->info.arch;
-    return gpu->driver == &gpu_driver_emulated ||
-           (strncmp(arch, "sm_", 3) == 0 && strtoul(arch + 3, NULL, 10) >= 80);
+    if (pack <= PACK_F16)
+        return true;
+    return pack < PACK_KINDS && ld == width && width % 4 == 0 &&
+           (is_nf4(pack) || rows * width % pack_block(pack) == 0);
 }
 
-/* Blocks are unpacked four values at a time, so rows are whole fours, and of a whole matrix. */
 static bool gemm_fits(const struct gpu *gpu, const struct op *op)
 {
     const struct op_gemm *o = &op->gemm;
-    uint32_t rows = o->transpose_b ? o->n : o->k, width = o->transpose_b ? o->k : o->n;
-    if (o->compute != DTYPE_F32 && !(o->compute == DTYPE_BF16 && has_bf16_units(gpu)))
-        return false;
-    if (o->pack <= PACK_F16)
-        return true;
-    return o->pack < PACK_KINDS && o->ldb == width && width % 4 == 0 &&
-           (is_nf4(o->pack) || (uint64_t)rows * width % pack_block(o->pack) == 0);
+    (void)gpu;
+    return is_compute(o->compute) &&
+           pack_fits(o->pack, o->transpose_b ? o->n : o->k, o->transpose_b ? o->k : o->n, o->ldb);
 }
 
 static uint64_t least(uint64_t a, uint64_t b)
@@ -106,11 +129,11 @@ static uint32_t gemm_pieces(uint64_t tiles, uint64_t values, uint32_t k)
 }
 
 /* What the kernels for b's storage tell apart. */
-static uint32_t kind_of(const struct op_gemm *o)
+static uint32_t kind_of(enum pack_kind pack, enum dtype dtype)
 {
-    if (o->pack <= PACK_F16)
-        return gpu_element(o->b.dtype);
-    return is_nf4(o->pack) ? o->pack == PACK_NF4_DOUBLE : gpu_unpack_kind(o->pack);
+    if (pack <= PACK_F16)
+        return gpu_element(dtype);
+    return is_nf4(pack) ? pack == PACK_NF4_DOUBLE : gpu_unpack_kind(pack);
 }
 
 static int gemm_run(struct gpu_call *call, const struct op *op)
@@ -118,7 +141,7 @@ static int gemm_run(struct gpu_call *call, const struct op *op)
     const struct op_gemm *o = &op->gemm;
     if (o->m == 0 || o->n == 0)
         return 0;
-    struct tile tile = gemm_tile(o);
+    struct tile tile = gemm_tile(call->gpu, o);
     uint64_t x = gpu_blocks(o->n, tile.columns), y = gpu_blocks(o->m, tile.rows);
     uint32_t pieces = gemm_pieces(x * y, (uint64_t)o->m * o->n, o->k);
     uint32_t k_piece = pieces == 1 ? o->k : (uint32_t)gpu_blocks(gpu_blocks(o->k, pieces), 16) * 16;
@@ -142,7 +165,8 @@ static int gemm_run(struct gpu_call *call, const struct op *op)
                               .beta = o->beta,
                               .absmax = gpu_at(&o->absmax),
                               .scales = gpu_at(&o->scales),
-                              .kind = kind_of(o)};
+                              .kind = kind_of(o->pack, o->b.dtype),
+                              .compute = gpu_element(o->compute)};
     if (gpu_launch(call, tile.kernel, x, y, pieces, &product, sizeof product) != 0)
         return -1;
     if (pieces == 1)
@@ -158,46 +182,57 @@ static int gemm_run(struct gpu_call *call, const struct op *op)
     return gpu_launch(call, KERNEL_gemm_sum, gpu_blocks(sum.count, 256), 1, 1, &sum, sizeof sum);
 }
 
-/* The list of tiles must fit the scratch memory. */
+/* The list of tiles must fit the scratch memory; what lies `stride` bytes apart, be aligned there. */
 static bool grouped_fits(const struct gpu *gpu, const struct op *op)
 {
     const struct op_gemm_grouped *o = &op->gemm_grouped;
     (void)gpu;
+    if (!is_compute(o->compute) || (o->pack != PACK_F32 && (o->transpose_a || o->stride % 4 != 0)))
+        return false;
     return !(o->transpose_a && o->transpose_b) && (o->beta == 0.0f || o->beta == 1.0f) &&
            (uint64_t)o->first + o->groups <= o->groups_all &&
-           (o->transpose_a ? o->groups <= 65535 : o->rows / 64 + (uint64_t)o->groups <= 65535);
+           (o->transpose_a ? o->groups <= 65535 : o->rows / 64 + (uint64_t)o->groups <= 65535) &&
+           pack_fits(o->pack, o->transpose_b ? o->n : o->k, o->transpose_b ? o->k : o->n, o->ldb);
 }
 
 static struct grouped_product grouped_of(const struct gpu_call *call, const struct op_gemm_grouped *o)
 {
-    return (struct grouped_product){
-        .product = {.a = gpu_at(&o->a),
-                    .b = gpu_at(&o->b),
-                    .c = gpu_at(&o->c),
-                    .m = o->m,
-                    .n = o->n,
-                    .k = o->k,
-                    .k_piece = o->k,
-                    .lda = o->lda,
-                    .ldb = o->ldb,
-                    .ldc = o->ldc,
-                    .transpose_a = o->transpose_a,
-                    .transpose_b = o->transpose_b,
-                    .wide_a = gpu_fours(gpu_at(&o->a), 4, o->lda),
-                    .wide_b = gpu_fours(gpu_at(&o->b), 4, o->ldb) && (o->transpose_a || o->stride % 4 == 0),
-                    .alpha = o->alpha,
-                    .beta = o->beta},
-        .offsets = gpu_at(&o->offsets),
-        .tiles = gpu_scratch(call),
-        .stride = o->stride,
-        .first = o->first,
-        .groups = o->groups,
-        .rows = o->rows,
-        .tile_count = o->rows / 64 + o->groups};
+    uint32_t bytes = o->pack == PACK_F32 ? 4 : 2;
+    uint64_t stride = o->pack == PACK_F32 ? 4 * o->stride : o->stride;
+    return (struct grouped_product){.product = {.a = gpu_at(&o->a),
+                                                .b = gpu_at(&o->b),
+                                                .c = gpu_at(&o->c),
+                                                .m = o->m,
+                                                .n = o->n,
+                                                .k = o->k,
+                                                .k_piece = o->k,
+                                                .lda = o->lda,
+                                                .ldb = o->ldb,
+                                                .ldc = o->ldc,
+                                                .transpose_a = o->transpose_a,
+                                                .transpose_b = o->transpose_b,
+                                                .wide_a = gpu_fours(gpu_at(&o->a), 4, o->lda),
+                                                .wide_b = gpu_fours(gpu_at(&o->b), bytes, o->ldb) &&
+                                                          (o->transpose_a || stride % (4 * bytes) == 0),
+                                                .alpha = o->alpha,
+                                                .beta = o->beta,
+                                                .absmax = gpu_at(&o->absmax),
+                                                .scales = gpu_at(&o->scales),
+                                                .kind = kind_of(o->pack, o->b.dtype),
+                                                .compute = gpu_element(o->compute)},
+                                    .offsets = gpu_at(&o->offsets),
+                                    .tiles = gpu_scratch(call),
+                                    .stride = stride,
+                                    .first = o->first,
+                                    .groups = o->groups,
+                                    .rows = o->rows,
+                                    .tile_count = o->rows / 64 + o->groups};
 }
 
-static struct tile outer_tile(uint32_t m, uint32_t n)
+static struct tile outer_tile(uint32_t m, uint32_t n, bool units)
 {
+    if (units)
+        return (struct tile){KERNEL_outer_units_64x64, 64, 64};
     if (n <= NARROW_MAX && n <= m)
         return (struct tile){KERNEL_outer_64x16, 64, 16};
     if (m <= NARROW_MAX)
@@ -205,22 +240,33 @@ static struct tile outer_tile(uint32_t m, uint32_t n)
     return (struct tile){KERNEL_outer_64x64, 64, 64};
 }
 
+static struct tile grouped_tile(const struct op_gemm_grouped *o, bool units)
+{
+    const struct tiles *tiles = tiles_of(o->pack);
+    if (units)
+        return (struct tile){tiles->grouped_units, 64, 64};
+    if (o->n <= NARROW_MAX && o->pack == PACK_F32)
+        return (struct tile){KERNEL_grouped_64x16, 64, 16};
+    return (struct tile){tiles->grouped, 64, 64};
+}
+
 static int grouped_run(struct gpu_call *call, const struct op *op)
 {
     const struct op_gemm_grouped *o = &op->gemm_grouped;
     struct grouped_product args = grouped_of(call, o);
+    bool units = by_units(call->gpu, o->compute);
     if (o->groups == 0)
         return 0;
     if (o->transpose_a) {
-        struct tile tile = outer_tile(o->m, o->n);
+        struct tile tile = outer_tile(o->m, o->n, units);
         return gpu_launch(call, tile.kernel, gpu_blocks(o->n, tile.columns), gpu_blocks(o->m, tile.rows),
                           o->groups, &args, sizeof args);
     }
-    bool narrow = o->n <= NARROW_MAX;
+    struct tile tile = grouped_tile(o, units);
     if (gpu_launch(call, KERNEL_grouped_list, 1, 1, 1, &args, sizeof args) != 0)
         return -1;
-    return gpu_launch(call, narrow ? KERNEL_grouped_64x16 : KERNEL_grouped_64x64,
-                      gpu_blocks(o->n, narrow ? 16 : 64), args.tile_count, 1, &args, sizeof args);
+    return gpu_launch(call, tile.kernel, gpu_blocks(o->n, tile.columns), args.tile_count, 1, &args,
+                      sizeof args);
 }
 
 const struct gpu_op gpu_product_ops[] = {{.kind = OP_GEMM, .fits = gemm_fits, .run = gemm_run},

@@ -267,10 +267,15 @@ static void method_say(const struct workload *w, char *text, size_t size)
     static const char *const computes[] = {
         [COMPUTE_FP32] = "fp32", [COMPUTE_BF16] = "bf16", [COMPUTE_FP16] = "fp16"};
     const char *moments = w->moments8 ? ", adamw8bit" : "";
+    uint32_t least = w->lora_rank, most = w->lora_rank;
+    char ranks[32];
+    if (w->lora.ways > 0)
+        lora_sites_ranks(&w->lora, &least, &most);
+    snprintf(ranks, sizeof(ranks), least == most ? "rank %u" : "ranks %u to %u", least, most);
     if (w->method == METHOD_FULL)
         snprintf(text, size, "full%s, computed in %s", moments, computes[w->compute]);
     else
-        snprintf(text, size, "lora of rank %u, base %s%s, computed in %s", w->lora_rank, bases[w->base],
+        snprintf(text, size, "lora of %s, base %s%s, computed in %s", ranks, bases[w->base],
                  moments, computes[w->compute]);
 }
 

@@ -6,6 +6,7 @@
  * expert that gets a token. */
 #include "planner/cost/cost.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -26,13 +27,26 @@ enum cost_class cost_class_of(const struct block *block)
 
 /* --- estimated curves --- */
 
+/* The block that stands for its class: layers whose adapters differ have their mean's curve, by the one that
+ * is nearest to it. */
 static const struct block *block_of_class(const struct block_list *blocks, enum cost_class cls)
 {
+    const struct block *found = NULL;
+    double sum = 0, count = 0;
     for (uint32_t b = 0; b < blocks->count; b++) {
-        if (cost_class_of(&blocks->blocks[b]) == cls)
-            return &blocks->blocks[b];
+        const struct block *block = &blocks->blocks[b];
+        bool of_it = cost_class_of(block) == cls;
+        sum += of_it ? (double)block->lora_params : 0;
+        count += of_it ? 1 : 0;
     }
-    return NULL;
+    for (uint32_t b = 0; b < blocks->count; b++) {
+        const struct block *block = &blocks->blocks[b];
+        if (cost_class_of(block) == cls &&
+            (found == NULL || fabs((double)block->lora_params - sum / count) <
+                                  fabs((double)found->lora_params - sum / count)))
+            found = block;
+    }
+    return found;
 }
 
 static const struct catalogue_entry *entry_of(const struct device *device)

@@ -3,11 +3,6 @@
 
 #include <string.h>
 
-static bool engine_runs(const struct problem *p)
-{
-    return p->workload->compute == COMPUTE_FP32;
-}
-
 /* Bytes of a frozen base (docs/PLANNER.md, Memory). */
 static double frozen_bytes(const struct problem *p, double params, uint64_t matrix_params)
 {
@@ -80,10 +75,10 @@ static void weights_estimated(const struct problem *p, const struct memory_stage
     need->purpose[PURPOSE_OPTIMIZER] = (uint64_t)(trained * workload_moment_bytes(p->workload) * share * cut);
 }
 
-/* docs/PLANNER.md, Memory: what is computed in 16 bits is kept in 16 bits. The engine keeps fp32. */
-static uint64_t counted(const struct problem *p, uint64_t fp32_bytes)
+/* docs/PLANNER.md, Memory: where the engine does not say, what is computed in 16 bits is kept in 16 bits. */
+static uint64_t counted(const struct problem *p, uint64_t bytes, bool exact)
 {
-    return footprint_counted(p->workload->compute == COMPUTE_FP32 ? fp32_bytes : fp32_bytes / 2);
+    return footprint_counted(exact || p->workload->compute == COMPUTE_FP32 ? bytes : bytes / 2);
 }
 
 /* Of a stage that keeps a copy of a tied embedding, and not in the places of `sharded`. */
@@ -114,8 +109,7 @@ void memory_stage_need(const struct problem *problem, const struct memory_stage 
     if (stage->block_end <= stage->block_begin)
         return;
     footprint_of(&problem->footprint, &options, &held);
-    need->exact =
-        engine_runs(problem) && stage->state_share >= 1 && stage->tensor_share >= 1 && !stage->sharded;
+    need->exact = stage->state_share >= 1 && stage->tensor_share >= 1 && !stage->sharded;
     if (need->exact) {
         need->purpose[PURPOSE_WEIGHTS] = held.weights;
         need->purpose[PURPOSE_ADAPTERS] = held.adapters;
@@ -123,13 +117,13 @@ void memory_stage_need(const struct problem *problem, const struct memory_stage 
     } else {
         weights_estimated(problem, stage, need);
     }
-    need->saved_bytes = counted(problem, held.slot.bytes);
+    need->saved_bytes = counted(problem, held.slot.bytes, need->exact);
     need->purpose[PURPOSE_ACTIVATIONS] = need->saved_bytes * options.slots;
     if (problem->workload->sample_tokens)
         need->cache_bytes = footprint_counted(footprint_cache_bytes(&held, options.positions));
     need->boundary_bytes =
         footprint_counted((uint64_t)problem_boundary_bytes(problem, options.tokens, options.rows));
-    need->work_bytes = counted(problem, held.workspace.bytes);
+    need->work_bytes = counted(problem, held.workspace.bytes, need->exact);
     need->purpose[PURPOSE_BUFFERS] = need->work_bytes + footprint_counted(held.scalar_bytes) +
                                      stage->boundary_buffers * need->boundary_bytes + need->cache_bytes +
                                      stage->buffer_bytes +

@@ -1,8 +1,8 @@
 /* What a rank's device must hold. The engine lays a stage out by model/footprint.h and allocates everything
  * when the stage is made; so does this, and the peak is a sum that equals what the allocator will count.
  *
- * Where the engine does not run a method yet (computing in 16 bits) or a placement (shards),
- * the rules of docs/PLANNER.md, Memory, take over; `exact` says which it was.
+ * Where the engine does not run a placement yet (shards), the rules of docs/PLANNER.md, Memory, take over;
+ * `exact` says which it was.
  */
 #ifndef MOTLEY_PLANNER_COST_MEMORY_H
 #define MOTLEY_PLANNER_COST_MEMORY_H

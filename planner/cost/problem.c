@@ -153,10 +153,9 @@ static struct layer_method method_of(const struct workload *w, const struct bloc
                                             [BASE_PACKED] = LAYER_BASE_PACKED};
     bool full = w->method == METHOD_FULL;
     struct layer_method method =
-        footprint_lora(full ? 0 : w->lora_rank, options->lora_targets, w->lora_dropout > 0);
-    for (uint32_t i = 0; i < LORA_TARGET_COUNT; i++)
-        if (method.rank[i] > 0 && options->target_rank[i] > 0)
-            method.rank[i] = options->target_rank[i];
+        !full && options->sites != NULL
+            ? footprint_sites(options->sites, w->lora_dropout > 0)
+            : footprint_lora(full ? 0 : w->lora_rank, options->lora_targets, w->lora_dropout > 0);
     method.full = full;
     method.base = full ? LAYER_BASE_F32 : bases[w->base];
     method.double_quant = !w->single_quant;
@@ -171,6 +170,7 @@ static int blocks_init(struct problem *p, struct err *err)
     const struct workload *w = p->workload;
     struct block_options options = {.lora = w->method == METHOD_LORA,
                                     .lora_rank = w->lora_rank,
+                                    .sites = w->lora.ways > 0 ? &w->lora : NULL,
                                     .saves_embedding = w->saves_embedding,
                                     .saves_head = w->saves_head};
     for (uint32_t i = 0; i < w->target_count && options.lora; i++) {
@@ -179,13 +179,11 @@ static int blocks_init(struct problem *p, struct err *err)
             return err_set(err, ERR_INVALID, "method.targets[%u]: %s is no projection of this model", i,
                            w->targets[i]);
         options.lora_targets |= target;
-        options.target_rank[__builtin_ctz(target)] = w->target_rank[i];
     }
     if (model_blocks(w->config, &options, &p->blocks, err) < 0)
         return -1;
     p->block_count = (int32_t)p->blocks.count;
-    /* what is computed in bf16 crosses boundaries in it */
-    p->bytes_per_token = (double)p->blocks.boundary_per_token * workload_value_bytes(w);
+    p->bytes_per_token = (double)p->blocks.boundary_per_token * plan_dtype_bytes(w->boundary);
     p->bytes_per_row = w->router_loss ? 8.0 * w->config->experts : 0;
     p->prefix = calloc((size_t)p->block_count + 1, sizeof(*p->prefix));
     p->params = calloc((size_t)p->block_count + 1, sizeof(*p->params));

@@ -106,6 +106,7 @@ static int stage_slots(struct emitter *c, struct plan_rank *rank, uint32_t stage
                                  .place = SLOT_ON_DEVICE,
                                  .lifetime = SLOT_FOR_INSTRUCTIONS,
                                  .purpose = PURPOSE_BUFFERS,
+                                 .dtype = (uint8_t)c->problem->workload->boundary,
                                  .ring_micro_batches = ring->ring,
                                  .ring_blocks = 1,
                                  .bytes_per_token = each,

@@ -62,15 +62,31 @@ static int method_copy(const struct job_spec *spec, struct workload *w, struct e
     w->recompute = spec->train.recompute == SPEC_RECOMPUTE_YES  ? RECOMPUTE_YES
                    : spec->train.recompute == SPEC_RECOMPUTE_NO ? RECOMPUTE_NO
                                                                 : RECOMPUTE_AUTO;
-    if (spec->method.targets.count > WORKLOAD_TARGETS_MAX)
-        return err_set(err, ERR_INVALID, "method.targets: %u names; at most %d", spec->method.targets.count,
-                       WORKLOAD_TARGETS_MAX);
-    w->target_count = spec->method.targets.count;
-    for (uint32_t i = 0; i < w->target_count; i++) {
-        snprintf(w->targets[i], sizeof(w->targets[i]), "%s", spec->method.targets.names[i]);
-        w->target_rank[i] = spec->method.target_rank[i];
-    }
+    if (spec_lora_sites(&spec->method, w->config, &w->lora, err) < 0)
+        return -1;
+    for (uint32_t bit = 1, mask = lora_sites_targets(&w->lora); bit < LORA_ALL; bit <<= 1)
+        if (mask & bit)
+            snprintf(w->targets[w->target_count++], sizeof(w->targets[0]), "%s", lora_target_name(bit));
     return 0;
+}
+
+/* What is computed in 16 bits crosses boundaries in them; an odd width only in fp32 (engine/stage.h). */
+static int boundary_copy(const struct job_spec *spec, struct workload *w, struct err *err)
+{
+    static const enum plan_dtype asked[] =
+        {[SPEC_BOUNDARY_FP32] = PLAN_F32, [SPEC_BOUNDARY_BF16] = PLAN_BF16, [SPEC_BOUNDARY_FP16] = PLAN_F16},
+                                 computed[] = {[COMPUTE_FP32] = PLAN_F32,
+                                               [COMPUTE_BF16] = PLAN_BF16,
+                                               [COMPUTE_FP16] = PLAN_F16};
+    bool odd = w->config->hidden % 2 != 0, chosen = spec->placement.boundary != SPEC_BOUNDARY_AUTO;
+    w->boundary = chosen ? asked[spec->placement.boundary] : computed[w->compute];
+    if (!odd || w->boundary == PLAN_F32)
+        return 0;
+    w->boundary = PLAN_F32;
+    return !chosen ? 0
+                   : err_set(err, ERR_UNSUPPORTED,
+                             "placement.boundary: %s, of a model whose width, %u, is odd: only fp32",
+                             spec_boundary_name(spec->placement.boundary), w->config->hidden);
 }
 
 int workload_from_spec(const struct job_spec *spec, const struct model_config *config,
@@ -100,6 +116,7 @@ int workload_from_spec(const struct job_spec *spec, const struct model_config *c
     w.row_count = sizes ? row_count : 0;
     w.eval_row_count = eval_sizes ? eval_row_count : 0;
     if (spec_check_model(spec, config, err) < 0 || method_copy(spec, &w, err) < 0 ||
+        boundary_copy(spec, &w, err) < 0 ||
         names_copy(&spec->placement.devices, &w.device_count, &w.devices, err) < 0 ||
         names_copy(&spec->placement.exclude, &w.exclude_count, &w.exclude, err) < 0 ||
         rows_copy(sizes, w.row_count, w.sequence_tokens, &w.rows, err) < 0 ||

@@ -11,6 +11,7 @@
 
 #include "common/err.h"
 #include "model/config.h"
+#include "model/lora_sites.h"
 #include "program/program.h"
 
 enum workload_method { METHOD_LORA, METHOD_FULL };
@@ -34,7 +35,8 @@ struct workload {
     double lora_dropout; /* 0..1 */
     uint32_t target_count;
     char targets[WORKLOAD_TARGETS_MAX][64];     /* "q_proj", … */
-    uint32_t target_rank[WORKLOAD_TARGETS_MAX]; /* of each; 0: lora_rank */
+    struct lora_sites lora; /* where adapters differ by target or layer: what counts instead of the three; ways
+                               0: they do not */
     bool saves_embedding, saves_head;           /* LoRA: trained whole beside the adapters */
     bool single_quant;                          /* the scales of NF4 stay fp32 */
     bool router_loss;                           /* a load-balancing loss over all layers of a mixture */
@@ -42,6 +44,7 @@ struct workload {
     enum workload_base base;
     double packed_matrix_bytes, packed_table_bytes; /* PACKED: mean of a value, of embedding and head too */
     enum workload_compute compute;
+    enum plan_dtype boundary; /* of boundary tensors between ranks */
     enum workload_recompute recompute;
     enum workload_objective objective;
     uint32_t sequence_tokens; /* longest row allowed */

@@ -28,10 +28,8 @@ bool kind_devices_enough(const struct problem *p, uint32_t least, const char *wh
     return usable >= least;
 }
 
-/* Workers compute in fp32 (worker/method.c). */
 bool kind_runnable(const struct problem *p, const struct candidate *c)
 {
     const struct kind *kind = kinds[c->placement];
-    const struct workload *w = p->workload;
-    return w->compute == COMPUTE_FP32 && (!kind->runnable || kind->runnable(p, c));
+    return !kind->runnable || kind->runnable(p, c);
 }

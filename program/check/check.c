@@ -60,6 +60,10 @@ static int check_memory(const struct plan *plan, uint32_t number, struct err *er
             slot->ring_micro_batches > PLAN_MICRO_BATCHES_MAX || slot->ring_blocks > PLAN_BLOCKS_MAX)
             return err_set(err, ERR_INVALID, "rank %u slot %u: kind, place, lifetime or ring out of range",
                            number, s);
+        if (slot->dtype >= PLAN_DTYPES ||
+            (slot->dtype != PLAN_F32 && slot->kind != SLOT_ACTIVATION && slot->kind != SLOT_GRADIENT))
+            return err_set(err, ERR_INVALID, "rank %u slot %u (%s): only boundary tensors may be in 16 bits",
+                           number, s, slot_kind_name(slot->kind));
         double ring = (double)slot->ring_micro_batches * slot->ring_blocks;
         if (slot->bytes_total < slot->bytes_bound ||
             (double)slot->bytes_total > ring * (double)slot->bytes_bound * 1.0000001)

@@ -5,11 +5,13 @@
 #include <cmocka.h>
 
 #include <fcntl.h>
+#include <math.h>
 #include <signal.h>
 #include <sys/resource.h>
 
 #include "agent/cards.h"
 #include "agent/config.h"
+#include "agent/health.h"
 #include "agent/inventory.h"
 #include "agent/journal.h"
 #include "agent/machine.h"
@@ -453,6 +455,155 @@ static void drivers_that_fail_leave_the_cpu(void **state)
     json_decref(cards);
 }
 
+/* ---- the health of cards ---- */
+
+static pid_t health_worker_pid; /* of the worker on every device; 0: none */
+
+static pid_t health_pid(void *arg, const char *device)
+{
+    (void)arg;
+    (void)device;
+    return health_worker_pid;
+}
+
+static struct health *health_made(struct event_base *base, const struct agent_config *config)
+{
+    struct err err = {0};
+    const struct health_options options = {.config = config, .worker = "/bin/false", .pid = health_pid};
+    struct health *health = health_create(base, &options, &err);
+    assert_non_null(health);
+    return health;
+}
+
+/* What is told of `device` after a reading at `second`; NULL: nothing is due. */
+static json_t *health_at(struct health *health, double second, const char *device, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    json_error_t wrong;
+    json_t *card = json_vpack_ex(&wrong, 0, format, args);
+    va_end(args);
+    if (card == NULL) {
+        fail_msg("%s", wrong.text);
+    }
+    json_t *reading = json_pack("{s:[], s:[o]}", "libraries", "cards", card);
+    json_t *due = health_take(health, reading, (uint64_t)(second * 1e9));
+    json_t *told = json_incref(json_object_get(due, device));
+    json_decref(due);
+    json_decref(reading);
+    return told;
+}
+
+static double said(json_t *told, const char *key)
+{
+    assert_non_null(told);
+    double value = json_number_value(json_object_get(told, key));
+    json_decref(told);
+    return value;
+}
+
+#define CARD_READING "{s:s, s:s, s:I, s:I, s:[s*], s:I, s:I, s:[{s:i, s:I}]}"
+#define CARD_IS(clock, reason, used, ours)                                                                   \
+    CARD_READING, "kind", "cuda", "pci", "0000:01:00.0", "clock_khz", (json_int_t)(clock), "clock_max_khz",  \
+        (json_int_t)2000, "throttle", reason, "memory_bytes", (json_int_t)24000000000, "used_bytes",         \
+        (json_int_t)(used), "processes", "pid", 4242, "bytes", (json_int_t)(ours)
+
+static void a_throttled_card_is_told_when_it_lasts(void **state)
+{
+    (void)state;
+    struct event_base *base = event_base_new();
+    struct agent_config *config = calloc(1, sizeof(*config));
+    json_decref(with_cards("{\"name\":\"n\"}", config));
+    struct health *health = health_made(base, config);
+    const char *name = "n/cuda0", *none = NULL;
+    assert_true(said(health_at(health, 100, name, CARD_IS(2000, none, 0, 0)), "heat") == 1);
+    /* Two seconds at half the clock are a blip; a card at its power limit is as it was measured. */
+    assert_true(said(health_at(health, 106, name, CARD_IS(1000, "thermal", 0, 0)), "heat") == 0.95);
+    health_again(health);
+    assert_true(said(health_at(health, 112, name, CARD_IS(1000, "power", 0, 0)), "heat") == 0.95);
+    double heat = 1;
+    for (double second = 114; second < 500; second += 2) {
+        json_t *told = health_at(health, second, name, CARD_IS(1000, "thermal", 0, 0));
+        heat = told != NULL ? said(told, "heat") : heat;
+        assert_true(second > 120 || heat > 0.9);
+    }
+    assert_true(fabs(heat - 0.5) < 0.03);
+    /* What changes nothing is told once a minute, and what does, not at every reading. */
+    uint32_t times = 0;
+    for (double second = 500; second < 740; second += 2) {
+        json_t *told = health_at(health, second, name, CARD_IS(1000, "thermal", 0, 0));
+        times += told != NULL ? 1 : 0;
+        json_decref(told);
+    }
+    assert_true(times >= 3 && times <= 5);
+    for (double second = 740; second < 800; second += 2) {
+        json_t *told = health_at(health, second, name,
+                                 CARD_IS(2000, (int)second / 2 % 2 != 0 ? "hardware" : none, 0, 0));
+        times += told != NULL ? 1 : 0;
+        json_decref(told);
+    }
+    assert_true(times <= 17);
+    health_destroy(health);
+    agent_config_fini(config);
+    free(config);
+    event_base_free(base);
+}
+
+static void memory_of_others_is_not_planned_with(void **state)
+{
+    (void)state;
+    struct event_base *base = event_base_new();
+    struct agent_config *config = calloc(1, sizeof(*config));
+    json_decref(with_cards("{\"name\":\"n\"}", config));
+    struct health *health = health_made(base, config);
+    const char *name = "n/cuda0", *none = NULL;
+    const double limit = (double)config->devices[1].memory_limit_bytes, gib = 1 << 30;
+    assert_true(said(health_at(health, 10, name, CARD_IS(2000, none, 0, 0)), "usable_bytes") == limit);
+    health_worker_pid = 4242; /* ours holds 12 GiB: none of it is others' */
+    assert_null(health_at(health, 20, name, CARD_IS(2000, none, 12 * gib, 12 * gib)));
+    assert_null(health_at(health, 30, name, CARD_IS(2000, none, 16 * gib, 12 * gib))); /* heard once */
+    json_t *told = health_at(health, 40, name, CARD_IS(2000, none, 16 * gib, 12 * gib));
+    assert_true(json_integer_value(json_object_get(told, "others_bytes")) == (json_int_t)4 << 30);
+    assert_true(said(told, "usable_bytes") == (double)card_memory_share(24000000000 - ((uint64_t)4 << 30)));
+    health_worker_pid = 7; /* not shown, as in a container: what they held before counts */
+    assert_null(health_at(health, 50, name, CARD_IS(2000, none, 20 * gib, 12 * gib)));
+    assert_null(health_at(health, 60, name, CARD_IS(2000, none, 20 * gib, 12 * gib)));
+    health_worker_pid = 0;
+    assert_null(health_at(health, 70, name, CARD_IS(2000, none, 0, 0)));
+    assert_true(said(health_at(health, 80, name, CARD_IS(2000, none, 0, 0)), "usable_bytes") == limit);
+    /* Another card's reading is not this one's, and one that is not shown says so. */
+    told = health_at(health, 90, name, "{s:s, s:s}", "kind", "cuda", "pci", "0000:02:00.0");
+    assert_string_equal(json_string_value(json_object_get(told, "why")),
+                        "its vendor's management library does not show it");
+    json_decref(told);
+    health_destroy(health);
+    agent_config_fini(config);
+    free(config);
+    event_base_free(base);
+}
+
+/* A machine of two vendors, one of whose drivers is broken, and cards that were named. */
+static void a_driver_that_is_refused_has_a_line_of_its_own(void **state)
+{
+    (void)state;
+    struct err err = {0};
+    struct agent_config *config = calloc(1, sizeof(*config));
+    json_t *document = parsed("{\"name\":\"n\"}");
+    json_t *cards = parsed(CARDS);
+    json_array_append_new(json_object_get(cards, "drivers"),
+                          json_pack("{s:s, s:i, s:b, s:s}", "kind", "hip", "version", 0, "missing", 0, "why",
+                                    "libamdhip64.so lacks hipInit"));
+    assert_int_equal(agent_config_read(document, "127.0.0.1", config, &err), 0);
+    assert_int_equal(agent_config_cards(config, cards, &err), 0);
+    assert_int_equal(config->device_count, 2); /* the CPU and the other vendor's card */
+    json_t *inventory = inventory_make(config, &err);
+    assert_string_equal(why_of(inventory, 2), "libamdhip64.so lacks hipInit");
+    json_decref(inventory);
+    json_decref(document);
+    agent_config_fini(config);
+    free(config);
+}
+
 static void the_inventory_is_plausible_and_stable(void **state)
 {
     (void)state;
@@ -484,6 +635,9 @@ int main(void)
         cmocka_unit_test(messages_seen_are_remembered_over_restarts),
         cmocka_unit_test(configurations_are_read_and_wrong_ones_named),
         cmocka_unit_test(cards_become_devices_and_others_say_why_not),
+        cmocka_unit_test(a_throttled_card_is_told_when_it_lasts),
+        cmocka_unit_test(memory_of_others_is_not_planned_with),
+        cmocka_unit_test(a_driver_that_is_refused_has_a_line_of_its_own),
         cmocka_unit_test(a_card_belongs_to_one_agent),
         cmocka_unit_test(drivers_that_fail_leave_the_cpu),
         cmocka_unit_test(the_inventory_is_plausible_and_stable),

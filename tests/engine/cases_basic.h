@@ -445,6 +445,7 @@ static void cross_entropy_draw(struct trial *t)
     o->gradient = draw_below(t, 3) != 0;
     o->smoothing = draw_below(t, 2) ? 0.1f : 0;
     o->cap = draw_below(t, 2) ? 1.5f : 0;
+    o->gradient_scale = draw_below(t, 2) ? 0.25f : 0;
     bind(t, &o->logits);
     bind_as(t, &o->targets, FILL_BELOW, o->vocab);
     bind_as(t, &o->loss, FILL_POSITIVE, 0);
@@ -469,7 +470,7 @@ static double cross_entropy_loss(const struct trial *t)
     double loss = 0;
     for (size_t i = 0; i < o->rows; i++)
         loss += cross_entropy_row(o, x + i * o->vocab, (size_t)targets[i]);
-    return loss;
+    return loss * (double)o->gradient_scale;
 }
 
 static void cross_entropy_want(struct trial *t)

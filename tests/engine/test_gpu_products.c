@@ -2,8 +2,9 @@
  * tile, and that what the device reads (offsets, choices, places) is checked before it is followed. */
 #define HARNESS_CANDIDATES                                                                                   \
     {.kind = "emulated", .group = 1, .plain = true, .isa = "warp32,checks"},                                 \
+        {.kind = "emulated", .group = 2, .plain = true, .isa = "warp64,checks"},                             \
     {                                                                                                        \
-        .kind = "emulated", .group = 2, .plain = true, .isa = "warp64,checks"                                \
+        .kind = "emulated", .group = 3, .plain = true, .isa = "warp32,checks,plain"                          \
     }
 #include "engine/cases_packed.h"
 
@@ -22,11 +23,11 @@ static void products_with_packed_weights_are_those_of_the_unpacked_ones(void **s
     cases_run(packed_cases, sizeof packed_cases / sizeof *packed_cases, 30);
 }
 
-/* Few: shuffles of the emulated device are slow. */
-static void products_in_bf16_round_their_operands_once(void **state)
+/* By matrix units of both layouts, and in fp32 on a card that has none. */
+static void products_in_16_bits_round_their_operands_once(void **state)
 {
     (void)state;
-    cases_run(bf16_cases, sizeof bf16_cases / sizeof *bf16_cases, 8);
+    cases_run(rounded_cases, sizeof rounded_cases / sizeof *rounded_cases, 16);
 }
 
 static void what_a_device_cannot_multiply_is_not_taken(void **state)
@@ -64,21 +65,19 @@ static void what_a_device_cannot_multiply_is_not_taken(void **state)
     op.gemm.pack = PACK_F32;
     op.gemm.b = op.gemm.a = op.gemm.c = empty(&b, 4);
     assert_true(op_supports(b.device, &op));
-    op.gemm.compute = DTYPE_BF16;
-    assert_false(op_supports(b.device, &op));
     bench_close(&b);
 }
 
-/* From 64 tiles of 128 x 128 on; edges on both sides, c rows apart. */
-static void large_products_are_their_definition(void **state)
+/* From 64 tiles of 128 x 128 on; edges on both sides, c rows apart. Terms of 16-bit products have 8 digits,
+ * so that their sums are exact. */
+static void large_product(const char *isa, enum dtype compute)
 {
-    enum { M = 1010, N = 1027, K = 11, LDC = 1030 };
+    enum { M = 1010, N = 1027, K = 19, LDC = 1030 };
     struct bench b;
     struct err err;
     double *a = doubles(M * K), *w = doubles(N * K), *old = doubles(M * LDC);
     float *got = malloc(4ull * M * LDC);
-    (void)state;
-    bench_open_gpu(&b, "warp32");
+    bench_open_gpu(&b, isa);
     struct operand oa = normal(&b, M * K, a), ow = normal(&b, N * K, w), oc = normal(&b, M * LDC, old);
     submit(&b, (struct op){.kind = OP_GEMM,
                            .gemm = {.m = M,
@@ -92,19 +91,99 @@ static void large_products_are_their_definition(void **state)
                                     .c = oc,
                                     .lda = K,
                                     .ldb = K,
-                                    .ldc = LDC}});
+                                    .ldc = LDC,
+                                    .compute = compute}});
     check(buffer_read(oc.buffer, 0, got, 4ull * M * LDC, &err));
     check(device_sync(b.device, &err));
+    for (size_t i = 0; i < M * K; i++)
+        a[i] = rounded(compute, a[i]);
+    for (size_t i = 0; i < N * K; i++)
+        w[i] = rounded(compute, w[i]);
     for (size_t i = 0; i < M; i++)
         for (size_t j = 0; j < LDC; j++) {
             double want = old[i * LDC + j];
             for (size_t p = 0; p < K && j < N; p++)
                 want += a[i * K + p] * w[j * K + p];
             if (!(fabs((double)got[i * LDC + j] - want) <= (j < N ? 1e-5 : 0)))
-                fail_msg("c[%zu, %zu] is %.9g, not %.9g", i, j, (double)got[i * LDC + j], want);
+                fail_msg("%s: c[%zu, %zu] is %.9g, not %.9g", isa, i, j, (double)got[i * LDC + j], want);
         }
     free(a), free(w), free(old), free(got);
     bench_close(&b);
+}
+
+static void large_products_are_their_definition(void **state)
+{
+    (void)state;
+    large_product("warp32", DTYPE_F32);
+    large_product("warp32", DTYPE_BF16);
+    large_product("warp64", DTYPE_F16);
+}
+
+/* Codes whose blocks' scales are finite: Q8_0's are fp16, of random bits below 2. */
+static struct operand random_codes(struct bench *b, enum pack_kind pack, uint64_t values)
+{
+    uint64_t bytes = pack_bytes(pack, values);
+    uint8_t *codes = malloc(bytes);
+    for (uint64_t i = 0; i < bytes; i++)
+        codes[i] = (uint8_t)rand_stream_below(&b->stream, 256);
+    for (uint64_t i = 1; pack == PACK_Q8_0 && i < bytes; i += 34)
+        codes[i] &= 0xbf;
+    for (uint64_t i = 1; pack == PACK_BF16 && i < bytes; i += 2)
+        codes[i] = (uint8_t)(0x3e | (codes[i] & 0x81));
+    struct operand operand = bytes_in(b, codes, bytes, pack == PACK_BF16 ? DTYPE_BF16 : DTYPE_U8);
+    free(codes);
+    return operand;
+}
+
+static void large_packed(const char *isa, enum pack_kind pack, enum dtype compute)
+{
+    enum { M = 1030, N = 1020, K = 32 };
+    struct bench b;
+    struct err err;
+    float *got = malloc(4ull * M * N), *want = malloc(4ull * M * N);
+    double *values = doubles(M * K);
+    bench_open_gpu(&b, isa);
+    struct operand a = normal(&b, M * K, values), absmax = normal(&b, N * K / 64, values);
+    struct op_unpack unpack = {.pack = pack,
+                               .count = N * K,
+                               .total = N * K,
+                               .x = random_codes(&b, pack, N * K),
+                               .y = empty(&b, N * K)};
+    struct op_gemm o = {.m = M,
+                        .n = N,
+                        .k = K,
+                        .transpose_b = true,
+                        .alpha = 1,
+                        .a = a,
+                        .b = unpack.x,
+                        .c = empty(&b, M * N),
+                        .lda = K,
+                        .ldb = K,
+                        .ldc = N,
+                        .pack = pack,
+                        .compute = compute};
+    if (pack == PACK_NF4)
+        unpack.absmax = o.absmax = absmax;
+    submit(&b, (struct op){.kind = OP_UNPACK, .unpack = unpack});
+    submit(&b, (struct op){.kind = OP_GEMM, .gemm = o});
+    check(buffer_read(o.c.buffer, 0, got, 4ull * M * N, &err));
+    o.b = unpack.y;
+    o.pack = PACK_F32;
+    submit(&b, (struct op){.kind = OP_GEMM, .gemm = o});
+    check(buffer_read(o.c.buffer, 0, want, 4ull * M * N, &err));
+    check(device_sync(b.device, &err));
+    assert_memory_equal(got, want, 4ull * M * N);
+    free(got), free(want), free(values);
+    bench_close(&b);
+}
+
+static void large_packed_products_have_the_bits_of_unpacked_ones(void **state)
+{
+    (void)state;
+    large_packed("warp32", PACK_BF16, DTYPE_BF16);
+    large_packed("warp64", PACK_NF4, DTYPE_F16);
+    large_packed("warp32", PACK_Q8_0, DTYPE_F16);
+    large_packed("warp64,plain", PACK_NF4, DTYPE_BF16);
 }
 
 /* Whoever queues more or waits learns what was wrong. */
@@ -268,9 +347,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(products_with_packed_weights_are_those_of_the_unpacked_ones),
-        cmocka_unit_test(products_in_bf16_round_their_operands_once),
+        cmocka_unit_test(products_in_16_bits_round_their_operands_once),
         cmocka_unit_test(what_a_device_cannot_multiply_is_not_taken),
         cmocka_unit_test(large_products_are_their_definition),
+        cmocka_unit_test(large_packed_products_have_the_bits_of_unpacked_ones),
         cmocka_unit_test(group_offsets_that_fall_or_leave_the_rows_end_the_launch),
         cmocka_unit_test(experts_and_places_out_of_range_end_the_launch),
         cmocka_unit_test(rows_that_end_before_they_begin_end_the_launch),

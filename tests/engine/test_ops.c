@@ -1,11 +1,21 @@
 /* Every op on every CPU device: the cases of cases_basic.h, and what no case says. */
 #include "engine/cases_basic.h"
 #include "engine/cases_bits.h"
+#include "engine/cases_rounded.h"
 
 static void every_op_is_its_definition_on_every_device(void **state)
 {
     (void)state;
     cases_run(basic_cases, sizeof basic_cases / sizeof *basic_cases, 24);
+}
+
+static void products_round_their_operands_to_16_bits(void **state)
+{
+    uint64_t *basic = exact_digests;
+    (void)state;
+    exact_digests = basic + sizeof basic_cases / sizeof *basic_cases;
+    cases_run(rounded_cases, sizeof rounded_cases / sizeof *rounded_cases, 40);
+    exact_digests = basic;
 }
 
 /* Adding to a large c must round once at its size, not once a term (a residual stream is a hundred times
@@ -152,6 +162,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_op_is_its_definition_on_every_device),
+        cmocka_unit_test(products_round_their_operands_to_16_bits),
         cmocka_unit_test(adding_to_a_large_matrix_rounds_once),
         cmocka_unit_test(a_norms_gradient_may_replace_the_one_it_is_made_of),
         cmocka_unit_test(the_checked_device_tells_what_the_cpu_lets_pass),

@@ -15,8 +15,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     const uint8_t *end = memchr(data, 0, size);
     const size_t json = end ? (size_t)(end - data) : size, rest = end ? json + 1 : size;
     json_t *shape = fuzz_config(), *document = fuzz_parse(data, json);
-    if (document)
-        peft_config_parse(document, &config, &err);
+    if (document && peft_config_parse(document, &config, &err) == 0)
+        peft_config_fini(&config);
     if (model_config_parse(shape, &model, &err) < 0)
         __builtin_trap();
     if (peft_open_memory(data, json, data + rest, size - rest, &model, &peft, &err) == 0) {

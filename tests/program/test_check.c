@@ -99,6 +99,18 @@ static void spoilt_programs_are_named(void **state)
     expect(plan, "rank 1", "its slots hold 3000 bytes of activations");
 
     plan = hand_plan(2);
+    plan->ranks[1].slots[SLOT_HAND_GRAD].dtype = PLAN_F16; /* rank 0 takes it for fp32 */
+    expect(plan, "which meet, have different dtypes", "rank 1 train instruction 3");
+
+    plan = hand_plan(2);
+    plan->ranks[1].slots[SLOT_HAND_SAVED].dtype = PLAN_BF16;
+    expect(plan, "rank 1 slot 2 (saved)", "only boundary tensors");
+
+    plan = hand_plan(2);
+    plan->ranks[0].slots[SLOT_HAND_ACT].dtype = PLAN_DTYPES;
+    expect(plan, "rank 0 slot 0 (activation)", "only boundary tensors");
+
+    plan = hand_plan(2);
     at(plan, 0, 0)->slot_out = 77;
     expect(plan, "slot that does not exist", "rank 0 train instruction 0");
 

@@ -98,6 +98,34 @@ static void nonsense_is_refused_by_path(void **state)
     refused("unknown key", json, ERR_INVALID, "surprise");
 }
 
+/* Only slots of 16-bit values say what they hold: the documents, and so the digests, of plans from before are
+ * what they were. */
+static void the_dtype_of_a_boundary_comes_back(void **state)
+{
+    (void)state;
+    struct err err = {0};
+    struct plan *plan = hand_plan(4);
+    plan->ranks[0].slots[SLOT_HAND_ACT].dtype = plan->ranks[1].slots[SLOT_HAND_ACT].dtype = PLAN_BF16;
+    plan->ranks[0].slots[SLOT_HAND_GRAD].dtype = plan->ranks[1].slots[SLOT_HAND_GRAD].dtype = PLAN_F16;
+    assert_int_equal(plan_seal(plan, &err), 0);
+    json_t *json = plan_to_json(plan, &err);
+    const json_t *slots = json_object_get(rank_of(json, 1), "slots");
+    for (size_t i = 0; i < json_array_size(slots); i++) {
+        const char *dtype = json_string_value(json_object_get(json_array_get(slots, i), "dtype"));
+        const char *expected = i == SLOT_HAND_ACT ? "bf16" : i == SLOT_HAND_GRAD ? "fp16" : NULL;
+        assert_true(expected ? dtype && strcmp(dtype, expected) == 0 : !dtype);
+    }
+    struct plan *again = plan_from_json(json, &err);
+    if (!again)
+        fail_msg("%s", err.text);
+    for (uint32_t s = 0; s < plan->ranks[1].slot_count; s++)
+        assert_int_equal(again->ranks[1].slots[s].dtype, plan->ranks[1].slots[s].dtype);
+    plan_destroy(again);
+    json_object_set_new(json_array_get(slots, SLOT_HAND_ACT), "dtype", json_string("fp8"));
+    refused("dtype", json, ERR_INVALID, "ranks[1].slots[0].dtype: \"fp8\"");
+    plan_destroy(plan);
+}
+
 static void micro_batches_of_unlike_sizes_come_back(void **state)
 {
     (void)state;
@@ -131,6 +159,7 @@ int main(void)
         cmocka_unit_test(a_plan_comes_back_exactly_and_folded),
         cmocka_unit_test(a_changed_plan_is_corrupt),
         cmocka_unit_test(nonsense_is_refused_by_path),
+        cmocka_unit_test(the_dtype_of_a_boundary_comes_back),
         cmocka_unit_test(micro_batches_of_unlike_sizes_come_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -38,7 +38,7 @@ static void scene_open(struct scene *s, const char *model, const char *adapter)
     must(peft_open(adapter, model_get_config(s->base), &s->peft, &err), &err);
     s->files[0] = peft_tensors(s->peft);
     s->parts = (struct result_files){
-        .files = s->files, .count = 1, .prefix = "base_model.model.", .peft = peft_get_config(s->peft)};
+        .files = s->files, .count = 1, .prefix = "base_model.model.", .sites = peft_get_sites(s->peft)};
     s->state = result_state_of_files(&s->parts);
 }
 

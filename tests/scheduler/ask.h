@@ -64,7 +64,8 @@ static inline void ask_make(struct ask *ask, const char *placement, uint64_t mem
                                                       .inventory = json_pack("{s:i}", "threads", 1),
                                                       .memory_limit_bytes = memory,
                                                       .present = true};
-        ask->placed[i].device = &ask->devices[i];
+        ask->placed[i] =
+            (struct placer_device){.device = &ask->devices[i], .memory_bytes = memory, .heat = 1};
         ask->link_list[i] = json_array_get(ask->links, (size_t)i);
     }
     ask->request = (struct placer_request){.spec = ask->spec,

@@ -187,6 +187,112 @@ static void a_job_that_needs_a_drained_device_waits_for_it(void **state)
     WORLD_UNTIL(&world, world_is(&world, id, "succeeded"));
 }
 
+static const uint64_t WHOLE = (uint64_t)450 << 20;
+
+/* It is said, and the run moves once the rule has seen it twice and there is enough left to do. */
+static void a_throttled_device_is_left_when_that_pays(void **state)
+{
+    fresh_agents(state);
+    world.agents[0]->steps_max = 9;
+    const struct world_job job = {.name = "hot", .steps = 100, .every = 1000};
+    int64_t id = world_submit(&world, &job);
+    WORLD_UNTIL(&world, world_number(&world, id, "step") == 9);
+    world_health(&world, 0, 0.5, WHOLE);
+    WORLD_UNTIL(&world, world_logged(&world, id, "left/cpu0 throttles (thermal, 93 °C): it keeps 50 %"));
+    WORLD_UNTIL(&world, world_is(&world, id, "succeeded"));
+    assert_true(world_logged(&world, id, "Move: slowest 0.50, look 2, 91 steps left"));
+    world_check_metrics(&world, id, 100);
+    assert_int_equal(world_number(&world, id, "losses"), 0);
+    assert_string_equal(world.agents[0]->last_stop, "yield");
+    assert_string_equal(world.agents[1]->workers[0].device, "right/cpu0");
+    world_health(&world, 0, 1, WHOLE);
+}
+
+static void a_throttled_device_is_kept_when_leaving_it_does_not_pay(void **state)
+{
+    fresh_agents(state);
+    world.agents[0]->steps_max = 9;
+    const struct world_job job = {.name = "warm", .steps = 40, .every = 1000};
+    int64_t id = world_submit(&world, &job);
+    WORLD_UNTIL(&world, world_number(&world, id, "step") == 9);
+    world_health(&world, 0, 0.5, WHOLE);
+    WORLD_UNTIL(&world, world_logged(&world, id, "Stay: slowest 0.50, look 2, 31 steps left"));
+    world_health(&world, 0, 1, WHOLE);
+    WORLD_UNTIL(&world, world_logged(&world, id, "left/cpu0 throttles no more"));
+    assert_true(world_is(&world, id, "running"));
+    assert_int_equal(world_number(&world, id, "attempt"), 1);
+    json_decref(world_command(&world, id, JOB_EVENT_CANCEL, 0));
+    WORLD_UNTIL(&world, world_is(&world, id, "cancelled"));
+}
+
+/* Memory that others took between plan and start, or take meanwhile: what needs it waits for it, what does
+ * not goes on. */
+static void memory_that_others_hold_is_waited_for(void **state)
+{
+    fresh_agents(state);
+    world.agents[0]->steps_max = 3;
+    const struct world_job first = {.name = "beside", .devices = "left/cpu0", .steps = 10};
+    int64_t beside = world_submit(&world, &first);
+    WORLD_UNTIL(&world, world_number(&world, beside, "step") == 3);
+    world_health(&world, 0, 1, (uint64_t)100 << 20);
+    WORLD_UNTIL(&world, world_logged(&world, beside,
+                                     "others hold 350 MiB of left/cpu0: of its 450 MiB, 100 MiB are left"));
+    fresh_agents(state); /* its worker is gone; it fits into what is left */
+    json_decref(world_command(&world, beside, JOB_EVENT_CANCEL, 0));
+    WORLD_UNTIL(&world, world_is(&world, beside, "cancelled"));
+    const struct world_job job = {.name = "needs-400-MiB", .devices = "left/cpu0", .steps = 5};
+    int64_t id = world_submit(&world, &job);
+    WORLD_UNTIL(&world,
+                world_says(&world, id, "waits for left/cpu0 (others hold memory of it: 100 MiB are left)"));
+    const struct world_job small = {.name = "small", .devices = "left/cpu0", .steps = 5};
+    run_to_success(&small);
+    world_health(&world, 0, 1, WHOLE);
+    WORLD_UNTIL(&world, world_is(&world, id, "succeeded"));
+}
+
+static void fail_device(struct fake_agent *agent, const char *code)
+{
+    for (int i = 0; i < agent->worker_count; i++) {
+        struct fake_worker *worker = &agent->workers[i];
+        if (worker->phase == FAKE_RUNNING) {
+            fake_emit(agent, worker, "failed",
+                      json_pack("{s:s, s:s, s:b}", "code", code, "text", "uncorrectable ECC error",
+                                "own_fault", 0));
+            worker->phase = FAKE_ENDED;
+        }
+    }
+}
+
+static void a_device_that_fails_twice_is_drained_until_somebody_says_so(void **state)
+{
+    static const char *const codes[] = {"device-lost", "no-memory", "device-fault"};
+    fresh_agents(state);
+    world.agents[0]->steps_max = 3;
+    const struct world_job job = {
+        .name = "card", .devices = "left/cpu0", .steps = 8, .every = 2, .retries = 9};
+    int64_t id = world_submit(&world, &job);
+    for (int i = 0; i < 3; i++) { /* no memory is nobody's fault */
+        WORLD_UNTIL(&world, world_number(&world, id, "attempt") == i + 1 && world_is(&world, id, "running"));
+        fail_device(world.agents[0], codes[i]);
+    }
+    WORLD_UNTIL(&world,
+                world_says(&world, id,
+                           "waits for left/cpu0 (drained: 2 of its workers ended within a day; the last: "
+                           "uncorrectable ECC error)"));
+    assert_true(world_logged(&world, id, "motley undrain left/cpu0 lets it work again"));
+    world.agents[0]->steps_max = 0;
+    world_drain(&world, "left/cpu0", false);
+    WORLD_UNTIL(&world, world_is(&world, id, "succeeded"));
+    /* What was before is forgotten: one more end does not drain it. */
+    world.agents[0]->steps_max = 3;
+    const struct world_job next = {.name = "next", .devices = "left/cpu0", .steps = 8, .retries = 9};
+    id = world_submit(&world, &next);
+    WORLD_UNTIL(&world, world_is(&world, id, "running"));
+    world.agents[0]->steps_max = 0;
+    fail_device(world.agents[0], codes[0]);
+    WORLD_UNTIL(&world, world_is(&world, id, "succeeded"));
+}
+
 static void what_fits_nowhere_fails_with_numbers_and_what_waits_says_why(void **state)
 {
     fresh_agents(state);
@@ -361,6 +467,10 @@ int main(int argc, char **argv)
         cmocka_unit_test(hold_and_release_of_a_running_job_lose_nothing),
         cmocka_unit_test(a_drained_device_is_left_and_not_used),
         cmocka_unit_test(a_job_that_needs_a_drained_device_waits_for_it),
+        cmocka_unit_test(a_throttled_device_is_left_when_that_pays),
+        cmocka_unit_test(a_throttled_device_is_kept_when_leaving_it_does_not_pay),
+        cmocka_unit_test(memory_that_others_hold_is_waited_for),
+        cmocka_unit_test(a_device_that_fails_twice_is_drained_until_somebody_says_so),
         cmocka_unit_test(what_fits_nowhere_fails_with_numbers_and_what_waits_says_why),
         cmocka_unit_test(a_job_waits_for_a_device_that_is_missing_and_holds_up_nobody),
         cmocka_unit_test(any_number_of_jobs_that_wait_hide_none_that_fits),

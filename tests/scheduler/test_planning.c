@@ -75,7 +75,7 @@ static void world_open(struct world *world)
     static char name[] = "n/cpu0", node[] = "n", kind[] = "cpu";
     world->row = (struct store_sched_device){
         .name = name, .node = node, .kind = kind, .inventory = world->inventory, .memory_limit_bytes = 5};
-    world->device = (struct placer_device){.device = &world->row};
+    world->device = (struct placer_device){.device = &world->row, .memory_bytes = 5, .heat = 1};
     world->request = (struct placer_request){.devices = &world->device, .device_count = 1};
 }
 
@@ -150,8 +150,14 @@ static void anything_else_asked_is_planned_anew(void **state)
     for (int i = 0; i < 8; i++)
         sem_post(&gate);
     ask_and_wait(&world, "same");
-    world.row.memory_limit_bytes++;
+    world.device.memory_bytes++;
     ask_and_wait(&world, "same");
+    world.device.heat = 0.5;
+    ask_and_wait(&world, "same");
+    const struct placer_move move = {.plan = world.inventory, .steps_left = 7};
+    world.request.move = &move;
+    ask_and_wait(&world, "same");
+    world.request.move = NULL;
     json_object_set_new(world.inventory, "threads", json_integer(2));
     ask_and_wait(&world, "same");
     json_t *profile = json_pack("{s:f}", "x", 1.5);
@@ -163,7 +169,7 @@ static void anything_else_asked_is_planned_anew(void **state)
     assert_int_equal(ask(&world, "same", &answer, &err), 1);
     placer_answer_fini(&answer);
     json_decref(profile);
-    assert_int_equal(atomic_load(&planned), 4);
+    assert_int_equal(atomic_load(&planned), 6);
     world_close(&world);
 }
 

@@ -42,20 +42,43 @@ static bool world_named(const json_t *devices, const char *name)
     return false;
 }
 
+/* Worth it where more than 50 steps are left and a device is slow, seen twice. */
+static int world_weigh(const struct placer_request *request, struct placer_answer *answer)
+{
+    double slowest = 1;
+    for (size_t i = 0; i < request->device_count; i++) {
+        slowest = request->devices[i].heat < slowest ? request->devices[i].heat : slowest;
+    }
+    const unsigned windows = slowest < 0.9 ? request->move->windows + 1 : 0;
+    const bool moves = windows >= 2 && request->move->steps_left > 50;
+    answer->fits = true;
+    answer->answer =
+        json_pack("{s:s, s:i, s:o}", "verdict", moves ? "move" : "stay", "windows", (int)windows, "words",
+                  json_sprintf("%s: slowest %.2f, look %u, %llu steps left", moves ? "Move" : "Stay", slowest,
+                               windows, (unsigned long long)request->move->steps_left));
+    return 0;
+}
+
 static int world_plan(const struct placer_request *request, struct placer_answer *answer, struct err *err)
 {
     const json_t *devices = json_object_get(json_object_get(request->spec, "placement"), "devices");
     const char *name = json_string_value(json_object_get(request->spec, "name"));
     *answer = (struct placer_answer){0};
+    if (request->move != NULL) {
+        return world_weigh(request, answer);
+    }
     if (strcmp(name, "unplannable") == 0) {
         return err_set(err, ERR_INVALID, "placement.stages: 99 stages are more than the model has layers");
     }
+    uint64_t least = UINT64_MAX;
     size_t wanted = json_is_array(devices) ? json_array_size(devices) : 1;
     answer->ranks = calloc(wanted, sizeof(*answer->ranks));
     answer->answer = json_pack("{s:s}", "verdict", "fits");
     for (size_t i = 0; i < request->device_count && answer->rank_count < wanted; i++) {
         const char *device = request->devices[i].device->name;
-        if (!json_is_array(devices) || world_named(devices, device)) {
+        bool hot = !json_is_array(devices) && request->devices[i].heat < 1 && i + 1 < request->device_count;
+        if (!hot && (!json_is_array(devices) || world_named(devices, device))) {
+            least = request->devices[i].memory_bytes < least ? request->devices[i].memory_bytes : least;
             answer->ranks[answer->rank_count++].device = strdup(device);
         }
     }
@@ -64,7 +87,8 @@ static int world_plan(const struct placer_request *request, struct placer_answer
         return err_set(err, ERR_UNSUPPORTED, "a pipeline needs two devices; %zu can be used",
                        request->device_count);
     }
-    answer->fits = answer->rank_count == wanted && strcmp(name, "too-big") != 0;
+    answer->fits = answer->rank_count == wanted && strcmp(name, "too-big") != 0 &&
+                   (strcmp(name, "needs-400-MiB") != 0 || least >= (uint64_t)400 << 20);
     snprintf(answer->words, sizeof(answer->words), "needs 9.0 GiB, the largest device has 450 MiB");
     answer->plan = json_pack("{s:s}", "fake", "plan");
     return 0;
@@ -120,7 +144,7 @@ static inline void world_spawn(struct world *world, int i)
         "limits: {unreachable_ms: 600, lost_ms: 2000, missing_ms: 500, stop_ms: 1500, kill_ms: 1000, "
         "checkpoint_stop_ms: 1500, retry_ms_min: 20, retry_ms_max: 100, redeliver_ms: 150, "
         "profile_start_ms: 1, profile_ms: 50, profile_grace_ms: 1500, links_ms: 500, "
-        "leader_poll_ms: 50, leader_silent_ms: 1500}\n%s",
+        "look_ms: 50, leader_poll_ms: 50, leader_silent_ms: 1500}\n%s",
         i, world->fixture->postgres.conninfo, world->redis.address, world->more != NULL ? world->more : "");
     if (file_write_atomic(path, text, (size_t)size, 0600, &err) < 0) {
         test_services_fail("scheduler", err.text);
@@ -373,6 +397,36 @@ static inline void world_check_metrics(struct world *world, int64_t id, int64_t 
              store_event_list(world->fixture->store, id, "step", 0, 1000, on_doc, &answer, E));
     assert_int_equal(json_array_size(json_object_get(answer.doc, "events")), steps < 1000 ? steps : 1000);
     json_decref(answer.doc);
+}
+
+/* Does the job's log have a line with `part`? */
+static inline bool world_logged(struct world *world, int64_t id, const char *part)
+{
+    struct answer answer;
+    json_t *event;
+    size_t i;
+    bool found = false;
+    AWAIT_OK(world->fixture, answer,
+             store_event_list(world->fixture->store, id, "log", 0, 1000, on_doc, &answer, E));
+    json_array_foreach(json_object_get(answer.doc, "events"), i, event)
+    {
+        const char *text = json_string_value(json_object_get(json_object_get(event, "body"), "text"));
+        found = found || (text != NULL && strstr(text, part) != NULL);
+    }
+    json_decref(answer.doc);
+    return found;
+}
+
+/* The node's agent says how its first device is. */
+static inline void world_health(struct world *world, int agent, double heat, uint64_t usable)
+{
+    struct fake_agent *of = world->agents[agent];
+    char name[80];
+    snprintf(name, sizeof(name), "%s/cpu0", of->node);
+    json_t *health = json_pack("{s:f, s:i, s:[s*], s:I, s:I}", "heat", heat, "temperature_c", 93, "throttle",
+                               heat < 1 ? "thermal" : NULL, "usable_bytes", (json_int_t)usable,
+                               "others_bytes", (json_int_t)(((uint64_t)450 << 20) - usable));
+    fake_pass(of, "health", json_pack("{s:s, s:{s:o}}", "boot", of->boot, "devices", name, health));
 }
 
 static inline json_t *world_command(struct world *world, int64_t id, enum job_event event, int64_t more)

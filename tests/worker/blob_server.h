@@ -7,6 +7,7 @@
 #include <event2/buffer.h>
 #include <event2/event.h>
 #include <event2/http.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -14,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "common/digest.h"
@@ -36,39 +38,41 @@ struct blob_server {
     unsigned waiting; /* a PUT does */
 };
 
+/* The range alone is read: models come in hundreds of them. */
 static inline void blob_answer_file(struct blob_server *server, struct evhttp_request *request,
                                     const char *name)
 {
     char path[512];
-    struct buf bytes;
-    struct err err;
+    struct stat about;
     unsigned long long first = 0, last = ULLONG_MAX;
-    buf_init(&bytes, (size_t)1 << 30);
     snprintf(path, sizeof path, "%s/%.64s", server->dir, name);
-    if (file_read_all(path, bytes.limit, &bytes, &err) < 0) {
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0 || fstat(fd, &about) < 0) {
         evhttp_send_error(request, 404, "no such blob");
-        buf_fini(&bytes);
         return;
     }
     const char *range = evhttp_find_header(evhttp_request_get_input_headers(request), "Range");
-    struct evbuffer *out = evbuffer_new();
+    unsigned long long size = (unsigned long long)about.st_size, bytes = size;
     int status = 200;
-    if (range && sscanf(range, "bytes=%llu-%llu", &first, &last) >= 1 && first <= last &&
-        first < bytes.size) {
+    if (range && sscanf(range, "bytes=%llu-%llu", &first, &last) >= 1 && first <= last && first < size) {
         char text[96];
-        if (last >= bytes.size)
-            last = bytes.size - 1;
-        snprintf(text, sizeof text, "bytes %llu-%llu/%zu", first, last, bytes.size);
+        if (last >= size)
+            last = size - 1;
+        snprintf(text, sizeof text, "bytes %llu-%llu/%llu", first, last, size);
         evhttp_add_header(evhttp_request_get_output_headers(request), "Content-Range", text);
-        evbuffer_add(out, bytes.data + first, last - first + 1);
+        bytes = last - first + 1;
         status = 206;
     } else {
-        evbuffer_add(out, bytes.data, bytes.size);
+        first = 0;
     }
-    atomic_fetch_add(&server->sent_bytes, evbuffer_get_length(out));
+    struct evbuffer *out = evbuffer_new();
+    if (bytes > 0)
+        evbuffer_add_file(out, fd, (ev_off_t)first, (ev_off_t)bytes); /* takes fd */
+    else
+        close(fd);
+    atomic_fetch_add(&server->sent_bytes, bytes);
     evhttp_send_reply(request, status, "OK", out);
     evbuffer_free(out);
-    buf_fini(&bytes);
 }
 
 static inline void blob_answer_manifest(struct blob_server *server, struct evhttp_request *request,
@@ -93,16 +97,17 @@ static inline void blob_answer_manifest(struct blob_server *server, struct evhtt
     manifest_fini(&manifest);
 }
 
+/* All parts are there. */
 static inline void blob_kept(struct blob_server *server, struct evhttp_request *request, const char *name,
-                             const void *data, size_t size)
+                             const char *parts)
 {
     char path[512], hash[65];
     struct err err;
     snprintf(path, sizeof path, "%s/%.64s", server->dir, name);
-    digest_sha256_hex(size ? data : "", size, hash, &err);
-    if (strncmp(hash, name, 64) != 0) {
+    if (file_sha256_hex(parts, hash, NULL, &err) < 0 || strncmp(hash, name, 64) != 0) {
+        unlink(parts);
         evhttp_send_error(request, 400, "other bytes");
-    } else if (file_write_atomic(path, data, size, 0600, &err) < 0) {
+    } else if (rename(parts, path) < 0) {
         evhttp_send_error(request, 500, "not written");
     } else {
         atomic_fetch_add(&server->puts, 1);
@@ -114,32 +119,28 @@ static inline void blob_kept(struct blob_server *server, struct evhttp_request *
 static inline void blob_put(struct blob_server *server, struct evhttp_request *request, const char *name)
 {
     char path[512];
-    struct err err;
     struct evbuffer *in = evhttp_request_get_input_buffer(request);
-    size_t size = evbuffer_get_length(in);
-    const void *data = evbuffer_pullup(in, -1);
-    unsigned long long offset = 0, total = size;
-    struct buf all;
-    buf_init(&all, (size_t)1 << 30);
+    unsigned long long offset = 0, total = evbuffer_get_length(in);
     snprintf(path, sizeof path, "%s/part-%.64s", server->dir, name);
-    bool part = sscanf(name + 64, "?offset=%llu&size=%llu", &offset, &total) == 2;
-    if (part && file_exists(path))
-        file_read_all(path, all.limit, &all, &err);
-    if (offset == all.size)
-        buf_append(&all, data, size, &err);
+    if (sscanf(name + 64, "?offset=%llu&size=%llu", &offset, &total) != 2)
+        unlink(path);
     if (atomic_load(&server->full)) {
         evhttp_send_error(request, 507, "the disk is full");
-    } else if (all.size < total) {
+        return;
+    }
+    int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+    off_t received = lseek(fd, 0, SEEK_END);
+    while (received == (off_t)offset && evbuffer_get_length(in) > 0 && evbuffer_write(in, fd) > 0)
+        offset = (unsigned long long)(received = lseek(fd, 0, SEEK_END));
+    close(fd);
+    if (received >= 0 && (unsigned long long)received < total) {
         struct evbuffer *out = evbuffer_new();
-        file_write_atomic(path, all.data, all.size, 0600, &err);
-        evbuffer_add_printf(out, "{\"received\": %zu}", all.size);
+        evbuffer_add_printf(out, "{\"received\": %lld}", (long long)received);
         evhttp_send_reply(request, 202, "Accepted", out);
         evbuffer_free(out);
     } else {
-        blob_kept(server, request, name, all.data, all.size);
-        unlink(path);
+        blob_kept(server, request, name, path);
     }
-    buf_fini(&all);
 }
 
 /* Hold PUTs until told otherwise. */

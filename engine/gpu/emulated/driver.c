@@ -1,10 +1,10 @@
 /* The emulated driver: queues are host threads, so that they really overlap; faults are injected on demand.
  *
- * Options, separated by commas: warp32 or warp64 (32), checks (who accesses what), and faults, each at the
- * n-th call of its sort on a context: nomem=N (allocations), launch=N (a launch fails), lost=N (launches: the
- * context is lost), ecc=N (launches: an uncorrectable memory error), record=N (a recording comes to nothing).
- * They come from device_options.isa and
- * from the environment's MOTLEY_EMULATED, the latter for whole services under test.
+ * Options, separated by commas: warp32 or warp64 (32), plain (a card without matrix units), checks (who
+ * accesses what), and faults, each at the n-th call of its sort on a context: nomem=N (allocations), launch=N
+ * (a launch fails), lost=N (launches: the context is lost), ecc=N (launches: an uncorrectable memory error),
+ * record=N (a recording comes to nothing). They come from device_options.isa and from the environment's
+ * MOTLEY_EMULATED, the latter for whole services under test.
  */
 #include "engine/gpu/emulated/emulated.h"
 
@@ -31,7 +31,7 @@ struct gpu_library {
 /* What the options say. */
 struct told {
     uint32_t warp_size;
-    bool checks;
+    bool checks, plain;
     uint64_t faults[FAULTS]; /* at which call; 0: never */
 };
 
@@ -163,10 +163,12 @@ static int option_read(struct told *told, const char *text, size_t length, struc
         told->warp_size = 64;
     else if (length == 6 && strncmp(text, "checks", 6) == 0)
         told->checks = true;
+    else if (length == 5 && strncmp(text, "plain", 5) == 0)
+        told->plain = true;
     else if (length != 0 && !(length == 6 && strncmp(text, "native", 6) == 0))
         return err_set(err, ERR_INVALID,
-                       "emulated device: option '%.*s' is none of warp32, warp64, checks, nomem=N, launch=N, "
-                       "lost=N, ecc=N, record=N",
+                       "emulated device: option '%.*s' is none of warp32, warp64, plain, checks, nomem=N, "
+                       "launch=N, lost=N, ecc=N, record=N",
                        (int)length, text);
     return 0;
 }
@@ -202,6 +204,7 @@ static int emulated_info(struct gpu_library *library, uint32_t index, const char
                              .warp = told.warp_size,
                              .units = 1,
                              .shared = EMULATED_SHARED_BYTES,
+                             .matrix = told.plain ? 0 : GPU_MATRIX_F16 | GPU_MATRIX_BF16,
                              .memory = MEMORY_DEFAULT};
     snprintf(out->arch, sizeof out->arch, "warp%u", told.warp_size);
     return 0;

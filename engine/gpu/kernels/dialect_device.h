@@ -102,7 +102,6 @@ FUNCTION void barrier(void)
 {
     __syncthreads();
 }
-#if __CUDA_ARCH__ >= 700
 FUNCTION void warp_barrier(void)
 {
     __nvvm_bar_warp_sync(0xffffffffu);
@@ -111,16 +110,6 @@ FUNCTION float shuffle_from(float value, uint32_t from)
 {
     return __nvvm_shfl_sync_idx_f32(0xffffffffu, value, (int)from, 31);
 }
-#else
-FUNCTION void warp_barrier(void)
-{
-    __nvvm_membar_cta();
-} /* lanes run in step before Volta */
-FUNCTION float shuffle_from(float value, uint32_t from)
-{
-    return __nvvm_shfl_idx_f32(value, (int)from, 31);
-}
-#endif
 #define ADD_ATOMIC_U32(p, i, v) __nvvm_atom_add_gen_i((int *)(p) + (i), (int)(v))
 #endif
 

@@ -1,81 +1,264 @@
-/* Small products by the matrix units of a card, 32 lanes together: PTX's mma.m16n8k16 from sm_80 on.
- * Everywhere else, the emulated device included, the same lanes hold the same values and exchange them by
- * shuffles, which is right but slow. A matrix unit adds its terms in an order of its own, so cards agree with
- * the emulated device within rounding, not to the bit; one card repeats itself.
+/* Small products in 16 bits by the matrix units of a card, a warp together: d += a b, sums in fp32.
  *
- * Of lane l of 32, g = l / 4 and q = l % 4, words hold pairs of bf16, the lower term in the lower half:
+ *   cards               what is used                                     of
+ *   sm_75               mma.m16n8k8, two halves of the terms             fp16
+ *   sm_80 and later     mma.m16n8k16                                     fp16, bf16
+ *   gfx908              v_mfma_f32_16x16x16f16, two of …_16x16x8bf16     fp16, bf16
+ *   gfx90a              v_mfma_f32_16x16x16f16, …_16x16x16bf16_1k        fp16, bf16
+ *
+ * No other card has fragments here: Volta's m8n8k4 has a layout of its own and is left out, as is RDNA 3's
+ * WMMA. FRAGMENT_BF16 and FRAGMENT_F16 say what the compiler's target has; the host knows the same of a code
+ * object (gpu_code.units). Where there is none, products round their operands and multiply in fp32.
+ *
+ * The emulated device holds the same values in the same lanes and exchanges them through shared memory. A
+ * matrix unit adds its terms in an order of its own (gfx90a's takes subnormal operands for 0), so cards agree
+ * with the emulated device within rounding, not to the bit; one card repeats itself.
+ *
+ * A fragment has 16 rows, 16 terms, and fragment_columns() columns. Words hold two neighbouring terms, the
+ * lower in the lower half. Warps of 32: of lane l, g = l / 4 and q = l % 4,
  *   a[16,16]  words (row g, terms 2q), (g + 8, 2q), (g, 2q + 8), (g + 8, 2q + 8)
  *   b[16,8]   words (terms 2q, column g), (2q + 8, g)
  *   d[16,8]   floats (row g, columns 2q and 2q + 1), (g + 8, the same)
+ * Warps of 64: h = l / 16 and i = l % 16,
+ *   a[16,16]  words (row i, terms 4h), (i, 4h + 2)
+ *   b[16,16]  words (terms 4h, column i), (4h + 2, i)
+ *   d[16,16]  floats (rows 4h … 4h + 3, column i)
  */
 #ifndef MOTLEY_ENGINE_GPU_KERNELS_FRAGMENT_H
 #define MOTLEY_ENGINE_GPU_KERNELS_FRAGMENT_H
 
+#include "engine/gpu/kernels/four.h"
+
+#if defined(__CUDA_ARCH__)
+#define FRAGMENT_BF16 (__CUDA_ARCH__ >= 800)
+#define FRAGMENT_F16 (__CUDA_ARCH__ >= 750)
+#elif defined(__gfx908__) || defined(__gfx90a__)
+#define FRAGMENT_BF16 1
+#define FRAGMENT_F16 1
+#elif defined(__HIP__)
+#define FRAGMENT_BF16 0
+#define FRAGMENT_F16 0
+#else
+#define FRAGMENT_BF16 1
+#define FRAGMENT_F16 1
+#endif
+
+/* A float as fp16, rounded to nearest even, by the card's own instruction where one is known. */
+FUNCTION uint16_t fragment_f16(float x)
+{
+#if defined(__CUDA_ARCH__)
+    uint16_t half;
+    __asm__("cvt.rn.f16.f32 %0, %1;" : "=h"(half) : "f"(x));
+    return half;
+#elif defined(__HIP__)
+    return __builtin_bit_cast(uint16_t, (_Float16)x);
+#else
+    return math_to_f16(x);
+#endif
+}
+
+/* The value next to x that the element type has. */
+FUNCTION float fragment_round(uint32_t element, float x)
+{
+    if (element == ELEMENT_F32)
+        return x;
+#if defined(__CUDA_ARCH__)
+    if (element == ELEMENT_F16) {
+        float wide;
+        uint16_t half = fragment_f16(x);
+        __asm__("cvt.f32.f16 %0, %1;" : "=f"(wide) : "h"(half));
+        return wide;
+    }
+#elif defined(__HIP__)
+    if (element == ELEMENT_F16)
+        return (float)(_Float16)x;
+#else
+    if (element == ELEMENT_F16)
+        return math_of_f16(math_to_f16(x));
+#endif
+    return math_of_bf16(math_to_bf16(x));
+}
+
+FUNCTION uint16_t fragment_half(uint32_t element, float x)
+{
+    return element == ELEMENT_F16 ? fragment_f16(x) : math_to_bf16(x);
+}
+
+/* Two floats as a word of such values. */
+FUNCTION uint32_t fragment_pair(uint32_t element, float low, float high)
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    uint32_t pair;
+    if (element == ELEMENT_F16)
+        __asm__("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    else
+        __asm__("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
+#else
+    return (uint32_t)fragment_half(element, high) << 16 | fragment_half(element, low);
+#endif
+}
+
+FUNCTION uint32_t fragment_columns(void)
+{
+    return warp_size() == 64 ? 16 : 8;
+}
+
+/* This lane's words of a, whose rows begin at `at` of a tile, ld words apart; of b likewise, its columns. */
+FUNCTION void fragment_take_a(uint32_t *tile, uint32_t at, uint32_t ld, uint32_t *a)
+{
+    if (warp_size() == 64) {
+        at += lane() % 16 * ld + lane() / 16 * 2;
+        a[0] = GET(tile, at);
+        a[1] = GET(tile, at + 1);
+        return;
+    }
+    at += lane() / 4 * ld + lane() % 4;
+    a[0] = GET(tile, at);
+    a[1] = GET(tile, at + 8 * ld);
+    a[2] = GET(tile, at + 4);
+    a[3] = GET(tile, at + 8 * ld + 4);
+}
+
+FUNCTION void fragment_take_b(uint32_t *tile, uint32_t at, uint32_t ld, uint32_t *b)
+{
+    at += warp_size() == 64 ? lane() % 16 * ld + lane() / 16 * 2 : lane() / 4 * ld + lane() % 4;
+    b[0] = GET(tile, at);
+    b[1] = GET(tile, at + (warp_size() == 64 ? 1 : 4));
+}
+
+/* fragment_multiply(element, a, b, d): all lanes of the warp must be there. */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
 
-/* Two floats as a word of bf16, rounded to nearest even. */
-FUNCTION uint32_t fragment_pair(float low, float high)
+FUNCTION void fragment_multiply(uint32_t element, const uint32_t *a, const uint32_t *b, float *d)
 {
-    uint32_t pair;
-    __asm__("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-    return pair;
+    if (element == ELEMENT_F16)
+        __asm__ volatile(
+            "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+            "{%8, %9}, {%0, %1, %2, %3};"
+            : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+    else
+        __asm__ volatile(
+            "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+            "{%8, %9}, {%0, %1, %2, %3};"
+            : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-/* d += a b. All lanes of the warp must be there. */
-FUNCTION void fragment_multiply(const uint32_t *a, const uint32_t *b, float *d)
+#elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 750
+
+FUNCTION void fragment_multiply(uint32_t element, const uint32_t *a, const uint32_t *b, float *d)
 {
-    __asm__ volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
-        "{%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+    (void)element;
+    UNROLL
+    for (uint32_t half = 0; half < 2; half++)
+        __asm__ volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, "
+                         "{%0, %1, %2, %3};"
+                         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                         : "r"(a[2 * half]), "r"(a[2 * half + 1]), "r"(b[half]));
 }
 
-#else
+#elif defined(__gfx908__) || defined(__gfx90a__)
 
-FUNCTION uint32_t fragment_pair(float low, float high)
+typedef float fragment_floats __attribute__((ext_vector_type(4)));
+typedef _Float16 fragment_halves __attribute__((ext_vector_type(4)));
+typedef short fragment_shorts __attribute__((ext_vector_type(4)));
+typedef short fragment_two __attribute__((ext_vector_type(2)));
+struct fragment_words {
+    uint32_t w[2];
+};
+
+FUNCTION void fragment_multiply(uint32_t element, const uint32_t *a, const uint32_t *b, float *d)
 {
-    return (uint32_t)math_to_bf16(high) << 16 | math_to_bf16(low);
+    fragment_floats sum = {d[0], d[1], d[2], d[3]};
+    struct fragment_words x = {{a[0], a[1]}}, y = {{b[0], b[1]}};
+    if (element == ELEMENT_F16)
+        sum = __builtin_amdgcn_mfma_f32_16x16x16f16(__builtin_bit_cast(fragment_halves, x),
+                                                    __builtin_bit_cast(fragment_halves, y), sum, 0, 0, 0);
+    else {
+#if defined(__gfx90a__)
+        sum = __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(__builtin_bit_cast(fragment_shorts, x),
+                                                        __builtin_bit_cast(fragment_shorts, y), sum, 0, 0, 0);
+#else /* each takes two of a lane's four terms: which ones is all one to a sum */
+        sum = __builtin_amdgcn_mfma_f32_16x16x8bf16(__builtin_bit_cast(fragment_two, x.w[0]),
+                                                    __builtin_bit_cast(fragment_two, y.w[0]), sum, 0, 0, 0);
+        sum = __builtin_amdgcn_mfma_f32_16x16x8bf16(__builtin_bit_cast(fragment_two, x.w[1]),
+                                                    __builtin_bit_cast(fragment_two, y.w[1]), sum, 0, 0, 0);
+#endif
+    }
+    d[0] = sum[0];
+    d[1] = sum[1];
+    d[2] = sum[2];
+    d[3] = sum[3];
 }
 
-#if defined(__CUDA_ARCH__) || defined(__HIP__)
+#elif defined(__CUDA_ARCH__) || defined(__HIP__)
 
-FUNCTION void fragment_multiply(const uint32_t *a, const uint32_t *b, float *d)
+FUNCTION void fragment_multiply(uint32_t element, const uint32_t *a, const uint32_t *b, float *d)
 {
-    (void)a;
-    (void)b;
-    (void)d;
+    (void)element, (void)a, (void)b, (void)d;
     assert_device(0);
 }
 
 #else
 
-FUNCTION float fragment_dot(float sum, uint32_t x, uint32_t y)
+enum { FRAGMENT_LANE_WORDS = 6 }; /* four of a, two of b */
+
+FUNCTION float fragment_dot(uint32_t element, float sum, uint32_t x, uint32_t y)
 {
-    sum = math_fma(math_of_bf16((uint16_t)x), math_of_bf16((uint16_t)y), sum);
-    return math_fma(math_of_bf16((uint16_t)(x >> 16)), math_of_bf16((uint16_t)(y >> 16)), sum);
+    sum = math_fma(element_of(element, (uint16_t)x), element_of(element, (uint16_t)y), sum);
+    return math_fma(element_of(element, (uint16_t)(x >> 16)), element_of(element, (uint16_t)(y >> 16)), sum);
 }
 
-FUNCTION uint32_t fragment_word(uint32_t word, uint32_t from)
+/* Word `word` of the lane of this warp that holds it. */
+FUNCTION uint32_t fragment_of(uint32_t *words, uint32_t from, uint32_t word)
 {
-    return math_bits(shuffle_from(math_float(word), lane() / 32 * 32 + from));
+    return GET(words, (warp() * warp_size() + from) * FRAGMENT_LANE_WORDS + word);
 }
 
-FUNCTION void fragment_multiply(const uint32_t *a, const uint32_t *b, float *d)
+FUNCTION void fragment_multiply_32(uint32_t element, uint32_t *words, float *d)
 {
-    uint32_t g = lane() % 32 / 4, q = lane() % 4;
+    uint32_t g = lane() / 4, q = lane() % 4;
     for (uint32_t i = 0; i < 8; i++) { /* terms 2i and 2i + 1 */
         uint32_t half = i / 4, at = i % 4;
-        uint32_t top = fragment_word(a[2 * half], 4 * g + at),
-                 low = fragment_word(a[2 * half + 1], 4 * g + at);
-        uint32_t left = fragment_word(b[half], 8 * q + at), right = fragment_word(b[half], 8 * q + 4 + at);
-        d[0] = fragment_dot(d[0], top, left);
-        d[1] = fragment_dot(d[1], top, right);
-        d[2] = fragment_dot(d[2], low, left);
-        d[3] = fragment_dot(d[3], low, right);
+        uint32_t top = fragment_of(words, 4 * g + at, 2 * half),
+                 low = fragment_of(words, 4 * g + at, 2 * half + 1);
+        uint32_t left = fragment_of(words, 8 * q + at, 4 + half),
+                 right = fragment_of(words, 8 * q + 4 + at, 4 + half);
+        d[0] = fragment_dot(element, d[0], top, left);
+        d[1] = fragment_dot(element, d[1], top, right);
+        d[2] = fragment_dot(element, d[2], low, left);
+        d[3] = fragment_dot(element, d[3], low, right);
     }
 }
 
-#endif
+FUNCTION void fragment_multiply_64(uint32_t element, uint32_t *words, float *d)
+{
+    uint32_t h = lane() / 16, column = lane() % 16;
+    for (uint32_t i = 0; i < 8; i++) { /* terms 2i and 2i + 1 */
+        uint32_t y = fragment_of(words, i / 2 * 16 + column, 4 + i % 2);
+        for (uint32_t r = 0; r < 4; r++)
+            d[r] = fragment_dot(element, d[r], fragment_of(words, i / 2 * 16 + 4 * h + r, i % 2), y);
+    }
+}
+
+/* For blocks of 256 threads. */
+FUNCTION void fragment_multiply(uint32_t element, const uint32_t *a, const uint32_t *b, float *d)
+{
+    SHARED(uint32_t, words, 256 * FRAGMENT_LANE_WORDS);
+    uint32_t at = thread() * FRAGMENT_LANE_WORDS, count = warp_size() == 64 ? 2 : 4;
+    for (uint32_t i = 0; i < count; i++)
+        PUT(words, at + i, a[i]);
+    PUT(words, at + 4, b[0]);
+    PUT(words, at + 5, b[1]);
+    warp_barrier();
+    if (warp_size() == 64)
+        fragment_multiply_64(element, words, d);
+    else
+        fragment_multiply_32(element, words, d);
+    warp_barrier();
+}
+
 #endif
 #endif

@@ -1,8 +1,9 @@
-/* Matrix products, c = alpha op(a) op(b) + beta c, in fp32: each block makes one tile of c from tiles of a
- * and b in shared memory, each thread 8 x 8, 4 x 4, 4 x 1 or 1 x 4 of its values in registers, while the next
- * tiles are on their way from memory. Packed weights are unpacked on that way. Few tiles and many terms: the
- * sum is cut into pieces (split-k), whose results are added in order by a kernel of its own. Which tile and
- * how many pieces follow from the shape alone (product.c).
+/* Matrix products, c = alpha op(a) op(b) + beta c: each block makes one tile of c from tiles of a and b in
+ * shared memory, while the next tiles are on their way from memory. Packed weights are unpacked on that way,
+ * and operands rounded where the product is one in 16 bits. In fp32 a thread has 8 x 8, 4 x 4, 4 x 1 or 1 x 4
+ * values of the tile in registers; a warp with matrix units (kernels named units) 16 fragments or fewer. Few
+ * tiles and many terms: the sum is cut into pieces (split-k), whose results are added in order by a kernel of
+ * its own. Which tile and how many pieces follow from the shape alone (product.c).
  *
  * Grouped products (experts) are the same tiles; where the rows of a group begin is read on the device. A
  * kernel of one block first lists the tiles of rows, since how many there are of a group only it can see.
@@ -10,8 +11,7 @@
 #ifndef MOTLEY_ENGINE_GPU_KERNELS_PRODUCT_K_H
 #define MOTLEY_ENGINE_GPU_KERNELS_PRODUCT_K_H
 
-#include "engine/gpu/kernels/four.h"
-#include "engine/gpu/kernels/unpack.k.h"
+#include "engine/gpu/kernels/tile.h"
 
 #define PRODUCT_KERNELS(X)                                                                                   \
     X(gemm_128x128, 256)                                                                                     \
@@ -27,31 +27,34 @@
     X(gemm_blocks_128x128, 256)                                                                              \
     X(gemm_blocks_64x64, 256)                                                                                \
     X(gemm_blocks_16x64, 256)                                                                                \
-    X(gemm_bf16, 256)                                                                                        \
-    X(gemm_bf16_half, 256)                                                                                   \
-    X(gemm_bf16_nf4, 256)                                                                                    \
-    X(gemm_bf16_blocks, 256)                                                                                 \
+    X(units_128x128, 256)                                                                                    \
+    X(units_64x64, 256)                                                                                      \
+    X(units_32x128, 256)                                                                                     \
+    X(units_128x32, 256)                                                                                     \
+    X(units_half_128x128, 256)                                                                               \
+    X(units_half_64x64, 256)                                                                                 \
+    X(units_half_32x128, 256)                                                                                \
+    X(units_nf4_128x128, 256)                                                                                \
+    X(units_nf4_64x64, 256)                                                                                  \
+    X(units_nf4_32x128, 256)                                                                                 \
+    X(units_blocks_128x128, 256)                                                                             \
+    X(units_blocks_64x64, 256)                                                                               \
+    X(units_blocks_32x128, 256)                                                                              \
     X(gemm_sum, 256)                                                                                         \
     X(grouped_list, 256)                                                                                     \
     X(grouped_64x64, 256)                                                                                    \
     X(grouped_64x16, 256)                                                                                    \
+    X(grouped_half_64x64, 256)                                                                               \
+    X(grouped_nf4_64x64, 256)                                                                                \
+    X(grouped_blocks_64x64, 256)                                                                             \
+    X(grouped_units_64x64, 256)                                                                              \
+    X(grouped_units_half_64x64, 256)                                                                         \
+    X(grouped_units_nf4_64x64, 256)                                                                          \
+    X(grouped_units_blocks_64x64, 256)                                                                       \
     X(outer_64x64, 256)                                                                                      \
     X(outer_64x16, 256)                                                                                      \
-    X(outer_16x64, 256)
-
-/* c[m,n]; a and b as op_gemm has them. Blocks: x columns' tiles, y rows' tiles, z pieces of k. */
-struct product {
-    uint64_t a, b, c;
-    uint64_t partial; /* sums of each piece, f32 [pieces, m, n]; 0: one piece, which goes to c */
-    uint32_t m, n, k;
-    uint32_t k_piece; /* terms of a piece */
-    uint32_t lda, ldb, ldc;
-    uint32_t transpose_a, transpose_b;
-    uint32_t wide_a, wide_b; /* four values of it may be read at once (four.h) */
-    float alpha, beta;
-    uint64_t absmax, scales; /* of NF4 */
-    uint32_t kind;           /* of b: ELEMENT_… of halves, nested or not of NF4, UNPACK_… of blocks */
-};
+    X(outer_16x64, 256)                                                                                      \
+    X(outer_units_64x64, 256)
 
 #define GEMM_ARGS(name)                                                                                      \
     struct name##_args {                                                                                     \
@@ -71,11 +74,20 @@ GEMM_ARGS(gemm_nf4_16x64);
 GEMM_ARGS(gemm_blocks_128x128);
 GEMM_ARGS(gemm_blocks_64x64);
 GEMM_ARGS(gemm_blocks_16x64);
-/* In bf16, by matrix units: tiles of 128 x 128, for every storage of b. */
-GEMM_ARGS(gemm_bf16);
-GEMM_ARGS(gemm_bf16_half);
-GEMM_ARGS(gemm_bf16_nf4);
-GEMM_ARGS(gemm_bf16_blocks);
+/* In bf16 or fp16, by matrix units. */
+GEMM_ARGS(units_128x128);
+GEMM_ARGS(units_64x64);
+GEMM_ARGS(units_32x128);
+GEMM_ARGS(units_128x32);
+GEMM_ARGS(units_half_128x128);
+GEMM_ARGS(units_half_64x64);
+GEMM_ARGS(units_half_32x128);
+GEMM_ARGS(units_nf4_128x128);
+GEMM_ARGS(units_nf4_64x64);
+GEMM_ARGS(units_nf4_32x128);
+GEMM_ARGS(units_blocks_128x128);
+GEMM_ARGS(units_blocks_64x64);
+GEMM_ARGS(units_blocks_32x128);
 #undef GEMM_ARGS
 
 /* c = alpha * the sum of `pieces` partial ones + beta * c */
@@ -91,7 +103,7 @@ struct grouped_product {
     uint64_t offsets; /* u32 [groups_all + 1] */
     uint64_t
         tiles; /* u32 [tile_count, 2]: group and first row of each tile, UINT32_MAX where there is none */
-    uint64_t stride; /* values from one group's matrix to the next */
+    uint64_t stride; /* bytes from one group's matrix (and what belongs to it) to the next */
     uint32_t first, groups, rows, tile_count;
 };
 
@@ -99,110 +111,44 @@ struct grouped_product {
 struct grouped_list_args {
     struct grouped_product grouped;
 };
+#define GROUPED_ARGS(name)                                                                                   \
+    struct name##_args {                                                                                     \
+        struct grouped_product grouped;                                                                      \
+    }
 /* Blocks: x columns' tiles, y entries of `tiles`. */
-struct grouped_64x64_args {
-    struct grouped_product grouped;
-};
-struct grouped_64x16_args {
-    struct grouped_product grouped;
-};
+GROUPED_ARGS(grouped_64x64);
+GROUPED_ARGS(grouped_64x16);
+GROUPED_ARGS(grouped_half_64x64);
+GROUPED_ARGS(grouped_nf4_64x64);
+GROUPED_ARGS(grouped_blocks_64x64);
+GROUPED_ARGS(grouped_units_64x64);
+GROUPED_ARGS(grouped_units_half_64x64);
+GROUPED_ARGS(grouped_units_nf4_64x64);
+GROUPED_ARGS(grouped_units_blocks_64x64);
 /* c_g = alpha a_g^T b_g + beta c_g. Blocks: x columns' tiles, y rows' tiles, z groups. */
-struct outer_64x64_args {
-    struct grouped_product grouped;
-};
-struct outer_64x16_args {
-    struct grouped_product grouped;
-};
-struct outer_16x64_args {
-    struct grouped_product grouped;
-};
+GROUPED_ARGS(outer_64x64);
+GROUPED_ARGS(outer_64x16);
+GROUPED_ARGS(outer_16x64);
+GROUPED_ARGS(outer_units_64x64);
+#undef GROUPED_ARGS
 
 #ifdef GPU_KERNELS
 
-#include "engine/gpu/kernels/fragment.h"
 #include "engine/gpu/kernels/scan.h"
-
-enum storage { STORED_F32, STORED_HALF, STORED_NF4, STORED_BLOCKS };
-
-/* A matrix as tiles are taken of it: `across` are rows of a or columns of b; along: its terms lie side by
- * side.
- */
-struct tile_source {
-    uint64_t matrix, absmax, scales;
-    uint32_t ld, along, wide, limit, kind;
-};
-
-FUNCTION struct tile_source source_a(const struct product *p)
-{
-    struct tile_source a;
-    a.matrix = p->a;
-    a.absmax = a.scales = 0;
-    a.ld = p->lda;
-    a.along = !p->transpose_a;
-    a.wide = p->wide_a;
-    a.limit = p->m;
-    a.kind = 0;
-    return a;
-}
-
-FUNCTION struct tile_source source_b(const struct product *p)
-{
-    struct tile_source b;
-    b.matrix = p->b;
-    b.absmax = p->absmax;
-    b.scales = p->scales;
-    b.ld = p->ldb;
-    b.along = p->transpose_b;
-    b.wide = p->wide_b;
-    b.limit = p->n;
-    b.kind = p->kind;
-    return b;
-}
-
-/* Four values from value i on, n ≤ 4 of them there, zeros beyond. Packed ones are there in fours. */
-FUNCTION struct four source_four(const struct tile_source *s, uint32_t storage, float *table, uint64_t i,
-                                 uint32_t n)
-{
-    if (storage == STORED_F32 || n == 0)
-        return four_load(POINTER(const float, s->matrix), i, n, s->wide);
-    if (storage == STORED_HALF)
-        return four_load_as(s->kind, s->matrix, i, n, s->wide);
-    const uint8_t *x = POINTER(const uint8_t, s->matrix);
-    if (storage == STORED_NF4)
-        return unpack_nf4_four(x, table, nf4_absmax(s->absmax, s->scales, s->kind, i / 64), i, 4);
-    return unpack_four(s->kind, x, i);
-}
-
-/* Where in a tile of `wide` by `depth` terms the four values lie that this thread fetches: neighbouring
- * threads take neighbouring addresses, which lie along the terms or across them. */
-FUNCTION uint32_t fetch_across(uint32_t wide, uint32_t depth, uint32_t along)
-{
-    return along ? 4 * thread() / depth : 4 * thread() % wide;
-}
-
-FUNCTION uint32_t fetch_term(uint32_t wide, uint32_t depth, uint32_t along)
-{
-    return along ? 4 * thread() % depth : 4 * thread() / wide;
-}
-
-/* This thread's four of the tile at (across, term); zeros beyond its `limit` and `end`. */
-FUNCTION struct four tile_fetch(const struct tile_source *s, uint32_t storage, float *table, uint32_t wide,
-                                uint32_t depth, uint32_t across, uint32_t term, uint32_t end)
-{
-    uint32_t r = across + fetch_across(wide, depth, s->along), t = term + fetch_term(wide, depth, s->along);
-    uint32_t n = s->along ? end - t : s->limit - r;
-    if (r >= s->limit || t >= end || 4 * thread() >= wide * depth)
-        n = 0;
-    uint64_t at = s->along ? (uint64_t)r * s->ld + t : (uint64_t)t * s->ld + r;
-    return source_four(s, storage, table, at, n < 4 ? n : 4);
-}
+#include "engine/gpu/kernels/units.h"
 
 /* Tiles lie term by term, 4 values apart so that few accesses meet in one bank. */
-FUNCTION void tile_put(struct four *tile, uint32_t along, uint32_t wide, uint32_t depth, struct four next)
+FUNCTION void tile_put(struct four *tile, uint32_t element, uint32_t along, uint32_t wide, uint32_t depth,
+                       struct four next)
 {
     uint32_t at = fetch_term(wide, depth, along) * (wide + 4) + fetch_across(wide, depth, along);
     if (4 * thread() >= wide * depth)
         return;
+    if (element != ELEMENT_F32) {
+        UNROLL
+        for (uint32_t i = 0; i < 4; i++)
+            next.v[i] = fragment_round(element, next.v[i]);
+    }
     if (!along) {
         PUT(tile, at / 4, next);
         return;
@@ -233,59 +179,6 @@ FUNCTION void tile_take(struct four *tile, uint32_t each, uint32_t term, uint32_
 FUNCTION uint32_t tile_place(uint32_t each, uint32_t i, uint32_t at)
 {
     return each == 1 ? at : i / 4 * 64 + at * 4 + i % 4;
-}
-
-FUNCTION float product_value(const struct product *p, float sum, const float *c)
-{
-    float value = p->alpha * sum;
-    return p->beta == 0.0f ? value : math_fma(p->beta, LOAD(c, 0), value);
-}
-
-/* Four neighbouring values at once. */
-FUNCTION void four_add(const struct product *p, const float *sum, uint64_t to)
-{
-    struct four v;
-    v.v[0] = p->alpha * sum[0];
-    v.v[1] = p->alpha * sum[1];
-    v.v[2] = p->alpha * sum[2];
-    v.v[3] = p->alpha * sum[3];
-    if (p->beta != 0.0f) {
-        struct four old = LOAD(POINTER(const struct four, to), 0);
-        v.v[0] = math_fma(p->beta, old.v[0], v.v[0]);
-        v.v[1] = math_fma(p->beta, old.v[1], v.v[1]);
-        v.v[2] = math_fma(p->beta, old.v[2], v.v[2]);
-        v.v[3] = math_fma(p->beta, old.v[3], v.v[3]);
-    }
-    STORE(POINTER(struct four, to), 0, v);
-}
-
-/* One value or four neighbouring ones, of the row that begins at `line`. */
-FUNCTION void product_part(const struct product *p, uint32_t count, uint32_t aligned, uint64_t line,
-                           uint32_t column, const float *sums)
-{
-    if (aligned && column + 4 <= p->n) {
-        four_add(p, sums, line + 4 * (uint64_t)column);
-        return;
-    }
-    UNROLL
-    for (uint32_t i = 0; i < count; i++)
-        if (column + i < p->n) {
-            float *to = POINTER(float, line + 4 * (uint64_t)(column + i));
-            STORE(to, 0, product_value(p, sums[i], to));
-        }
-}
-
-/* Where a piece's sums go: to c, or as they are to its partial sums. */
-FUNCTION struct product product_target(const struct product *product, uint32_t piece)
-{
-    struct product p = *product;
-    if (p.partial != 0) {
-        p.c = p.partial + 4 * (uint64_t)piece * p.m * p.n;
-        p.ldc = p.n;
-        p.alpha = 1.0f;
-        p.beta = 0.0f;
-    }
-    return p;
 }
 
 /* This thread's sums[rows][columns]. */
@@ -352,8 +245,8 @@ FUNCTION void product_tile(const struct product *p, uint32_t storage, uint32_t r
     struct four next_a = tile_fetch(&a, STORED_F32, table, 16 * rows, depth, row, begin, end);
     struct four next_b = tile_fetch(&b, storage, table, 16 * columns, depth, column, begin, end);
     for (uint32_t term = begin; term < end; term += depth) {
-        tile_put(tile_a, a.along, 16 * rows, depth, next_a);
-        tile_put(tile_b, b.along, 16 * columns, depth, next_b);
+        tile_put(tile_a, p->compute, a.along, 16 * rows, depth, next_a);
+        tile_put(tile_b, p->compute, b.along, 16 * columns, depth, next_b);
         barrier();
         if (end - term > depth) {
             next_a = tile_fetch(&a, STORED_F32, table, 16 * rows, depth, row, term + depth, end);
@@ -439,124 +332,81 @@ KERNEL(gemm_blocks_16x64, 256)
     gemm_tile(&args.product, STORED_BLOCKS, 1, 4, 16);
 }
 
-/* 8 of the 16 terms of a tile, as bf16: 128 rows (columns of b) of 12 words, of which 8 are used, so that the
- * lanes of a fragment meet different banks. */
-FUNCTION void bf16_put(uint32_t *tile, uint32_t along, uint32_t terms, struct four next)
+#if FRAGMENT_F16
+#define UNITS_TILE(storage, rows, columns)                                                                   \
+    units_tile(&args.product, storage, rows, columns, block_y() * 32 * (rows), block_x() * 32 * (columns),   \
+               block_z())
+#define UNITS_GROUPED(storage) grouped_tile(&args.grouped, storage, 4, 1)
+#define UNITS_OUTER outer_tile(&args.grouped, 4, 4, 1)
+#else /* the host asks cards without them for nothing */
+#define UNITS_TILE(storage, rows, columns) assert_device(0)
+#define UNITS_GROUPED(storage) assert_device(0)
+#define UNITS_OUTER assert_device(0)
+#endif
+
+KERNEL(units_128x128, 256)
 {
-    uint32_t row = fetch_across(128, 8, along), term = terms + fetch_term(128, 8, along);
-    if (along) {
-        PUT(tile, row * 12 + term / 2, fragment_pair(next.v[0], next.v[1]));
-        PUT(tile, row * 12 + term / 2 + 1, fragment_pair(next.v[2], next.v[3]));
-        return;
-    }
-    UNROLL
-    for (uint32_t i = 0; i < 4; i++)
-        PUT((uint16_t *)tile, (row + i) * 24 + term, (uint16_t)fragment_pair(next.v[i], 0.0f));
+    UNITS_TILE(STORED_F32, 4, 4);
 }
 
-/* sums += the product of the two tiles: of each 32 lanes 64 rows by 32 columns, 4 by 4 fragments. */
-FUNCTION void bf16_multiply(uint32_t *tile_a, uint32_t *tile_b, float sums[16][4])
+KERNEL(units_64x64, 256)
 {
-    uint32_t g = thread() % 32 / 4, q = thread() % 4;
-    uint32_t row = thread() / 32 % 2 * 64 + g, column = thread() / 64 * 32 + g;
-    uint32_t b[4][2];
-    UNROLL
-    for (uint32_t j = 0; j < 4; j++) {
-        b[j][0] = GET(tile_b, (column + 8 * j) * 12 + q);
-        b[j][1] = GET(tile_b, (column + 8 * j) * 12 + q + 4);
-    }
-    UNROLL
-    for (uint32_t i = 0; i < 4; i++) {
-        uint32_t a[4];
-        a[0] = GET(tile_a, (row + 16 * i) * 12 + q);
-        a[1] = GET(tile_a, (row + 16 * i + 8) * 12 + q);
-        a[2] = GET(tile_a, (row + 16 * i) * 12 + q + 4);
-        a[3] = GET(tile_a, (row + 16 * i + 8) * 12 + q + 4);
-        UNROLL
-        for (uint32_t j = 0; j < 4; j++)
-            fragment_multiply(a, b[j], sums[4 * i + j]);
-    }
+    UNITS_TILE(STORED_F32, 2, 2);
 }
 
-FUNCTION void bf16_store(const struct product *product, uint32_t row, uint32_t column, uint32_t piece,
-                         float sums[16][4])
+KERNEL(units_32x128, 256)
 {
-    struct product p = product_target(product, piece);
-    row += thread() / 32 % 2 * 64 + thread() % 32 / 4;
-    column += thread() / 64 * 32 + thread() % 4 * 2;
-    UNROLL
-    for (uint32_t i = 0; i < 8; i++) { /* half a fragment's rows: i / 2 of 4, upper or lower */
-        uint32_t r = row + 8 * i;
-        UNROLL
-        for (uint32_t j = 0; j < 4; j++)
-            if (r < p.m)
-                product_part(&p, 2, 0, p.c + 4 * (uint64_t)r * p.ldc, column + 8 * j,
-                             &sums[i / 2 * 4 + j][i % 2 * 2]);
-    }
+    UNITS_TILE(STORED_F32, 1, 4);
 }
 
-/* A tile of 128 x 128 in bf16: operands are rounded on their way to shared memory, sums are fp32. */
-FUNCTION void bf16_tile(const struct product *p, uint32_t storage)
+KERNEL(units_128x32, 256)
 {
-    SHARED(uint32_t, tile_a, 1536);
-    SHARED(uint32_t, tile_b, 1536);
-    SHARED(float, table, 16);
-    float sums[16][4];
-    uint32_t row = block_y() * 128, column = block_x() * 128;
-    uint32_t begin = block_z() * p->k_piece, end = p->k - begin < p->k_piece ? p->k : begin + p->k_piece;
-    struct tile_source a = source_a(p), b = source_b(p);
-    struct four next_a[2], next_b[2];
-    UNROLL
-    for (uint32_t i = 0; i < 16; i++)
-        sums[i][0] = sums[i][1] = sums[i][2] = sums[i][3] = 0.0f;
-    if (storage == STORED_NF4) {
-        if (thread() < 16)
-            PUT(table, thread(), nf4_value(thread()));
-        barrier();
-    }
-    UNROLL
-    for (uint32_t h = 0; h < 2; h++) {
-        next_a[h] = tile_fetch(&a, STORED_F32, table, 128, 8, row, begin + 8 * h, end);
-        next_b[h] = tile_fetch(&b, storage, table, 128, 8, column, begin + 8 * h, end);
-    }
-    for (uint32_t term = begin; term < end; term += 16) {
-        UNROLL
-        for (uint32_t h = 0; h < 2; h++) {
-            bf16_put(tile_a, a.along, 8 * h, next_a[h]);
-            bf16_put(tile_b, b.along, 8 * h, next_b[h]);
-        }
-        barrier();
-        if (end - term > 16) {
-            UNROLL
-            for (uint32_t h = 0; h < 2; h++) {
-                next_a[h] = tile_fetch(&a, STORED_F32, table, 128, 8, row, term + 16 + 8 * h, end);
-                next_b[h] = tile_fetch(&b, storage, table, 128, 8, column, term + 16 + 8 * h, end);
-            }
-        }
-        bf16_multiply(tile_a, tile_b, sums);
-        barrier();
-    }
-    bf16_store(p, row, column, block_z(), sums);
+    UNITS_TILE(STORED_F32, 4, 1);
 }
 
-KERNEL(gemm_bf16, 256)
+KERNEL(units_half_128x128, 256)
 {
-    bf16_tile(&args.product, STORED_F32);
+    UNITS_TILE(STORED_HALF, 4, 4);
 }
 
-KERNEL(gemm_bf16_half, 256)
+KERNEL(units_half_64x64, 256)
 {
-    bf16_tile(&args.product, STORED_HALF);
+    UNITS_TILE(STORED_HALF, 2, 2);
 }
 
-KERNEL(gemm_bf16_nf4, 256)
+KERNEL(units_half_32x128, 256)
 {
-    bf16_tile(&args.product, STORED_NF4);
+    UNITS_TILE(STORED_HALF, 1, 4);
 }
 
-KERNEL(gemm_bf16_blocks, 256)
+KERNEL(units_nf4_128x128, 256)
 {
-    bf16_tile(&args.product, STORED_BLOCKS);
+    UNITS_TILE(STORED_NF4, 4, 4);
+}
+
+KERNEL(units_nf4_64x64, 256)
+{
+    UNITS_TILE(STORED_NF4, 2, 2);
+}
+
+KERNEL(units_nf4_32x128, 256)
+{
+    UNITS_TILE(STORED_NF4, 1, 4);
+}
+
+KERNEL(units_blocks_128x128, 256)
+{
+    UNITS_TILE(STORED_BLOCKS, 4, 4);
+}
+
+KERNEL(units_blocks_64x64, 256)
+{
+    UNITS_TILE(STORED_BLOCKS, 2, 2);
+}
+
+KERNEL(units_blocks_32x128, 256)
+{
+    UNITS_TILE(STORED_BLOCKS, 1, 4);
 }
 
 KERNEL(gemm_sum, 256)
@@ -603,7 +453,9 @@ KERNEL(grouped_list, 256)
         STORE(tiles, 2 * i, 0xffffffffu);
 }
 
-FUNCTION void grouped_tile(const struct grouped_product *grouped, uint32_t columns)
+/* A tile of 64 rows of a group by 16 * columns, by matrix units (`units`) or in fp32. */
+FUNCTION void grouped_tile(const struct grouped_product *grouped, uint32_t storage, uint32_t columns,
+                           uint32_t units)
 {
     const uint32_t *tiles = POINTER(const uint32_t, grouped->tiles);
     uint32_t g = LOAD(tiles, 2 * block_y()), begin;
@@ -612,46 +464,95 @@ FUNCTION void grouped_tile(const struct grouped_product *grouped, uint32_t colum
     struct product p = grouped->product;
     p.m = group_rows(grouped, g, &begin);
     p.a += 4 * (uint64_t)begin * p.lda;
-    p.b += 4 * g * grouped->stride;
+    p.b += g * grouped->stride;
+    p.absmax += g * grouped->stride;
+    p.scales += g * grouped->stride;
     p.c += 4 * (uint64_t)begin * p.ldc;
-    product_tile(&p, STORED_F32, 4, columns, 16, LOAD(tiles, 2 * block_y() + 1) - begin,
-                 block_x() * 16 * columns, 0);
+    uint32_t row = LOAD(tiles, 2 * block_y() + 1) - begin;
+    if (units)
+        units_tile(&p, storage, 2, 2, row, block_x() * 64, 0);
+    else
+        product_tile(&p, storage, 4, columns, 16, row, block_x() * 16 * columns, 0);
 }
 
 KERNEL(grouped_64x64, 256)
 {
-    grouped_tile(&args.grouped, 4);
+    grouped_tile(&args.grouped, STORED_F32, 4, 0);
 }
 
 KERNEL(grouped_64x16, 256)
 {
-    grouped_tile(&args.grouped, 1);
+    grouped_tile(&args.grouped, STORED_F32, 1, 0);
 }
 
-FUNCTION void outer_tile(const struct grouped_product *grouped, uint32_t rows, uint32_t columns)
+KERNEL(grouped_half_64x64, 256)
+{
+    grouped_tile(&args.grouped, STORED_HALF, 4, 0);
+}
+
+KERNEL(grouped_nf4_64x64, 256)
+{
+    grouped_tile(&args.grouped, STORED_NF4, 4, 0);
+}
+
+KERNEL(grouped_blocks_64x64, 256)
+{
+    grouped_tile(&args.grouped, STORED_BLOCKS, 4, 0);
+}
+
+KERNEL(grouped_units_64x64, 256)
+{
+    UNITS_GROUPED(STORED_F32);
+}
+
+KERNEL(grouped_units_half_64x64, 256)
+{
+    UNITS_GROUPED(STORED_HALF);
+}
+
+KERNEL(grouped_units_nf4_64x64, 256)
+{
+    UNITS_GROUPED(STORED_NF4);
+}
+
+KERNEL(grouped_units_blocks_64x64, 256)
+{
+    UNITS_GROUPED(STORED_BLOCKS);
+}
+
+FUNCTION void outer_tile(const struct grouped_product *grouped, uint32_t rows, uint32_t columns,
+                         uint32_t units)
 {
     struct product p = grouped->product;
     uint32_t begin;
     p.k = p.k_piece = group_rows(grouped, block_z(), &begin);
     p.a += 4 * (uint64_t)begin * p.lda;
     p.b += 4 * (uint64_t)begin * p.ldb;
-    p.c += 4 * block_z() * grouped->stride;
-    product_tile(&p, STORED_F32, rows, columns, 16, block_y() * 16 * rows, block_x() * 16 * columns, 0);
+    p.c += block_z() * grouped->stride;
+    if (units)
+        units_tile(&p, STORED_F32, 2, 2, block_y() * 64, block_x() * 64, 0);
+    else
+        product_tile(&p, STORED_F32, rows, columns, 16, block_y() * 16 * rows, block_x() * 16 * columns, 0);
 }
 
 KERNEL(outer_64x64, 256)
 {
-    outer_tile(&args.grouped, 4, 4);
+    outer_tile(&args.grouped, 4, 4, 0);
 }
 
 KERNEL(outer_64x16, 256)
 {
-    outer_tile(&args.grouped, 4, 1);
+    outer_tile(&args.grouped, 4, 1, 0);
 }
 
 KERNEL(outer_16x64, 256)
 {
-    outer_tile(&args.grouped, 1, 4);
+    outer_tile(&args.grouped, 1, 4, 0);
+}
+
+KERNEL(outer_units_64x64, 256)
+{
+    UNITS_OUTER;
 }
 
 #endif

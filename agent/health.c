@@ -1,0 +1,463 @@
+#include "agent/health.h"
+
+#include <errno.h>
+#include <event2/buffer.h>
+#include <fcntl.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <unistd.h>
+
+#include "agent/cards.h"
+#include "common/clock.h"
+#include "common/log.h"
+#include "common/process.h"
+
+enum { LINE_BYTES_MAX = 1 << 20, INTERVAL_MS_MAX = 2000, SILENT_S = 30, NOTE_MS_MAX = 5000, REFRESH_S = 60 };
+
+#define HEAT_STEPS 20.0 /* φ is told in twentieths, so that plans do not change with every reading */
+#define MEMORY_STEP ((uint64_t)64 << 20) /* what others hold is told in steps, too */
+
+struct card {
+    const struct agent_device *device;
+    const json_t *inventory; /* of config->cards; NULL: emulated */
+    double share;            /* of its clock that the card kept, an exponential mean over the window */
+    double heat;             /* the same, in steps */
+    uint64_t read_ns;        /* the last reading */
+    uint64_t others, before; /* bytes that others hold, as now believed and as the last reading had it */
+    json_t *told;            /* NULL: nothing yet */
+    uint64_t told_ns;
+};
+
+struct health {
+    struct event_base *base;
+    struct health_options options;
+    uint32_t interval_ms, note_ms;
+    struct card cards[AGENT_DEVICES_MAX];
+    uint32_t count;
+    struct event *tick, *readable;
+    struct evbuffer *input;
+    struct process_watch *watch;
+    pid_t pid; /* 0: none runs */
+    int fd;
+    uint64_t heard_ns; /* or when it was started, or ended */
+};
+
+/* ---- one reading ---- */
+
+static const char *text_of(const json_t *object, const char *key)
+{
+    const char *text = json_string_value(json_object_get(object, key));
+    return text != NULL ? text : "";
+}
+
+/* "GPU-5f3a…" and "MIG-5f3a…" name by what follows. */
+static bool same_uuid(const char *one, const char *other)
+{
+    one = strchr(one, '-');
+    other = strchr(other, '-');
+    return one != NULL && other != NULL && strcasecmp(one, other) == 0;
+}
+
+static bool is_card(const struct card *card, const json_t *record)
+{
+    if (strcmp(text_of(record, "kind"), card->device->kind) != 0) {
+        return false;
+    }
+    if (card->inventory == NULL) {
+        return strcmp(text_of(record, "device"), card->device->name) == 0;
+    }
+    const char *pci = text_of(record, "pci");
+    return same_uuid(text_of(record, "uuid"), text_of(card->inventory, "uuid")) ||
+           (*pci != '\0' && strcasecmp(pci, text_of(card->inventory, "pci")) == 0);
+}
+
+static const json_t *record_of(const struct card *card, const json_t *reading)
+{
+    const json_t *record;
+    size_t i;
+    json_array_foreach(json_object_get(reading, "cards"), i, record)
+    {
+        if (is_card(card, record)) {
+            return record;
+        }
+    }
+    return NULL;
+}
+
+/* Where memory is counted: a slice's own, or the card's. */
+static const json_t *memory_of(const struct card *card, const json_t *record)
+{
+    const json_t *slice;
+    size_t i;
+    json_array_foreach(json_object_get(json_object_get(record, "mig"), "slices"), i, slice)
+    {
+        if (same_uuid(text_of(slice, "uuid"), text_of(card->inventory, "uuid"))) {
+            return slice;
+        }
+    }
+    return record;
+}
+
+/* Held down by heat or by the supply. A card at its power limit is as it was when it was measured. */
+static bool is_throttled(const json_t *record)
+{
+    const json_t *reason;
+    size_t i;
+    json_array_foreach(json_object_get(record, "throttle"), i, reason)
+    {
+        const char *name = json_string_value(reason);
+        if (name != NULL && strcmp(name, "power") != 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void heat_take(const struct health *health, struct card *card, const json_t *record, uint64_t now_ns)
+{
+    const double window_s = health->options.config->throttle_window_s;
+    double clock = json_number_value(json_object_get(record, "clock_khz"));
+    double most = json_number_value(json_object_get(record, "clock_max_khz"));
+    most = most > 0 ? most : json_number_value(json_object_get(card->inventory, "clock_khz"));
+    double share = !is_throttled(record) ? 1 : clock > 0 && most > 0 ? fmin(clock / most, 1) : card->share;
+    double weight = card->read_ns == 0 ? 0 : (double)(now_ns - card->read_ns) * 1e-9 / window_s;
+    card->share += (share - card->share) * fmin(weight, 1);
+    card->read_ns = now_ns;
+    if (fabs(card->share - card->heat) > 0.8 / HEAT_STEPS) {
+        card->heat = fmax(round(card->share * HEAT_STEPS), 1) / HEAT_STEPS;
+    }
+}
+
+/* What others hold: all but our worker's part. Where the library does not show that (another name space of
+ * processes), what they held before it began. Believed once two readings say it, so that a worker which is
+ * just beginning or ending is nobody else. */
+static void others_take(const struct health *health, struct card *card, const json_t *record)
+{
+    const json_t *used = json_object_get(memory_of(card, record), "used_bytes"), *process;
+    const pid_t pid = health->options.pid(health->options.arg, card->device->name);
+    const json_t *told = json_object_get(record, "others_bytes"); /* an emulated card's, as its file says */
+    bool shown = pid == 0;
+    json_int_t ours = 0;
+    size_t i;
+    json_array_foreach(json_object_get(record, "processes"), i, process)
+    {
+        if (pid != 0 && json_integer_value(json_object_get(process, "pid")) == pid) {
+            shown = json_is_integer(json_object_get(process, "bytes"));
+            ours = json_integer_value(json_object_get(process, "bytes"));
+        }
+    }
+    if (!json_is_integer(told) && (!json_is_integer(used) || !shown)) {
+        return;
+    }
+    json_int_t others = json_is_integer(told) ? json_integer_value(told) : json_integer_value(used) - ours;
+    uint64_t now = others > 0 ? (uint64_t)others / MEMORY_STEP * MEMORY_STEP : 0;
+    if (now == card->before) {
+        card->others = now;
+    }
+    card->before = now;
+}
+
+/* Bytes that a plan may count on: what was promised, or what is left of it. */
+static uint64_t usable_bytes(const struct card *card, const json_t *record)
+{
+    const uint64_t limit = card->device->memory_limit_bytes;
+    const json_int_t total = json_integer_value(json_object_get(memory_of(card, record), "memory_bytes"));
+    uint64_t left = limit > card->others ? limit - card->others : 0;
+    if (card->inventory != NULL && total > 0) {
+        left = card_memory_share((uint64_t)total > card->others ? (uint64_t)total - card->others : 0);
+    }
+    return card->others > 0 && left < limit ? left : limit;
+}
+
+/* What is told of a card: its reading but for other people's processes, and what was made of it. */
+static json_t *health_of(const struct card *card, const json_t *record, const char *why)
+{
+    static const char *const keys[] = {"temperature_c",
+                                       "power_w",
+                                       "power_limit_w",
+                                       "clock_khz",
+                                       "clock_max_khz",
+                                       "throttle",
+                                       "ecc_uncorrected",
+                                       "xid",
+                                       "mig",
+                                       "links",
+                                       "memory_bytes",
+                                       "used_bytes",
+                                       "why",
+                                       "ecc_uncorrected_total"};
+    json_t *out = json_object();
+    for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
+        json_t *value = json_object_get(record, keys[i]);
+        if (value != NULL) {
+            json_object_set(out, keys[i], value);
+        }
+    }
+    if (record == NULL) {
+        json_object_set_new(out, "why", json_string(why));
+        return out;
+    }
+    json_object_set_new(out, "heat", json_real(card->heat));
+    json_object_set_new(out, "others_bytes", json_integer((json_int_t)card->others));
+    json_object_set_new(out, "usable_bytes", json_integer((json_int_t)usable_bytes(card, record)));
+    return out;
+}
+
+/* Does anything differ that a decision or an event rests on? */
+static bool matters(const json_t *one, const json_t *other)
+{
+    static const char *const keys[] = {"heat", "usable_bytes", "throttle", "ecc_uncorrected", "xid", "why"};
+    for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
+        const json_t *a = json_object_get(one, keys[i]), *b = json_object_get(other, keys[i]);
+        if (a != b && (a == NULL || b == NULL || !json_equal(a, b))) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static const char *why_unknown(const struct card *card, const json_t *reading)
+{
+    const json_t *library;
+    size_t i;
+    json_array_foreach(json_object_get(reading, "libraries"), i, library)
+    {
+        const char *why = json_string_value(json_object_get(library, "why"));
+        if (why != NULL && strcmp(text_of(library, "kind"), card->device->kind) == 0) {
+            return why;
+        }
+    }
+    return "its vendor's management library does not show it";
+}
+
+json_t *health_take(struct health *health, const json_t *reading, uint64_t now_ns)
+{
+    json_t *due = json_object();
+    for (uint32_t i = 0; i < health->count; i++) {
+        struct card *card = &health->cards[i];
+        const json_t *record = record_of(card, reading);
+        if (record == NULL && card->inventory == NULL && card->told == NULL) {
+            continue; /* an emulated card of which nobody says anything */
+        }
+        if (record != NULL) {
+            heat_take(health, card, record, now_ns);
+            others_take(health, card, record);
+        }
+        json_t *said = health_of(card, record, why_unknown(card, reading));
+        uint64_t ms = (now_ns - card->told_ns) / 1000000;
+        if (card->told == NULL || ms >= REFRESH_S * 1000 ||
+            (ms >= health->note_ms && matters(said, card->told))) {
+            json_decref(card->told);
+            card->told = json_incref(said);
+            card->told_ns = now_ns;
+            json_object_set(due, card->device->name, said);
+        }
+        json_decref(said);
+    }
+    return due;
+}
+
+static void tell(struct health *health, const json_t *reading)
+{
+    json_t *due = health_take(health, reading, clock_mono_ns());
+    if (json_object_size(due) > 0) {
+        health->options.note(health->options.arg, due);
+    } else {
+        json_decref(due);
+    }
+}
+
+/* ---- the watcher ---- */
+
+static void watcher_close(struct health *health)
+{
+    if (health->readable != NULL) {
+        event_free(health->readable);
+        health->readable = NULL;
+    }
+    if (health->fd >= 0) {
+        close(health->fd);
+        health->fd = -1;
+    }
+    evbuffer_drain(health->input, evbuffer_get_length(health->input));
+}
+
+/* Nothing is known any more: said once, in the words of `why`. */
+static void watcher_lost(struct health *health, const char *why)
+{
+    log_event(LOG_LEVEL_WARN, "health_unknown", "why=\"%s\"", why);
+    json_t *reading = json_pack("{s:[{s:s, s:s}, {s:s, s:s}, {s:s, s:s}]}", "libraries", "kind", "cuda",
+                                "why", why, "kind", "hip", "why", why, "kind", "emulated", "why", why);
+    tell(health, reading);
+    json_decref(reading);
+}
+
+static void watcher_exited(void *arg, pid_t pid, int status)
+{
+    struct health *health = arg;
+    char how[64], why[160];
+    (void)pid;
+    process_watch_destroy(health->watch);
+    health->watch = NULL;
+    health->pid = 0;
+    health->heard_ns = clock_mono_ns();
+    watcher_close(health);
+    snprintf(why, sizeof(why), "the watcher of cards ended: %s", process_status_text(status, how));
+    watcher_lost(health, why);
+}
+
+static void watcher_said(evutil_socket_t fd, short what, void *arg)
+{
+    struct health *health = arg;
+    char *line;
+    (void)what;
+    int got = evbuffer_read(health->input, fd, LINE_BYTES_MAX);
+    while ((line = evbuffer_readln(health->input, NULL, EVBUFFER_EOL_LF)) != NULL) {
+        json_t *reading = json_loads(line, JSON_REJECT_DUPLICATES, NULL);
+        health->heard_ns = clock_mono_ns();
+        if (json_is_object(reading)) {
+            tell(health, reading);
+        }
+        json_decref(reading);
+        free(line);
+    }
+    bool over = got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR);
+    if ((over || evbuffer_get_length(health->input) > LINE_BYTES_MAX) && health->pid != 0) {
+        event_del(health->readable);
+        kill(health->pid, SIGKILL); /* its end is told by the process watch */
+    }
+}
+
+static int watcher_start(struct health *health, struct err *err)
+{
+    char interval[16];
+    int pipes[2];
+    snprintf(interval, sizeof(interval), "%u", health->interval_ms);
+    const char *argv[] = {health->options.worker, "--health", interval, NULL};
+    if (pipe2(pipes, O_CLOEXEC) < 0) {
+        return err_errno(err, ERR_IO, errno, "no pipe for the watcher of cards");
+    }
+    const struct process_options options = {.argv = argv,
+                                            .stdio_fd = {0, pipes[1], 0},
+                                            .stderr_path = "-",
+                                            .no_new_privs = true,
+                                            .own_group = true,
+                                            .die_with_parent = true};
+    int result = process_spawn(&options, &health->pid, err);
+    close(pipes[1]);
+    health->fd = pipes[0];
+    if (result < 0) {
+        health->pid = 0;
+        watcher_close(health);
+        return -1;
+    }
+    evutil_make_socket_nonblocking(health->fd);
+    health->watch = process_watch_create(health->base, health->pid, watcher_exited, health, err);
+    health->readable = event_new(health->base, health->fd, EV_READ | EV_PERSIST, watcher_said, health);
+    if (health->watch == NULL || health->readable == NULL || event_add(health->readable, NULL) < 0) {
+        err_set(err, ERR_NOMEM, "no memory for the watcher of cards");
+        struct err ignored;
+        process_watch_destroy(health->watch);
+        health->watch = NULL;
+        process_stop(health->pid, 0, SIGKILL, 0, &ignored);
+        health->pid = 0;
+        watcher_close(health);
+        return -1;
+    }
+    return 0;
+}
+
+static void ticked(evutil_socket_t fd, short what, void *arg)
+{
+    struct health *health = arg;
+    struct err err;
+    (void)fd;
+    (void)what;
+    uint64_t now_ns = clock_mono_ns();
+    if (health->heard_ns != 0 && now_ns - health->heard_ns < (uint64_t)SILENT_S * 1000000000) {
+        return;
+    }
+    if (health->pid != 0) {
+        log_event(LOG_LEVEL_WARN, "health_silent", "pid=%d", (int)health->pid);
+        kill(health->pid, SIGKILL);
+    } else if (watcher_start(health, &err) < 0) {
+        watcher_lost(health, err.text);
+    }
+    health->heard_ns = now_ns;
+}
+
+/* ---- life ---- */
+
+static bool is_watched(const struct agent_device *device)
+{
+    const char *file = getenv("MOTLEY_EMULATED_HEALTH");
+    return strcmp(device->kind, "cuda") == 0 || strcmp(device->kind, "hip") == 0 ||
+           (strcmp(device->kind, "emulated") == 0 && file != NULL && *file != '\0');
+}
+
+struct health *health_create(struct event_base *base, const struct health_options *options, struct err *err)
+{
+    struct health *health = calloc(1, sizeof(*health));
+    const struct timeval second = {.tv_sec = 1};
+    if (health == NULL) {
+        err_set(err, ERR_NOMEM, "no memory for the health of cards");
+        return NULL;
+    }
+    double interval_ms = fmin(options->config->throttle_window_s * 100, INTERVAL_MS_MAX);
+    *health =
+        (struct health){.base = base, .options = *options, .fd = -1, .interval_ms = (uint32_t)interval_ms};
+    health->note_ms = (uint32_t)fmin(options->config->throttle_window_s * 100, NOTE_MS_MAX);
+    for (uint32_t i = 0; i < options->config->device_count; i++) {
+        const struct agent_device *device = &options->config->devices[i];
+        if (is_watched(device)) {
+            bool real = strcmp(device->kind, "emulated") != 0;
+            health->cards[health->count++] = (struct card){
+                .device = device,
+                .inventory = real ? cards_find(options->config->cards, device->kind, device->index) : NULL,
+                .share = 1,
+                .heat = 1};
+        }
+    }
+    health->input = evbuffer_new();
+    health->tick = health->input == NULL ? NULL : event_new(base, -1, EV_PERSIST, ticked, health);
+    if (health->tick == NULL || (health->count > 0 && event_add(health->tick, &second) < 0)) {
+        health_destroy(health);
+        err_set(err, ERR_NOMEM, "no memory for the health of cards");
+        return NULL;
+    }
+    return health;
+}
+
+void health_destroy(struct health *health)
+{
+    struct err ignored;
+    if (health == NULL) {
+        return;
+    }
+    process_watch_destroy(health->watch);
+    if (health->pid != 0) {
+        process_stop(health->pid, 0, SIGKILL, 0, &ignored);
+    }
+    if (health->input != NULL) {
+        watcher_close(health);
+        evbuffer_free(health->input);
+    }
+    if (health->tick != NULL) {
+        event_free(health->tick);
+    }
+    for (uint32_t i = 0; i < health->count; i++) {
+        json_decref(health->cards[i].told);
+    }
+    free(health);
+}
+
+void health_again(struct health *health)
+{
+    for (uint32_t i = 0; i < health->count; i++) {
+        health->cards[i].told_ns = 0;
+    }
+}

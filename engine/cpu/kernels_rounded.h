@@ -1,0 +1,254 @@
+/* Products whose operands are rounded to 16 bits: blocks of a and b are rounded as they are copied to where
+ * the strips of kernels_gemm.h read them, in the order they are read in (Goto and van de Geijn 2008). Values
+ * that lie in 16 bits already come from there. Part of kernels_body.h, which includes it once per instruction
+ * set.
+ */
+#ifndef MOTLEY_ENGINE_CPU_KERNELS_ROUNDED_H
+#define MOTLEY_ENGINE_CPU_KERNELS_ROUNDED_H
+
+enum {
+    ROUNDED_PANEL = TILE_WIDE * VECTOR, /* columns of a strip */
+    EXACT_ROWS = 32                     /* of a block that is summed in double */
+};
+
+typedef uint16_t vs __attribute__((vector_size(2 * VECTOR)));
+typedef uint16_t vsu __attribute__((vector_size(2 * VECTOR), aligned(2), may_alias));
+
+INLINE vf round_bf16(vf x)
+{
+    vu bits = (vu)x, up = bits + 0x7FFF + (bits >> 16 & 1);
+    return select_f(x != x, x, (vf)(up & 0xFFFF0000u));
+}
+
+#ifndef ROUND_F16
+/* By an integer addition at the last bit kept; below the normal range by adding 1/2, whose last bit in fp32
+ * is fp16's smallest number. */
+INLINE vf round_f16(vf x)
+{
+    vu bits = (vu)x & 0x7FFFFFFFu, sign = (vu)x & 0x80000000u;
+    vf size = (vf)bits, normal = (vf)((bits + 0xFFF + (bits >> 13 & 1)) & 0xFFFFE000u);
+    vf small = size + splat(0.5f) - splat(0.5f);
+    vf y = select_f(size < splat(0x1p-14f), small, normal);
+    y = select_f(y > splat(65504.0f), splat(INFINITY), y);
+    return select_f(x != x, x, (vf)((vu)y | sign));
+}
+
+/* The method of from_f16. */
+INLINE vf widen_f16(vs x)
+{
+    vu word = __builtin_convertvector(x, vu) << 16, sign = word & 0x80000000u, twice = word + word;
+    vf normal = (vf)((twice >> 4) + (0xE0u << 23)) * splat(0x1.0p-112f);
+    vf small = (vf)((twice >> 17) | (126u << 23)) - splat(0.5f);
+    return (vf)((vu)select_f((vi)(twice < (1u << 27)), small, normal) | sign);
+}
+#define ROUND_F16 round_f16
+#define WIDEN_F16 widen_f16
+#endif
+
+/* `to` and `from` are constants wherever these are used. */
+INLINE vf round_to(enum value_kind to, enum value_kind from, vf x)
+{
+    if (to == from)
+        return x;
+    return to == VALUES_BF16 ? round_bf16(x) : ROUND_F16(x);
+}
+
+INLINE vf values_load(enum value_kind to, enum value_kind from, const void *p, size_t at)
+{
+    const uint16_t *half = (const uint16_t *)p + at;
+    if (from == VALUES_F32)
+        return round_to(to, from, load((const float *)p + at));
+    if (from == VALUES_BF16)
+        return round_to(to, from, (vf)(__builtin_convertvector(*(const vsu *)half, vu) << 16));
+    return round_to(to, from, WIDEN_F16(*(const vsu *)half));
+}
+
+/* n < VECTOR values, then zeros. */
+INLINE vf values_tail(enum value_kind to, enum value_kind from, const void *p, size_t at, size_t n)
+{
+    uint32_t held[VECTOR] = {0};
+    size_t size = from == VALUES_F32 ? 4 : 2;
+    memcpy(held, (const char *)p + at * size, n * size);
+    return values_load(to, from, held, 0);
+}
+
+/* to[rows][ldt] = values, columns to the next multiple of VECTOR. */
+INLINE void block_copy(enum value_kind as, enum value_kind kind, const void *x, size_t at, size_t ld,
+                       size_t rows, size_t columns, float *to, size_t ldt)
+{
+    for (size_t i = 0; i < rows; i++, at += ld, to += ldt) {
+        size_t j = 0;
+        for (; j + VECTOR <= columns; j += VECTOR)
+            store(to + j, values_load(as, kind, x, at + j));
+        if (j < columns)
+            store(to + j, values_tail(as, kind, x, at + j, columns - j));
+    }
+}
+
+/* to[depth][ldt] = x[columns][depth] transposed, both sides to the next multiple of VECTOR. */
+INLINE void block_transpose(enum value_kind as, enum value_kind kind, const void *x, size_t at, size_t ld,
+                            size_t columns, size_t depth, float *to, size_t ldt)
+{
+    for (size_t j = 0; j < columns; j += VECTOR)
+        for (size_t p = 0; p < depth; p += VECTOR) {
+            vf row[VECTOR];
+            for (size_t i = 0; i < VECTOR; i++)
+                row[i] = j + i >= columns      ? splat(0.0f)
+                         : p + VECTOR <= depth ? values_load(as, kind, x, at + (j + i) * ld + p)
+                                               : values_tail(as, kind, x, at + (j + i) * ld + p, depth - p);
+            TRANSPOSE_ROUNDS(row)
+            _Pragma("GCC unroll 16") for (int i = 0; i < VECTOR; i++)
+                store(to + (p + (size_t)i) * ldt + j, row[i]);
+        }
+}
+
+typedef void block_function(const void *x, size_t at, size_t ld, size_t rows, size_t columns, float *to,
+                            size_t ldt);
+
+#define BLOCK_FUNCTIONS(AS, KIND)                                                                            \
+    static void copy_##AS##_##KIND(const void *x, size_t at, size_t ld, size_t rows, size_t columns,         \
+                                   float *to, size_t ldt)                                                    \
+    {                                                                                                        \
+        block_copy(VALUES_##AS, VALUES_##KIND, x, at, ld, rows, columns, to, ldt);                           \
+    }                                                                                                        \
+    static void transpose_##AS##_##KIND(const void *x, size_t at, size_t ld, size_t rows, size_t columns,    \
+                                        float *to, size_t ldt)                                               \
+    {                                                                                                        \
+        block_transpose(VALUES_##AS, VALUES_##KIND, x, at, ld, rows, columns, to, ldt);                      \
+    }
+BLOCK_FUNCTIONS(BF16, F32)
+BLOCK_FUNCTIONS(BF16, BF16)
+BLOCK_FUNCTIONS(BF16, F16)
+BLOCK_FUNCTIONS(F16, F32)
+BLOCK_FUNCTIONS(F16, BF16)
+BLOCK_FUNCTIONS(F16, F16)
+
+/* By what is rounded to and what is stored. */
+static block_function *const copies[VALUE_KINDS][VALUE_KINDS] = {
+    [VALUES_BF16] = {copy_BF16_F32, copy_BF16_BF16, copy_BF16_F16},
+    [VALUES_F16] = {copy_F16_F32, copy_F16_BF16, copy_F16_F16},
+};
+static block_function *const transposes[VALUE_KINDS][VALUE_KINDS] = {
+    [VALUES_BF16] = {transpose_BF16_F32, transpose_BF16_BF16, transpose_BF16_F16},
+    [VALUES_F16] = {transpose_F16_F32, transpose_F16_BF16, transpose_F16_F16},
+};
+
+/* What the strips read: a's block, and of b strips of ROUNDED_PANEL columns one after another,
+ * [depth][columns] each; and sums on their way to c. */
+struct rounded_room {
+    float *a, *b, *sums;
+    size_t a_row, a_col; /* of a[i, p] */
+};
+
+static struct rounded_room room_of(const struct gemm_rounded *g, float *scratch)
+{
+    return (struct rounded_room){.a = scratch,
+                                 .b = scratch + ROUNDED_ROWS * ROUNDED_DEPTH,
+                                 .sums = scratch + ROUNDED_DEPTH * (ROUNDED_ROWS + ROUNDED_COLUMNS),
+                                 .a_row = g->a.transposed ? 1 : ROUNDED_DEPTH,
+                                 .a_col = g->a.transposed ? ROUNDED_ROWS : 1};
+}
+
+/* a[row.., depth..]: stored [k, m] it stays so. */
+static void rounded_a(const struct gemm_rounded *g, const struct rounded_room *room, size_t row, size_t rows,
+                      size_t p, size_t depth)
+{
+    const struct gemm_values *a = &g->a;
+    if (a->transposed)
+        copies[g->as][a->kind](a->at, p * a->ld + row, a->ld, depth, rows, room->a, ROUNDED_ROWS);
+    else
+        copies[g->as][a->kind](a->at, row * a->ld + p, a->ld, rows, depth, room->a, ROUNDED_DEPTH);
+}
+
+static void rounded_b(const struct gemm_rounded *g, float *to, size_t column, size_t columns, size_t p,
+                      size_t depth)
+{
+    const struct gemm_values *b = &g->b;
+    for (size_t j = 0; j < columns; j += ROUNDED_PANEL, to += ROUNDED_PANEL * ROUNDED_DEPTH) {
+        size_t n = columns - j < ROUNDED_PANEL ? columns - j : ROUNDED_PANEL, at = column + j;
+        if (b->transposed)
+            transposes[g->as][b->kind](b->at, at * b->ld + p, b->ld, n, depth, to, ROUNDED_PANEL);
+        else
+            copies[g->as][b->kind](b->at, p * b->ld + at, b->ld, depth, n, to, ROUNDED_PANEL);
+    }
+}
+
+/* c[rows, columns] += or = one block's product; `first` of its sum. */
+static void rounded_strip(const struct gemm_rounded *g, const struct rounded_room *room, const float *b,
+                          size_t rows, size_t columns, size_t depth, bool first, float *c)
+{
+    bool plain = g->alpha == 1.0f && (!first || g->beta == 0.0f || g->beta == 1.0f);
+    if (columns == ROUNDED_PANEL && plain) {
+        strips_wide(rows, depth, room->a, room->a_row, room->a_col, b, ROUNDED_PANEL, c, g->ldc,
+                    !first || g->beta != 0.0f);
+        return;
+    }
+    strips_wide(rows, depth, room->a, room->a_row, room->a_col, b, ROUNDED_PANEL, room->sums, ROUNDED_PANEL,
+                false);
+    for (size_t i = 0; i < rows; i++)
+        for (size_t j = 0; j < columns; j++) {
+            float *at = c + i * g->ldc + j, old = first ? (g->beta == 0.0f ? 0.0f : g->beta * *at) : *at;
+            float sum = room->sums[i * ROUNDED_PANEL + j];
+            *at = g->alpha == 1.0f ? old + sum : old + g->alpha * sum;
+        }
+}
+
+static void gemm_rounded(const struct gemm_rounded *g, float *scratch)
+{
+    struct rounded_room room = room_of(g, scratch);
+    for (size_t column = 0; column < g->n; column += ROUNDED_COLUMNS)
+        for (size_t p = 0; p < g->k; p += ROUNDED_DEPTH) {
+            size_t columns = g->n - column < ROUNDED_COLUMNS ? g->n - column : ROUNDED_COLUMNS;
+            size_t depth = g->k - p < ROUNDED_DEPTH ? g->k - p : ROUNDED_DEPTH;
+            rounded_b(g, room.b, column, columns, p, depth);
+            for (size_t row = 0; row < g->m; row += ROUNDED_ROWS) {
+                size_t rows = g->m - row < ROUNDED_ROWS ? g->m - row : ROUNDED_ROWS;
+                rounded_a(g, &room, row, rows, p, depth);
+                for (size_t j = 0; j < columns; j += ROUNDED_PANEL)
+                    rounded_strip(g, &room, room.b + j * ROUNDED_DEPTH, rows,
+                                  columns - j < ROUNDED_PANEL ? columns - j : ROUNDED_PANEL, depth, p == 0,
+                                  g->c + row * g->ldc + column + j);
+            }
+        }
+}
+
+/* sums[rows][ROUNDED_PANEL], in double, += a b of one block. */
+static void exact_strip(const struct rounded_room *room, size_t rows, size_t depth, double *sums)
+{
+    enum { WIDE = ROUNDED_PANEL / (VECTOR / 2) };
+    for (size_t i = 0; i < rows; i++, sums += ROUNDED_PANEL) {
+        vn sum[WIDE];
+        memcpy(sum, sums, sizeof sum);
+        for (size_t p = 0; p < depth; p++) {
+            double left = (double)room->a[i * room->a_row + p * room->a_col];
+            _Pragma("GCC unroll 8") for (int j = 0; j < WIDE; j++) sum[j] +=
+                left * widen(room->b + p * ROUNDED_PANEL + (size_t)j * VECTOR / 2);
+        }
+        memcpy(sums, sum, sizeof sum);
+    }
+}
+
+static void gemm_rounded_exact(const struct gemm_rounded *g, float *scratch)
+{
+    struct rounded_room room = room_of(g, scratch);
+    double *sums = (double *)(void *)room.sums;
+    for (size_t row = 0; row < g->m; row += EXACT_ROWS)
+        for (size_t column = 0; column < g->n; column += ROUNDED_PANEL) {
+            size_t rows = g->m - row < EXACT_ROWS ? g->m - row : EXACT_ROWS;
+            size_t columns = g->n - column < ROUNDED_PANEL ? g->n - column : ROUNDED_PANEL;
+            memset(sums, 0, sizeof *sums * EXACT_ROWS * ROUNDED_PANEL);
+            for (size_t p = 0; p < g->k; p += ROUNDED_DEPTH) {
+                size_t depth = g->k - p < ROUNDED_DEPTH ? g->k - p : ROUNDED_DEPTH;
+                rounded_a(g, &room, row, rows, p, depth);
+                rounded_b(g, room.b, column, columns, p, depth);
+                exact_strip(&room, rows, depth, sums);
+            }
+            for (size_t i = 0; i < rows; i++)
+                for (size_t j = 0; j < columns; j++) {
+                    float *at = g->c + (row + i) * g->ldc + column + j;
+                    *at = blend(g->alpha, sums[i * ROUNDED_PANEL + j], g->beta, *at);
+                }
+        }
+}
+
+#endif

@@ -1,0 +1,152 @@
+/* Tiles of products by matrix units: operands in 16 bits in shared memory, fragments (fragment.h) of them to
+ * each warp, sums in fp32. Blocks of 256 threads. */
+#ifndef MOTLEY_ENGINE_GPU_KERNELS_UNITS_H
+#define MOTLEY_ENGINE_GPU_KERNELS_UNITS_H
+
+#include "engine/gpu/kernels/fragment.h"
+#include "engine/gpu/kernels/tile.h"
+
+/* Tiles in 16 bits lie row by row (column by column of b), 16 terms in 8 words of 12, so that the lanes of a
+ * fragment meet different banks. Two of each tile: one is filled while the other is multiplied. */
+enum { UNITS_LD = 12, UNITS_WORDS = 128 * UNITS_LD };
+
+/* What this thread fetches of a tile: its four in each piece of 64 rows by 16 terms, or fewer rows. */
+FUNCTION void units_fetch(const struct tile_source *s, uint32_t storage, float *table, uint32_t wide,
+                          uint32_t across, uint32_t term, uint32_t end, struct four next[2])
+{
+    UNROLL
+    for (uint32_t h = 0; h < 2; h++)
+        if (64 * h < wide)
+            next[h] = tile_fetch(s, storage, table, wide < 64 ? wide : 64, 16, across + 64 * h, term, end);
+}
+
+FUNCTION void units_put(uint32_t *tile, uint32_t element, uint32_t along, uint32_t wide, struct four next[2])
+{
+    uint32_t part = wide < 64 ? wide : 64;
+    uint32_t row = fetch_across(part, 16, along), term = fetch_term(part, 16, along);
+    if (4 * thread() >= part * 16)
+        return;
+    UNROLL
+    for (uint32_t h = 0; h < 2; h++, row += 64) {
+        if (64 * h >= wide)
+            continue;
+        if (along) {
+            PUT(tile, row * UNITS_LD + term / 2, fragment_pair(element, next[h].v[0], next[h].v[1]));
+            PUT(tile, row * UNITS_LD + term / 2 + 1, fragment_pair(element, next[h].v[2], next[h].v[3]));
+            continue;
+        }
+        UNROLL
+        for (uint32_t i = 0; i < 4; i++)
+            PUT((uint16_t *)tile, (row + i) * 2 * UNITS_LD + term, fragment_half(element, next[h].v[i]));
+    }
+}
+
+/* Where a warp's part of a tile of 32 * rows by 32 * columns begins: two warps beside each other take its
+ * rows, the others (four of 32 lanes, two of 64) its columns. */
+FUNCTION uint32_t units_row(uint32_t rows)
+{
+    return warp() % 2 * 16 * rows;
+}
+
+FUNCTION uint32_t units_column(uint32_t columns)
+{
+    return warp() / 2 * fragment_columns() * columns;
+}
+
+/* sums += the product of the two tiles: rows by columns fragments. */
+FUNCTION void units_multiply(uint32_t element, uint32_t *tile_a, uint32_t *tile_b, uint32_t rows,
+                             uint32_t columns, float sums[16][4])
+{
+    uint32_t b[4][2];
+    UNROLL
+    for (uint32_t j = 0; j < columns; j++)
+        fragment_take_b(tile_b, (units_column(columns) + j * fragment_columns()) * UNITS_LD, UNITS_LD, b[j]);
+    UNROLL
+    for (uint32_t i = 0; i < rows; i++) {
+        uint32_t a[4];
+        fragment_take_a(tile_a, (units_row(rows) + 16 * i) * UNITS_LD, UNITS_LD, a);
+        UNROLL
+        for (uint32_t j = 0; j < columns; j++)
+            fragment_multiply(element, a, b[j], sums[4 * i + j]);
+    }
+}
+
+/* One fragment of sums, whose first value belongs at (row, column). */
+FUNCTION void units_part(const struct product *p, uint32_t row, uint32_t column, const float *sums)
+{
+    if (warp_size() == 64) {
+        column += lane() % 16;
+        row += lane() / 16 * 4;
+        UNROLL
+        for (uint32_t r = 0; r < 4; r++)
+            if (row + r < p->m)
+                product_part(p, 1, 0, p->c + 4 * (uint64_t)(row + r) * p->ldc, column, &sums[r]);
+        return;
+    }
+    column += lane() % 4 * 2;
+    row += lane() / 4;
+    UNROLL
+    for (uint32_t h = 0; h < 2; h++)
+        if (row + 8 * h < p->m)
+            product_part(p, 2, 0, p->c + 4 * (uint64_t)(row + 8 * h) * p->ldc, column, &sums[2 * h]);
+}
+
+FUNCTION void units_store(const struct product *product, uint32_t rows, uint32_t columns, uint32_t row,
+                          uint32_t column, uint32_t piece, float sums[16][4])
+{
+    struct product p = product_target(product, piece);
+    UNROLL
+    for (uint32_t i = 0; i < rows; i++) {
+        UNROLL
+        for (uint32_t j = 0; j < columns; j++)
+            units_part(&p, row + 16 * i, column + j * fragment_columns(), sums[4 * i + j]);
+    }
+}
+
+/* The tile of c at (row, column), of 32 * rows by 32 * columns values, from the terms of a piece, by matrix
+ * units: operands are rounded to p->compute on their way to shared memory, sums are fp32. rows, columns and
+ * how b is stored are constants. */
+FUNCTION void units_tile(const struct product *p, uint32_t storage, uint32_t rows, uint32_t columns,
+                         uint32_t row, uint32_t column, uint32_t piece)
+{
+    SHARED(uint32_t, tile_a, 2 * UNITS_WORDS);
+    SHARED(uint32_t, tile_b, 2 * UNITS_WORDS);
+    SHARED(float, table, 16);
+    float sums[16][4];
+    uint32_t begin = piece * p->k_piece, end = p->k - begin < p->k_piece ? p->k : begin + p->k_piece;
+    uint32_t element = FRAGMENT_BF16 ? p->compute : ELEMENT_F16, at = 0;
+    uint32_t works = row + units_row(rows) < p->m && column + units_column(columns) < p->n;
+    struct tile_source a = source_a(p), b = source_b(p);
+    struct four next_a[2], next_b[2];
+    UNROLL
+    for (uint32_t i = 0; i < rows; i++) {
+        UNROLL
+        for (uint32_t j = 0; j < 4 * columns; j++)
+            sums[4 * i + j / 4][j % 4] = 0.0f;
+    }
+    if (storage == STORED_NF4) {
+        if (thread() < 16)
+            PUT(table, thread(), nf4_value(thread()));
+        barrier();
+    }
+    units_fetch(&a, STORED_F32, table, 32 * rows, row, begin, end, next_a);
+    units_fetch(&b, storage, table, 32 * columns, column, begin, end, next_b);
+    for (uint32_t term = begin; term < end; term += 16) {
+        units_put(tile_a + at, element, a.along, 32 * rows, next_a);
+        units_put(tile_b + at, element, b.along, 32 * columns, next_b);
+        barrier();
+        if (end - term > 16) {
+            units_fetch(&a, STORED_F32, table, 32 * rows, row, term + 16, end, next_a);
+            units_fetch(&b, storage, table, 32 * columns, column, term + 16, end, next_b);
+        }
+        if (works && element == ELEMENT_F16)
+            units_multiply(ELEMENT_F16, tile_a + at, tile_b + at, rows, columns, sums);
+        else if (works)
+            units_multiply(ELEMENT_BF16, tile_a + at, tile_b + at, rows, columns, sums);
+        at = UNITS_WORDS - at;
+    }
+    if (works)
+        units_store(p, rows, columns, row + units_row(rows), column + units_column(columns), piece, sums);
+}
+
+#endif

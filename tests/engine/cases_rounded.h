@@ -1,0 +1,93 @@
+/* Products whose operands are rounded to bf16 or fp16 first: their definitions, with the operands rounded by
+ * the definition of rounding, and the rounding alone, value by value. */
+#pragma once
+
+#include "engine/cases_basic.h"
+#include "engine/cases_experts.h"
+
+static enum dtype compute_draw(struct trial *t)
+{
+    return draw_below(t, 2) ? DTYPE_BF16 : DTYPE_F16;
+}
+
+/* b in fp32, or as frozen weights lie in 16 bits. */
+static void gemm_rounded_draw(struct trial *t)
+{
+    struct op_gemm *o = &t->op.gemm;
+    if (draw_below(t, 4) == 0)
+        gemm_deep_draw(t);
+    else
+        gemm_draw(t);
+    o->compute = compute_draw(t);
+    o->pack = (enum pack_kind)(PACK_F32 + draw_below(t, 3));
+}
+
+static void operand_round(struct trial *t, const char *name, enum dtype compute)
+{
+    struct array *array = array_named(t, name);
+    for (uint64_t i = 0; i < array->count; i++)
+        array->value[i] = rounded(compute, array->value[i]);
+}
+
+static void gemm_rounded_want(struct trial *t)
+{
+    operand_round(t, "a", t->op.gemm.compute);
+    operand_round(t, "b", t->op.gemm.compute);
+    gemm_want(t);
+}
+
+/* Values of any size, infinities and NaNs, each times 1. */
+static void rounding_draw(struct trial *t)
+{
+    struct op_gemm *o = &t->op.gemm;
+    t->op.kind = OP_GEMM;
+    *o = (struct op_gemm){.m = 1 + draw_below(t, 300), .n = 1, .k = 1, .alpha = 1, .ldb = 1, .ldc = 1};
+    o->transpose_a = draw_below(t, 2);
+    o->lda = o->transpose_a ? o->m : 1;
+    o->compute = compute_draw(t);
+    bind_as(t, &o->a, FILL_WIDE, 0);
+    bind(t, &o->b);
+    bind(t, &o->c);
+}
+
+static void rounding_prepare(struct trial *t)
+{
+    *values(t, "b") = 1;
+}
+
+static void rounding_want(struct trial *t)
+{
+    const double *a = values(t, "a");
+    double *c = expected(t, "c");
+    for (uint32_t i = 0; i < t->op.gemm.m; i++)
+        c[i] = rounded(t->op.gemm.compute, a[i]);
+}
+
+static void grouped_rounded_draw(struct trial *t)
+{
+    gemm_grouped_draw(t);
+    t->op.gemm_grouped.compute = compute_draw(t);
+}
+
+static void grouped_rounded_want(struct trial *t)
+{
+    operand_round(t, "a", t->op.gemm_grouped.compute);
+    operand_round(t, "b", t->op.gemm_grouped.compute);
+    gemm_grouped_want(t);
+}
+
+/* Products of two values of 8 or 11 digits are exact in fp32: tolerances are those of sums in fp32. */
+static const struct op_case rounded_cases[] = {
+    {.name = "gemm_rounded",
+     .draw = gemm_rounded_draw,
+     .want = gemm_rounded_want,
+     .tolerance = 2e-6,
+     .exact = 1.2e-7},
+    {.name = "rounding", .draw = rounding_draw, .prepare = rounding_prepare, .want = rounding_want},
+    {.name = "gemm_grouped_rounded",
+     .draw = grouped_rounded_draw,
+     .prepare = gemm_grouped_prepare,
+     .want = grouped_rounded_want,
+     .tolerance = 2e-6,
+     .exact = 1.2e-7},
+};

@@ -1,0 +1,264 @@
+/* Adapters are where peft puts them, of the ranks and factors that it gives them. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/buf.h"
+#include "common/clock.h"
+#include "common/file.h"
+#include "common/json.h"
+#include "common/yaml.h"
+#include "model/lora_match.h"
+#include "model/lora_sites.h"
+#include "model/peft.h"
+#include "model/spec.h"
+#include "support/must.h"
+
+#define DATA MOTLEY_TEST_DATA "/"
+
+/* Counts what of `modules` ({name: [rank, factor]}) the sites have on each matrix; fails where they differ. */
+static size_t modules_alike(const struct lora_sites *sites, const struct model_config *config,
+                            const json_t *modules)
+{
+    size_t found = 0;
+    for (uint32_t layer = 0; layer < config->layers; layer++)
+        for (uint32_t site = 0; site < LORA_TARGET_COUNT; site++) {
+            char name[128];
+            snprintf(name, sizeof name, "model.layers.%u.%s.%s", layer,
+                     LORA_ATTENTION >> site & 1 ? "self_attn" : "mlp", lora_target_name(1u << site));
+            const json_t *theirs = json_object_get(modules, name);
+            uint32_t rank = lora_rank_at(sites, layer, site);
+            double scale = lora_scale_at(sites, layer, site);
+            if (rank != (uint32_t)json_integer_value(json_array_get(theirs, 0)) ||
+                (rank > 0 && (scale < 0.9999999999 * json_number_value(json_array_get(theirs, 1)) ||
+                              scale > 1.0000000001 * json_number_value(json_array_get(theirs, 1)))))
+                fail_msg("%s has rank %u and factor %g, peft: %u and %g", name, rank, scale,
+                         (unsigned)json_integer_value(json_array_get(theirs, 0)),
+                         json_number_value(json_array_get(theirs, 1)));
+            found += rank > 0;
+        }
+    return found;
+}
+
+/* The config as adapter_config.json has it, read, and written and read again. */
+static int sites_as_peft(const json_t *given, const struct model_config *model, struct lora_sites *sites)
+{
+    struct peft_config config, again;
+    struct err err = {0};
+    json_t *document = json_deep_copy(given);
+    json_object_set_new(document, "peft_type", json_string("LORA"));
+    must(peft_config_parse(document, &config, &err), &err);
+    json_t *written = peft_config_to_json(&config, "tiny", &err);
+    must(peft_config_parse(written, &again, &err), &err);
+    int status = peft_sites(&again, model, sites, &err);
+    json_decref(written);
+    json_decref(document);
+    peft_config_fini(&config);
+    peft_config_fini(&again);
+    return status;
+}
+
+/* The same as a specification; -1 where that refuses, for peft passes over names that match nothing. */
+static int sites_as_spec(const json_t *given, const struct model_config *model, struct lora_sites *sites,
+                         struct err *err)
+{
+    static const char *const names[][2] = {{"r", "rank"},
+                                           {"lora_alpha", "alpha"},
+                                           {"target_modules", "targets"},
+                                           {"use_rslora", "rslora"},
+                                           {"exclude_modules", "exclude_modules"},
+                                           {"layers_to_transform", "layers_to_transform"},
+                                           {"layers_pattern", "layers_pattern"},
+                                           {"rank_pattern", "rank_pattern"},
+                                           {"alpha_pattern", "alpha_pattern"}};
+    json_t *method = json_object(), *document = json_pack("{s:s, s:{s:s}}", "model", "m", "data", "train", "t");
+    struct job_spec spec, again;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        json_object_set(method, names[i][1], json_object_get(given, names[i][0]));
+    json_object_set_new(document, "method", method);
+    must(spec_parse(document, &spec, err), err);
+    json_t *written = spec_to_json(&spec, err);
+    must(spec_parse(written, &again, err), err);
+    int status = spec_lora_sites(&again.method, model, sites, err);
+    spec_fini(&spec);
+    spec_fini(&again);
+    json_decref(written);
+    json_decref(document);
+    return status;
+}
+
+/* tools/golden_patterns.py */
+static void adapters_are_where_peft_puts_them(void **state)
+{
+    (void)state;
+    struct err err = {0};
+    struct buf text = {.limit = 1 << 20};
+    must(file_read_all(DATA "golden/patterns.json", 1 << 20, &text, &err), &err);
+    json_t *cases = json_parse_limited(buf_str(&text), text.size, 8, &err), *one;
+    size_t c, good = 0, strict = 0, refused = 0;
+    json_array_foreach(cases, c, one)
+    {
+        const json_t *modules = json_object_get(one, "modules"), *config = json_object_get(one, "config");
+        static struct lora_sites sites, own;
+        struct model_config model;
+        char path[512];
+        snprintf(path, sizeof path, DATA "%s", json_string_value(json_object_get(one, "model")));
+        must(model_config_load(path, &model, &err), &err);
+        if (json_is_null(modules)) {
+            assert_int_equal(-1, sites_as_peft(config, &model, &sites));
+            assert_int_equal(-1, sites_as_spec(config, &model, &sites, &err));
+            refused++;
+            continue;
+        }
+        assert_int_equal(0, sites_as_peft(config, &model, &sites));
+        assert_int_equal(json_object_size(modules), modules_alike(&sites, &model, modules));
+        good++;
+        if (sites_as_spec(config, &model, &own, &err) == 0) {
+            assert_memory_equal(&sites, &own, sizeof sites);
+            strict++;
+        } else if (strstr(err.text, " matches no ") == NULL) {
+            fail_msg("%s", err.text);
+        }
+    }
+    assert_true(good > 80 && strict > 30 && refused > 20);
+    json_decref(cases);
+    buf_fini(&text);
+}
+
+static int spec_sites(const char *config, const char *method, struct err *err)
+{
+    char text[512], path[256];
+    struct job_spec spec;
+    struct model_config model;
+    struct lora_sites sites;
+    snprintf(path, sizeof path, DATA "%s", config);
+    snprintf(text, sizeof text, "{model: m, data: {train: t}, method: %s}", method);
+    must(model_config_load(path, &model, err), err);
+    json_t *document = yaml_parse(text, strlen(text), err);
+    int status = document != NULL ? spec_parse(document, &spec, err) : -1;
+    json_decref(document);
+    if (status < 0)
+        return -1;
+    status = spec_lora_sites(&spec.method, &model, &sites, err);
+    spec_fini(&spec);
+    return status;
+}
+
+static void what_matches_nothing_or_is_no_pattern_is_named(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *config, *method, *says;
+    } cases[] = {
+        {"golden/llama", "{rank_pattern: {up_proj: 4}}",
+         "method.rank_pattern: \"up_proj\" matches no matrix that method.targets names; those are, of "
+         "model.layers.0 to model.layers.3: q_proj, k_proj, v_proj, o_proj"},
+        {"golden/llama", "{alpha_pattern: {'layers\\.4\\..*': 4}}", "method.alpha_pattern: \"layers"},
+        {"golden/llama", "{targets: [q_proj, lm_head]}", "method.targets: \"lm_head\" matches no layer"},
+        {"golden/llama", "{targets: '.*\\.9\\..*'}", "method.targets: \".*\\.9\\..*\" matches no layer"},
+        {"golden/llama", "{layers_to_transform: [7]}", "method.targets: \"q_proj\" matches no layer"},
+        {"golden/llama", "{targets: all-linear, layers_to_transform: [1]}", "method.layers_to_transform: goes"},
+        {"golden/llama", "{layers_pattern: layers}", "method.layers_pattern: says where"},
+        {"golden/llama", "{layers_to_transform: [-1]}", "method.layers_to_transform: item 0"},
+        {"golden/llama", "{rank_pattern: {'q_proj(': 4}}",
+         "method.rank_pattern: \"q_proj(\" is no regular expression: missing closing parenthesis"},
+        {"golden/llama", "{rank_pattern: {'(?R)': 4}}", "method.rank_pattern: \"(?R)\" has a group"},
+        {"golden/llama", "{rank_pattern: {'(?i)q_PROJ': 4}}", "method.rank_pattern: \"(?i)q_PROJ\" has a group"},
+        {"golden/llama", "{rank_pattern: {'(*ACCEPT)x': 4}}", "method.rank_pattern: \"(*ACCEPT)x\" has"},
+        {"golden/llama", "{rank_pattern: {'\\Qq\\E': 4}}", "method.rank_pattern: \"\\Qq\\E\" has a backslash"},
+        {"golden/llama", "{rank_pattern: {'[[:alpha:]]': 4}}", "method.rank_pattern: \"[[:alpha:]]\" has"},
+        {"golden/llama", "{exclude_modules: 'a{,3}'}", "method.exclude_modules: \"a{,3}\" has"},
+        {"golden/llama", "{targets: '(?:(?:(?:a{999}){999}){999})'}", "method.targets: "},
+        {"golden/mixtral", "{targets: all-linear}", "method.targets: all-linear takes a mixture's routers"},
+        {"golden/mixtral", "{targets: [o_proj, w2], rank_pattern: {down_proj: 4}}",
+         "method.rank_pattern: down_proj of experts"},
+        {"golden/mixtral", "{targets: [o_proj, experts.0.w2]}", "method.targets: experts of a layer share"},
+        {"golden/mixtral", "{targets: [q_proj, w2], layers_to_transform: [1]}",
+         "method.targets: down_proj of experts has an adapter in every layer"},
+        {"golden/mixtral", "{targets: [q_proj, w2, gate_proj, up_proj]}", NULL},
+        {"golden/llama", "{targets: '(?i).*Q_PROJ'}", NULL},
+        {"golden/llama", "{targets: ALL-linear, rank_pattern: {'layers\\.0\\..*': 2}}", NULL},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct err err = {0};
+        int status = spec_sites(cases[i].config, cases[i].method, &err);
+        if (status != (cases[i].says ? -1 : 0) ||
+            (cases[i].says && strncmp(err.text, cases[i].says, strlen(cases[i].says)) != 0))
+            fail_msg("%s: %d %s", cases[i].method, status, err.text);
+    }
+}
+
+/* On a model of many layers, so that each step counts often. */
+static void a_hostile_pattern_ends_with_an_error_that_names_it(void **state)
+{
+    (void)state;
+    /* PCRE2 sees at once that a name lacks a letter that must be there: these end with one of two */
+    static const char *const hostile[] = {"(([a-z_.0-9]+)+)+[!?]", "(.*)*(.*)*(.*)*(.*)*[!?]",
+                                          "(?:a|.|[a-z]|_)*[!?]", "(?=(.*.*.*.*.*.*[!?]))[xy]"};
+    for (size_t i = 0; i < sizeof hostile / sizeof *hostile; i++) {
+        struct lora_patterns patterns = {
+            .count = 1, .list = &(struct lora_pattern){.key = (char *)(uintptr_t)hostile[i], .value = 4}};
+        struct lora_rules rules = {.all_linear = true, .ranks = patterns};
+        struct lora_defaults defaults = {.rank = 8, .alpha = 8, .where = "method", .targets = "targets"};
+        struct lora_sites sites;
+        struct model_config model;
+        struct err err = {0};
+        must(model_config_load(DATA "golden/llama", &model, &err), &err);
+        model.layers = 1000;
+        uint64_t begin_ns = clock_mono_ns();
+        assert_int_equal(-1, lora_sites_of(&rules, &defaults, &model, &sites, &err));
+        assert_int_equal(ERR_TOO_BIG, err.code);
+        assert_non_null(strstr(err.text, hostile[i]));
+        assert_int_equal(0, sites.ways);
+        if (clock_mono_ns() - begin_ns > 5000000000ull)
+            fail_msg("\"%s\" took %.1f s", hostile[i], (double)(clock_mono_ns() - begin_ns) * 1e-9);
+    }
+}
+
+/* As EVA and AdaLoRA leave them: a name and rank for each matrix. */
+static void a_pattern_for_each_of_many_matrices_costs_little(void **state)
+{
+    (void)state;
+    enum { LAYERS = 126, TARGETS = 7 };
+    static struct lora_pattern list[LAYERS * TARGETS];
+    static char keys[LAYERS * TARGETS][80];
+    struct lora_rules rules = {.all_linear = true, .ranks = {.count = LAYERS * TARGETS, .list = list}};
+    struct lora_defaults defaults = {
+        .rank = 8, .alpha = 8, .where = "method", .targets = "targets", .strict = true};
+    static struct lora_sites sites;
+    struct model_config model;
+    struct err err = {0};
+    for (uint32_t i = 0; i < LAYERS * TARGETS; i++) {
+        uint32_t layer = i / TARGETS, site = i % TARGETS;
+        snprintf(keys[i], sizeof keys[i], "model.layers.%u.%s.%s", layer, site < 4 ? "self_attn" : "mlp",
+                 lora_target_name(1u << site));
+        list[i] = (struct lora_pattern){.key = keys[i], .value = 1 + (layer * TARGETS + site) % 5};
+    }
+    must(model_config_load(DATA "golden/llama", &model, &err), &err);
+    model.layers = LAYERS;
+    must(lora_sites_of(&rules, &defaults, &model, &sites, &err), &err);
+    for (uint32_t i = 0; i < LAYERS * TARGETS; i++)
+        assert_int_equal(1 + i % 5, lora_rank_at(&sites, i / TARGETS, i % TARGETS));
+    assert_int_equal(5, sites.ways);
+    for (uint32_t i = 0; i < LAYERS; i++)
+        list[i * TARGETS].value = 1 + i;
+    assert_int_equal(-1, lora_sites_of(&rules, &defaults, &model, &sites, &err));
+    assert_non_null(strstr(err.text, "method.rank_pattern: layers differ in more than 64 ways"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(adapters_are_where_peft_puts_them),
+        cmocka_unit_test(what_matches_nothing_or_is_no_pattern_is_named),
+        cmocka_unit_test(a_hostile_pattern_ends_with_an_error_that_names_it),
+        cmocka_unit_test(a_pattern_for_each_of_many_matrices_costs_little),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
