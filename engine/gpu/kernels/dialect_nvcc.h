@@ -1,5 +1,5 @@
-/* CUDA's own compiler in clang's place (cmake/gpu_code.cmake): it has read its own headers before the kernels, and
- * calls by other names what clang has as builtins. */
+/* CUDA's own compiler in clang's place (cmake/gpu_code.cmake): it has read its own headers before the
+ * kernels, and calls by other names what clang has as builtins. */
 #ifndef MOTLEY_ENGINE_GPU_KERNELS_DIALECT_NVCC_H
 #define MOTLEY_ENGINE_GPU_KERNELS_DIALECT_NVCC_H
 
