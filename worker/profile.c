@@ -70,8 +70,8 @@ static int read_lora(const json_t *message, const struct model_config *config, s
     return result;
 }
 
-/* Method, base, compute and the rest as the job's specification has them; of an order without one, LoRA in
- * fp32 alone. */
+/* Method, base, compute and the rest as the job's specification has them; of an order without one, LoRA on
+ * fp32 with the order's compute. */
 static int read_method(const json_t *message, const json_t *spec, struct profile_job *job, struct err *err)
 {
     const struct model_config *config = &job->config;
@@ -125,13 +125,17 @@ static int read_job(const json_t *message, struct profile_job *job, struct err *
 {
     struct json_reader reader;
     const json_t *model = NULL;
+    static const char *const computes[] = {"fp32", "bf16", "fp16", NULL};
+    static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
     const json_t *spec = NULL;
+    int compute = 0;
     memset(job, 0, sizeof *job);
     job->sequence_tokens = 512;
     job->seconds = 3;
     jr_init(&reader, message, "", err);
     jr_any(&reader, "request", JR_OPTIONAL, &job->request);
     jr_object(&reader, "model", JR_REQUIRED, &model);
+    jr_choice(&reader, "compute", JR_OPTIONAL, computes, &compute);
     jr_object(&reader, "spec", JR_OPTIONAL, &spec);
     jr_u32(&reader, "sequence_tokens", JR_OPTIONAL, 1, 1 << 20, &job->sequence_tokens);
     jr_u32(&reader, "tokens_max", JR_OPTIONAL, 1, 1 << 24, &job->tokens_max);
@@ -139,6 +143,7 @@ static int read_job(const json_t *message, struct profile_job *job, struct err *
     jr_f64(&reader, "seconds", JR_OPTIONAL, 0, SECONDS_MAX, &job->seconds);
     if (jr_finish_loose(&reader) < 0 || local_read(message, &job->local, err) < 0)
         return -1;
+    job->method.compute = dtypes[compute];
     if (read_config(model, &job->local, &job->config, err) < 0 ||
         model_config_runnable(&job->config, err) < 0)
         return err_wrap(err, "model");
