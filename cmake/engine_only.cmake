@@ -40,15 +40,15 @@ endif()
 # What of the rooms below the engine it is linked with.
 set(common buf clock err file rand units)
 set(model arch blocks by_name config dequantise dynamic_map flat footprint gguf layer layer_tensors nf4 nf4_avx2
-  nf4_stored pack source source_local tensor_type)
+  nf4_stored pack source tensor_type lora_sites)
 if(has_jansson)
   list(APPEND common json)
-  list(APPEND model config_parse gguf_config hub_json packing peft safetensors safetensors_write tensors)
+  list(APPEND model config_parse gguf_config hub_json packing peft safetensors safetensors_write source_local tensors)
 endif()
 file(GLOB_RECURSE engine ${CMAKE_SOURCE_DIR}/engine/*.c)
 list(FILTER engine EXCLUDE REGEX "engine/profile\\.c$") # it needs OpenSSL, for the key that agents ask by
 if(NOT has_jansson)
-  list(FILTER engine EXCLUDE REGEX "engine/gpu/cards\\.c$")
+  list(FILTER engine EXCLUDE REGEX "engine/gpu/(cards|health[a-z_]*)\\.c$")
 endif()
 list(TRANSFORM common PREPEND ${CMAKE_SOURCE_DIR}/common/)
 list(TRANSFORM model PREPEND ${CMAKE_SOURCE_DIR}/model/)
