@@ -164,7 +164,37 @@ static void step_gemm(const struct layer_run *run, const struct layer_step *step
                                                               .compute = run->pass->queue.compute}});
 }
 
-/* One member's packed matrices, expert by expert, piece by piece. */
+/* One member's packed matrices as they are kept, all experts at once, for devices that unpack inside it. */
+static struct op experts_product(const struct layer_run *run, const struct layer_step *step,
+                                 const struct layer_tensor *matrix, bool back, struct operand x, uint32_t ldx,
+                                 float beta, struct operand c, uint32_t ldc)
+{
+    struct packed packed = packed_at(run->block, matrix, 0);
+    return (struct op){.kind = OP_GEMM_GROUPED,
+                       .gemm_grouped = {.first = matrix->copy_begin,
+                                        .groups = matrix->copies,
+                                        .groups_all = run->pass->stage->config.experts,
+                                        .rows = step_rows(run, step),
+                                        .n = back ? matrix->columns : matrix->rows,
+                                        .k = back ? matrix->rows : matrix->columns,
+                                        .transpose_b = !back,
+                                        .alpha = 1,
+                                        .beta = beta,
+                                        .stride = matrix->stride,
+                                        .a = x,
+                                        .b = packed.x,
+                                        .c = c,
+                                        .offsets = run_value(run, VALUE_OFFSETS),
+                                        .lda = ldx,
+                                        .ldb = matrix->columns,
+                                        .ldc = ldc,
+                                        .compute = run->pass->queue.compute,
+                                        .pack = matrix->pack,
+                                        .absmax = packed.absmax,
+                                        .scales = packed.scales}};
+}
+
+/* … expert by expert, piece by piece, for others. */
 static void experts_unpacked(const struct layer_run *run, const struct layer_step *step,
                              const struct layer_tensor *matrix, bool back, struct operand x, uint32_t ldx,
                              float beta, struct operand c, uint32_t ldc)
@@ -196,6 +226,17 @@ static void experts_unpacked(const struct layer_run *run, const struct layer_ste
                                                                  .ldc = ldc,
                                                                  .compute = pass->queue.compute}});
         }
+}
+
+static void experts_multiply(const struct layer_run *run, const struct layer_step *step,
+                             const struct layer_tensor *matrix, bool back, struct operand x, uint32_t ldx,
+                             float beta, struct operand c, uint32_t ldc)
+{
+    struct op whole = experts_product(run, step, matrix, back, x, ldx, beta, c, ldc);
+    if (matrix->pack != PACK_F32 && op_supports(run->pass->queue.device, &whole))
+        queue_op(&run->pass->queue, &whole);
+    else
+        experts_unpacked(run, step, matrix, back, x, ldx, beta, c, ldc);
 }
 
 /* With a range of the experts, rows of the others get no product: they are zero. */
@@ -238,7 +279,7 @@ static void base_multiply(struct layer_run *run, const struct layer_step *step, 
         struct operand to = back ? c : operand_skip(c, member->column);
         float scale = back && m > 0 ? 1 : beta;
         if (step->experts)
-            experts_unpacked(run, step, matrix, back, from, ldx, scale, to, ldc);
+            experts_multiply(run, step, matrix, back, from, ldx, scale, to, ldc);
         else
             matrix_multiply(run->pass, run->block, matrix, back, run->pass->tokens, from, ldx, scale, to,
                             ldc);

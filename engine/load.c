@@ -442,9 +442,9 @@ static int table_load(const struct loader *loader, const struct rope_config *rop
     uint32_t width = config->rotary_dim > 0 ? config->rotary_dim : config->head_dim;
     float *inverse = malloc(4ull * width);
     int status = inverse == NULL ? err_set(loader->err, ERR_NOMEM, "out of memory for rotary frequencies")
-                                 : rope_frequencies(rope, width, inverse, loader->err);
+                                 : rope_frequencies(rope, width, positions, inverse, loader->err);
     for (uint32_t position = 0; position < positions && status == 0; position++) {
-        rope_row(inverse, width, position, loader->pieces[0].values);
+        rope_row(inverse, width, position, rope_scale(rope), loader->pieces[0].values);
         status = put(loader, at + 4ull * position * width, loader->pieces[0].values, 4ull * width);
     }
     free(inverse);

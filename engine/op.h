@@ -63,7 +63,7 @@ enum op_kind {
 /* c[m,n] = alpha * op(a)[m,k] * op(b)[k,n] + beta * c; transposed operands are stored [k,m] and [n,k]. With
  * beta 0 c need not be initialised. f32, but b may be frozen weights as they are kept: bf16 or f16, or blocks
  * (u8, absmax and scales as op_unpack has them) of a whole matrix, ldb being its width. Each value of b is
- * then what op_unpack makes of it. CPU devices take f32 alone.
+ * then what op_unpack makes of it. CPU devices take f32, and 16 bits where compute has 16.
  *
  * compute: DTYPE_F32; or DTYPE_BF16 or DTYPE_F16: values of a and b (of a packed b, what they are unpacked
  * to) are rounded to that first, to nearest even, in f16 to infinity beyond its range; products and sums are
@@ -314,7 +314,7 @@ struct op_softcap {
  * op(b) [k, n]. With: c_g[m,n] = alpha * a_g^T b_g + beta * c_g; a [rows, m], b [rows, n], sums in the order
  * of rows. f32; compute as op_gemm has it. Without transpose_a b may be frozen weights as they are kept, as
  * op_gemm has them: then `stride` counts bytes, and absmax and scales of a matrix lie as far from those of the
- * one before. CPU devices take f32 alone. */
+ * one before. CPU devices as there. */
 struct op_gemm_grouped {
     uint32_t first, groups, groups_all; /* offsets is u32 [groups_all + 1] */
     uint32_t rows, m, n, k;             /* m: with transpose_a; k: without */

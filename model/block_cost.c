@@ -3,6 +3,7 @@
 
 #include "model/blocks.h"
 #include "model/pack.h"
+#include "model/packing.h"
 
 static double kept_bytes(const struct block_part *part, const struct block_use *use)
 {
@@ -76,6 +77,9 @@ void model_packed_bytes(const struct model_config *config, double *matrices, dou
 {
     const struct model_packing *packing = &config->packing;
     uint32_t has = model_lora_targets(config);
+    *matrices = *tables = 0;
+    if (packing_is_nf4(packing))
+        return;
     struct model_config wide = *config; /* of a mixture: with an expert's width */
     double bytes = 0, values = 0;
     wide.ffn = config->experts > 0 ? config->expert_ffn : config->ffn;

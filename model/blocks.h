@@ -111,7 +111,8 @@ struct block_options {
     bool saves_embedding, saves_head;        /* trained whole beside the adapters, and counted with them */
     uint32_t lora_targets; /* mask of enum lora_target; those that the model has count. On MoE layers gate, up
                               and down mean every expert's */
-    /* Where layers differ (lora_sites.h): in the place of the three above. Borrowed for the call; NULL: not */
+    /* Where layers differ (lora_sites.h): in the place of the three above. Borrowed for the call; NULL: not
+     */
     const struct lora_sites *sites;
 };
 

@@ -6,6 +6,7 @@
 
 #include "model/arch.h"
 #include "model/packing.h"
+#include "model/rope.h"
 
 static bool layer_bit(const uint8_t *mask, uint32_t layer)
 {
@@ -38,28 +39,12 @@ const struct rope_config *model_layer_rope(const struct model_config *config, ui
     return local ? &config->rope_local : &config->rope;
 }
 
-static json_t *rope_object(const struct rope_config *rope)
-{
-    json_t *object = json_object();
-    json_object_set_new(object, "rope_theta", json_real(rope->theta));
-    json_object_set_new(object, "rope_type", json_string(rope->kind_name));
-    if (rope->kind == ROPE_LINEAR || rope->kind == ROPE_LLAMA3)
-        json_object_set_new(object, "factor", json_real(rope->factor));
-    if (rope->kind == ROPE_LLAMA3) {
-        json_object_set_new(object, "low_freq_factor", json_real(rope->low_freq_factor));
-        json_object_set_new(object, "high_freq_factor", json_real(rope->high_freq_factor));
-        json_object_set_new(object, "original_max_position_embeddings",
-                            json_integer((json_int_t)rope->original_max_positions));
-    }
-    return object;
-}
-
 static void set_rope(json_t *out, const struct model_config *c)
 {
-    json_t *parameters = rope_object(&c->rope);
+    json_t *parameters = rope_to_json(&c->rope);
     if (c->rope_local_set)
         parameters = json_pack("{s:o, s:o}", "full_attention", parameters, "sliding_attention",
-                               rope_object(&c->rope_local));
+                               rope_to_json(&c->rope_local));
     if (c->rotary_dim)
         json_object_set_new(parameters, "partial_rotary_factor",
                             json_real((double)c->rotary_dim / c->head_dim));
@@ -190,41 +175,4 @@ int model_config_runnable(const struct model_config *c, struct err *err)
     if (c->rope_local_set && c->rope_local.kind == ROPE_OTHER)
         return refuse(err, c, c->rope_local.kind_name);
     return 0;
-}
-
-/* Meta's scaling of Llama 3.1: wavelengths shorter than original/high are kept, longer than original/low
- * divided by factor, those between blended linearly in original/wavelength. */
-static double scale_llama3(const struct rope_config *rope, double frequency)
-{
-    const double two_pi = 6.283185307179586476925286766559;
-    double wavelength = two_pi / frequency;
-    if (wavelength < rope->original_max_positions / rope->high_freq_factor)
-        return frequency;
-    if (wavelength > rope->original_max_positions / rope->low_freq_factor)
-        return frequency / rope->factor;
-    double smooth = (rope->original_max_positions / wavelength - rope->low_freq_factor) /
-                    (rope->high_freq_factor - rope->low_freq_factor);
-    return (1 - smooth) * frequency / rope->factor + smooth * frequency;
-}
-
-int model_rope_frequencies_of(const struct rope_config *rope, uint32_t dim, double *inv_freq, struct err *err)
-{
-    if (rope->kind == ROPE_OTHER)
-        return err_set(err, ERR_UNSUPPORTED, "the rotary scaling \"%s\" can be planned but not run yet",
-                       rope->kind_name);
-    for (uint32_t i = 0; i < dim / 2; i++) {
-        double frequency = pow(rope->theta, -2.0 * i / dim);
-        if (rope->kind == ROPE_LINEAR)
-            frequency /= rope->factor;
-        else if (rope->kind == ROPE_LLAMA3)
-            frequency = scale_llama3(rope, frequency);
-        inv_freq[i] = frequency;
-    }
-    return 0;
-}
-
-int model_rope_frequencies(const struct model_config *config, double *inv_freq, struct err *err)
-{
-    uint32_t dim = config->rotary_dim ? config->rotary_dim : config->head_dim;
-    return model_rope_frequencies_of(&config->rope, dim, inv_freq, err);
 }

@@ -18,6 +18,7 @@ enum {
     MODEL_LAYERS_MAX = 1024,
     MODEL_EXPERTS_MAX = 1024,
     MODEL_EOS_MAX = 8,
+    ROPE_FACTORS_MAX = 128,          /* frequencies of longrope */
     MODEL_MATRICES = 9,              /* of a layer: LORA_TARGET_COUNT (blocks.h) */
     MODEL_PACKINGS_MAX = 16,         /* ways in which layers of a file may be packed */
     MODEL_CONFIG_BYTES_MAX = 4 << 20 /* of a config.json */
@@ -38,18 +39,30 @@ enum model_arch {
     MODEL_ARCH_COUNT
 };
 
-/* How rotary frequencies are scaled. ROPE_OTHER: known by name (yarn, dynamic, longrope), counted and
- * planned, but not computed. */
-enum rope_kind { ROPE_DEFAULT, ROPE_LINEAR, ROPE_LLAMA3, ROPE_OTHER };
+/* How rotary frequencies are scaled. ROPE_OTHER: planned but not computed, of a GGUF that names another. */
+enum rope_kind {
+    ROPE_DEFAULT,
+    ROPE_LINEAR,
+    ROPE_LLAMA3,
+    ROPE_YARN,     /* Peng et al. 2023 */
+    ROPE_LONGROPE, /* Ding et al. 2024; "su" in Phi-3's first files */
+    ROPE_DYNAMIC,  /* NTK: as ROPE_DEFAULT up to max_positions, and not computed beyond */
+    ROPE_OTHER
+};
 
 struct rope_config {
     double theta; /* base of the frequencies: theta^(-2i/head_dim) */
     enum rope_kind kind;
     char kind_name[16]; /* as the file says it */
-    /* factor divides the frequencies (linear), or the low ones (llama3); 1 where unused */
+    /* factor divides the frequencies (linear), or the low ones (llama3, yarn); 1 where unused */
     double factor;
     double low_freq_factor, high_freq_factor; /* llama3 */
-    double original_max_positions;            /* llama3: tokens */
+    double original_max_positions;            /* llama3, yarn, longrope: tokens. dynamic: max_positions */
+    double attention;            /* yarn, longrope: cosines and sines are multiplied by it; 0 stands for 1 */
+    double beta_fast, beta_slow; /* yarn: turns within original_max_positions between which is blended */
+    bool ramp_exact;             /* yarn: the blend's ends are not rounded outwards ("truncate": false) */
+    uint32_t factor_count;       /* longrope: half the values that are rotated */
+    float short_factor[ROPE_FACTORS_MAX], long_factor[ROPE_FACTORS_MAX]; /* longrope: divide frequencies */
 };
 
 /* What the values of a model's file are kept in; MODEL_F32 also for quantised ones. */
@@ -139,8 +152,8 @@ bool model_layer_rotates(const struct model_config *config, uint32_t layer);
 /* The rotary setting of the layer, borrowed from config. */
 const struct rope_config *model_layer_rope(const struct model_config *config, uint32_t layer);
 
-/* Refuse, by name, what the engine does not compute yet (ERR_UNSUPPORTED): rotary scalings other than linear
- * and llama3. */
+/* Refuse, by name, what the engine does not compute yet (ERR_UNSUPPORTED): rotary scalings of a GGUF that are
+ * not known. */
 int model_config_runnable(const struct model_config *config, struct err *err);
 
 /* "llama", "qwen3_moe" … as `model_type` says it; never NULL for a value of the enum. */
@@ -148,12 +161,20 @@ const char *model_arch_name(enum model_arch arch);
 
 /* Inverse frequencies of the rotary embedding, of config->rope on its rotary_dim, in double precision,
  * scaling applied: Su et al. 2021 (RoFormer) eq. 15; llama3 scaling as Meta published it with Llama 3.1 (low
- * frequencies divided by factor, high ones kept, linear blend between). The engine converts them to its own
- * dtype. ERR_UNSUPPORTED for ROPE_OTHER. */
-int model_rope_frequencies(const struct model_config *config, double *inv_freq, struct err *err);
+ * frequencies divided by factor, high ones kept, linear blend between); yarn, longrope and dynamic as
+ * transformers' modeling_rope_utils.py has them. positions: the longest row of the run, by which longrope
+ * takes its long or its short factors for all of its rows. The engine computes its own in single precision
+ * (engine/rope.h). ERR_UNSUPPORTED for ROPE_OTHER, and for dynamic beyond max_positions. */
+int model_rope_frequencies(const struct model_config *config, uint32_t positions, double *inv_freq,
+                           struct err *err);
 /* The same of one setting on 'dim' values of a head (rotary_dim, or head_dim where that is 0): dim/2 of them.
  */
-int model_rope_frequencies_of(const struct rope_config *rope, uint32_t dim, double *inv_freq,
-                              struct err *err);
+int model_rope_frequencies_of(const struct rope_config *rope, uint32_t dim, uint32_t positions,
+                              double *inv_freq, struct err *err);
+/* The frequencies between which yarn blends (the first pure, the last divided by factor), as numbers of
+ * frequencies that need not be whole; last > first. */
+void model_rope_ramp(const struct rope_config *rope, uint32_t dim, double *first, double *last);
+/* Refuses what model_rope_frequencies_of() does. */
+int model_rope_check(const struct rope_config *rope, uint32_t positions, struct err *err);
 
 #endif

@@ -7,7 +7,9 @@
 
 #include "model/arch.h"
 #include "model/hub_json.h"
+#include "model/nf4_skipped.h"
 #include "model/packing.h"
+#include "model/rope.h"
 
 enum { HIDDEN_MAX = 1 << 17, FFN_MAX = 1 << 20, VOCAB_MAX = 1 << 22, HEADS_MAX = 4096, HEAD_DIM_MAX = 1024 };
 
@@ -115,47 +117,6 @@ static int refuse_switches(struct json_reader *r, const struct arch *a)
     return 0;
 }
 
-static int parse_rope_object(const json_t *object, const char *path, struct rope_config *rope,
-                             struct err *err)
-{
-    struct json_reader r;
-    const char *kind = NULL;
-    jr_init(&r, object, path, err);
-    jr_str(&r, "type", JR_OPTIONAL, 1, 15, &kind); /* the older name */
-    jr_str(&r, "rope_type", JR_OPTIONAL, 1, 15, &kind);
-    jr_f64(&r, "rope_theta", JR_OPTIONAL, 1, 1e12, &rope->theta);
-    if (r.failed)
-        return -1;
-    if (!kind)
-        kind = "default";
-    memcpy(rope->kind_name, kind, strlen(kind) + 1);
-    if (strcmp(kind, "default") == 0) {
-        rope->kind = ROPE_DEFAULT;
-    } else if (strcmp(kind, "linear") == 0) {
-        rope->kind = ROPE_LINEAR;
-        jr_f64(&r, "factor", JR_REQUIRED, 1, 1e6, &rope->factor);
-    } else if (strcmp(kind, "llama3") == 0) {
-        rope->kind = ROPE_LLAMA3;
-        jr_f64(&r, "factor", JR_REQUIRED, 1, 1e6, &rope->factor);
-        jr_f64(&r, "low_freq_factor", JR_REQUIRED, 1e-6, 1e6, &rope->low_freq_factor);
-        jr_f64(&r, "high_freq_factor", JR_REQUIRED, 1e-6, 1e6, &rope->high_freq_factor);
-        jr_f64(&r, "original_max_position_embeddings", JR_REQUIRED, 1, 1e9, &rope->original_max_positions);
-        if (!r.failed && rope->low_freq_factor >= rope->high_freq_factor)
-            jr_fail(&r, "low_freq_factor", "%g must be below high_freq_factor, %g", rope->low_freq_factor,
-                    rope->high_freq_factor);
-    } else if (strcmp(kind, "yarn") == 0 || strcmp(kind, "dynamic") == 0 || strcmp(kind, "longrope") == 0 ||
-               strcmp(kind, "su") == 0) {
-        rope->kind = ROPE_OTHER;
-    } else {
-        return err_set(
-            err, ERR_UNSUPPORTED,
-            "%s: the rotary scaling \"%.64s\" is not known; known are default, linear, llama3 and, for "
-            "planning, yarn, dynamic, longrope",
-            path, kind);
-    }
-    return jr_finish_loose(&r);
-}
-
 /* A setting for windowed layers and one for the others, each under the name of its layers. */
 static int parse_rope_by_type(const json_t *parameters, struct model_config *c, struct err *err)
 {
@@ -165,14 +126,16 @@ static int parse_rope_by_type(const json_t *parameters, struct model_config *c, 
         return err_set(err, ERR_UNSUPPORTED,
                        "rope_parameters: must be given for full_attention and sliding_attention");
     if (full && !json_is_null(full) &&
-        parse_rope_object(full, "rope_parameters.full_attention", &c->rope, err) < 0)
+        rope_parse(full, "rope_parameters.full_attention", c->max_positions, 0, &c->rope, err) < 0)
         return -1;
     if (local && !json_is_null(local))
-        return parse_rope_object(local, "rope_parameters.sliding_attention", &c->rope_local, err);
+        return rope_parse(local, "rope_parameters.sliding_attention", c->max_positions, 0, &c->rope_local,
+                          err);
     return 0;
 }
 
-static int parse_rope_parameters(struct json_reader *r, const json_t *parameters, struct model_config *c)
+static int parse_rope_parameters(struct json_reader *r, const json_t *parameters, double original,
+                                 struct model_config *c)
 {
     const char *key;
     json_t *value;
@@ -185,7 +148,7 @@ static int parse_rope_parameters(struct json_reader *r, const json_t *parameters
                            "rope_parameters.%.64s: settings by layer are not known for this architecture",
                            key);
     }
-    return parse_rope_object(parameters, "rope_parameters", &c->rope, r->err);
+    return rope_parse(parameters, "rope_parameters", c->max_positions, original, &c->rope, r->err);
 }
 
 /* rope_parameters, or the older rope_theta and rope_scaling; both only where they agree. */
@@ -193,10 +156,11 @@ static int parse_rope(struct json_reader *r, struct model_config *c)
 {
     const struct arch *a = arch_of(c->arch);
     const json_t *parameters = NULL, *scaling = NULL;
-    double theta = a->theta, local = a->theta_local;
+    double theta = a->theta, local = a->theta_local, original = 0;
     int has_theta = jr_f64(r, "rope_theta", JR_OPTIONAL, 1, 1e12, &theta);
     int has_parameters = jr_object(r, "rope_parameters", JR_OPTIONAL, &parameters);
     int has_scaling = jr_object(r, "rope_scaling", JR_OPTIONAL, &scaling);
+    jr_f64(r, "original_max_position_embeddings", JR_OPTIONAL, 1, 1e9, &original);
     if (a->rope_by_type)
         jr_f64(r, "rope_local_base_freq", JR_OPTIONAL, 1, 1e12, &local);
     if (r->failed)
@@ -204,7 +168,7 @@ static int parse_rope(struct json_reader *r, struct model_config *c)
     c->rope = (struct rope_config){.theta = theta, .kind_name = "default", .factor = 1};
     if ((c->rope_local_set = a->rope_by_type))
         c->rope_local = (struct rope_config){.theta = local, .kind_name = "default", .factor = 1};
-    if (has_parameters > 0 && parse_rope_parameters(r, parameters, c) < 0)
+    if (has_parameters > 0 && parse_rope_parameters(r, parameters, original, c) < 0)
         return -1;
     if (has_parameters > 0 && has_theta > 0 && c->rope.theta != theta)
         return jr_fail(r, "rope_theta", "%g contradicts rope_parameters.rope_theta, %g", theta,
@@ -212,7 +176,7 @@ static int parse_rope(struct json_reader *r, struct model_config *c)
     if (has_scaling <= 0)
         return 0;
     struct rope_config old = {.theta = theta, .factor = 1};
-    if (parse_rope_object(scaling, "rope_scaling", &old, r->err) < 0)
+    if (rope_parse(scaling, "rope_scaling", c->max_positions, original, &old, r->err) < 0)
         return -1;
     if (has_parameters <= 0)
         c->rope = old;
@@ -240,6 +204,14 @@ static int parse_partial_rotary(struct json_reader *r, struct model_config *c)
                        c->head_dim);
     c->rotary_dim = dim;
     return 0;
+}
+
+static int check_factors(const struct model_config *c, struct err *err)
+{
+    uint32_t dim = c->rotary_dim ? c->rotary_dim : c->head_dim;
+    if (rope_check_factors(&c->rope, dim, err) < 0)
+        return -1;
+    return c->rope_local_set ? rope_check_factors(&c->rope_local, dim, err) : 0;
 }
 
 /* no_rope_layers says of each layer whether it is rotated; it may be longer than the model. */
@@ -508,6 +480,16 @@ static int parse_tokens(struct json_reader *r, struct model_config *c)
     return 0;
 }
 
+/* As it was found in a file; else what a quantised folder says that it skips. */
+static int parse_packing(const json_t *document, struct model_config *c, struct err *err)
+{
+    const json_t *found = json_object_get(document, "motley_packing"),
+                 *quantization = json_object_get(document, "quantization_config");
+    if (!found && json_is_object(quantization))
+        packing_of_skipped(quantization, c);
+    return found ? packing_parse(found, c, err) : 0;
+}
+
 static int parse_flat(const json_t *document, const char *path, struct model_config *config, struct err *err)
 {
     struct json_reader r;
@@ -520,9 +502,9 @@ static int parse_flat(const json_t *document, const char *path, struct model_con
         return -1;
     arch_fill(&c);
     parse_dtype(document, &c);
-    if (parse_rope(&r, &c) < 0 || parse_partial_rotary(&r, &c) < 0 || parse_no_rope(&r, &c) < 0 ||
-        parse_window(&r, &c) < 0 || parse_experts(&r, &c) < 0 || parse_tokens(&r, &c) < 0 ||
-        packing_parse(json_object_get(document, "motley_packing"), &c, err) < 0 || jr_finish_loose(&r) < 0)
+    if (parse_rope(&r, &c) < 0 || parse_partial_rotary(&r, &c) < 0 || check_factors(&c, err) < 0 ||
+        parse_no_rope(&r, &c) < 0 || parse_window(&r, &c) < 0 || parse_experts(&r, &c) < 0 ||
+        parse_tokens(&r, &c) < 0 || parse_packing(document, &c, err) < 0 || jr_finish_loose(&r) < 0)
         return -1;
     *config = c;
     return 0;

@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "model/packing.h"
+
 enum {
     FIXED = 4,                   /* bytes of a value, or of a number of 32 bits */
     HEAD_LOGIT_FLOATS = 6 << 20, /* logits held at once aim at this many values (24 MiB) … */
@@ -68,7 +70,8 @@ static int packing_check(const struct model_config *config, const struct layer_m
 {
     if (method->full || method->base != LAYER_BASE_PACKED)
         return 0;
-    if (config->packing.ways == 0 || config->packing.ways > MODEL_PACKINGS_MAX)
+    if (config->packing.ways == 0 || packing_is_nf4(&config->packing) ||
+        config->packing.ways > MODEL_PACKINGS_MAX)
         return err_set(err, ERR_UNSUPPORTED,
                        "method.base: packed, of a file whose layers are quantised in %u ways (1 to %d)",
                        config->packing.ways, MODEL_PACKINGS_MAX);

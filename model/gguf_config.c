@@ -130,6 +130,26 @@ static void read_sizes(struct reader *r, struct model_config *c)
         fail(r, "a head size of %u is not even or too big", c->head_dim);
 }
 
+/* As llama.cpp computes it: attn_factor times the paper's own factor. */
+static void read_yarn(struct reader *r, const struct model_config *c, struct rope_config *rope)
+{
+    double times = 1, ignored = 0;
+    rope->kind = ROPE_YARN;
+    memcpy(rope->kind_name, "yarn", 5);
+    rope->original_max_positions = c->max_positions;
+    rope->beta_fast = 32;
+    rope->beta_slow = 1;
+    get_f64(r, "rope.scaling.factor", 1, 1e6, &rope->factor);
+    get_f64(r, "rope.scaling.original_context_length", 1, 1e9, &rope->original_max_positions);
+    get_f64(r, "rope.scaling.attn_factor", 1e-6, 1e6, &times);
+    get_f64(r, "rope.scaling.yarn_attn_factor", 1e-6, 1e6, &times);
+    get_f64(r, "rope.scaling.yarn_beta_fast", 1e-6, 1e6, &rope->beta_fast);
+    get_f64(r, "rope.scaling.yarn_beta_slow", 1e-6, 1e6, &rope->beta_slow);
+    if (get_f64(r, "rope.scaling.yarn_log_multiplier", -1e6, 1e6, &ignored) && ignored != 0)
+        unsupported(r, "a multiplier of yarn's logarithm");
+    rope->attention = times * (1 + 0.1 * log(rope->factor));
+}
+
 static void read_rope(struct reader *r, struct model_config *c)
 {
     const char *kind = "none";
@@ -156,13 +176,21 @@ static void read_rope(struct reader *r, struct model_config *c)
         rope->kind = ROPE_LINEAR;
         memcpy(rope->kind_name, "linear", 7);
         get_f64(r, "rope.scaling.factor", 1, 1e6, &rope->factor);
+    } else if (size == 4 && memcmp(kind, "yarn", 4) == 0) {
+        read_yarn(r, c, rope);
+    } else if (size == 8 && memcmp(kind, "longrope", 8) == 0) {
+        memcpy(rope->kind_name, "longrope", 9); /* by its factors, below */
     } else {
         rope->kind = ROPE_OTHER;
         snprintf(rope->kind_name, sizeof(rope->kind_name), "%.*s", (int)(size > 15 ? 15 : size), kind);
     }
     if (gguf_tensor_find(r->gguf, "rope_factors_long.weight")) {
-        rope->kind = ROPE_OTHER;
+        rope->kind = ROPE_LONGROPE; /* model_open() reads the factors */
         memcpy(rope->kind_name, "longrope", 9);
+        rope->original_max_positions = c->max_positions;
+        rope->attention = 1;
+        get_f64(r, "rope.scaling.original_context_length", 1, 1e9, &rope->original_max_positions);
+        get_f64(r, "rope.scaling.attn_factor", 1e-6, 1e6, &rope->attention);
     }
     for (uint32_t i = 0; r->arch->no_rope_period && i < c->layers; i++)
         if ((i + 1) % r->arch->no_rope_period == 0)
@@ -286,7 +314,7 @@ int gguf_infer_rope(const float *divisors, uint32_t count, struct model_config *
                                c->rope.kind_name);
     static const double originals[] = {8192, 4096, 2048, 16384, 32768};
     double *plain_freq = malloc(count * sizeof(double)), *scaled = malloc(count * sizeof(double));
-    int status = plain_freq && scaled ? model_rope_frequencies(c, plain_freq, err)
+    int status = plain_freq && scaled ? model_rope_frequencies(c, 0, plain_freq, err)
                                       : err_set(err, ERR_NOMEM, "no memory for %u frequencies", count);
     struct rope_config old = c->rope;
     for (size_t k = 0; status == 0 && k < sizeof(originals) / sizeof(originals[0]); k++) {
@@ -298,7 +326,7 @@ int gguf_infer_rope(const float *divisors, uint32_t count, struct model_config *
                                        .low_freq_factor = 1,
                                        .high_freq_factor = 4,
                                        .original_max_positions = originals[k]};
-        status = model_rope_frequencies(c, scaled, err);
+        status = model_rope_frequencies(c, 0, scaled, err);
         for (uint32_t i = 0; i < count; i++)
             same = same && fabs(plain_freq[i] / scaled[i] / (double)divisors[i] - 1) < 1e-4;
         if (status == 0 && same)

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "model/layer_tensors.h"
+#include "model/packing.h"
 
 struct maker {
     struct tensor_maker tensors;
@@ -477,7 +478,8 @@ struct model_config layer_part_config(const struct model_config *config, const s
 
 bool layer_alike(const struct model_config *config, const struct layer_method *method, uint32_t a, uint32_t b)
 {
-    bool packed = method->base == LAYER_BASE_PACKED && !method->full;
+    bool packed = !method->full && (method->base == LAYER_BASE_PACKED ||
+                                    (method->base == LAYER_BASE_NF4 && packing_is_nf4(&config->packing)));
     for (uint32_t site = 0; site < LORA_TARGET_COUNT && !method->full; site++)
         if (lora_rank_at(&method->lora, a, site) != lora_rank_at(&method->lora, b, site))
             return false;

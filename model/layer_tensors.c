@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "model/flat.h"
+#include "model/packing.h"
 
 enum {
     MOMENT8_VALUES_MIN = 4096, /* smaller tensors keep fp32 moments, as bitsandbytes has it */
@@ -44,9 +45,10 @@ static enum pack_kind matrix_pack(const struct tensor_maker *maker, uint32_t tar
     const struct model_packing *packing = &maker->config->packing;
     if (target == 0 || maker->method->full)
         return PACK_F32;
-    if (maker->method->base != LAYER_BASE_PACKED)
-        return base_pack(maker->method);
-    return (enum pack_kind)packing->matrix[packing->layer[maker->layer]][__builtin_ctz(target)];
+    enum pack_kind found =
+        (enum pack_kind)packing->matrix[packing->layer[maker->layer]][__builtin_ctz(target)];
+    bool kept = maker->method->base == LAYER_BASE_NF4 && found != PACK_NF4 && packing_is_nf4(packing);
+    return kept || maker->method->base == LAYER_BASE_PACKED ? found : base_pack(maker->method);
 }
 
 /* Embedding and head are never quantised here: they stay as the file has them. */

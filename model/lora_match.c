@@ -57,7 +57,8 @@ static const char *unlike_python(const char *pattern, enum lora_match_how how)
             c++;
         } else if (c[0] == '(' && c[1] == '*') {
             return "has \"(*\"";
-        } else if (c[0] == '(' && c[1] == '?' && !group_known(c + 2, how == LORA_MATCH_WHOLE && c == pattern)) {
+        } else if (c[0] == '(' && c[1] == '?' &&
+                   !group_known(c + 2, how == LORA_MATCH_WHOLE && c == pattern)) {
             return "has a group \"(?\" of a sort that is not known";
         } else if (c[0] == '[' && (c[1] == ':' || c[1] == '.' || c[1] == '=')) {
             return "has a class \"[:\", \"[.\" or \"[=\"";
@@ -91,9 +92,9 @@ static int compile(struct lora_matcher *m, struct err *err)
     if (got < 0 || got >= (int)sizeof text)
         return err_set(err, ERR_INVALID, "the pattern \"%.64s…\" has %zu bytes; at most %d", m->pattern,
                        strlen(m->pattern), PATTERN_BYTES - 64);
-    m->code = pcre2_compile((PCRE2_SPTR)text, PCRE2_ZERO_TERMINATED,
-                            options | (m->how == LORA_MATCH_WHOLE ? PCRE2_ENDANCHORED : 0), &error, &where,
-                            NULL);
+    m->code =
+        pcre2_compile((PCRE2_SPTR)text, PCRE2_ZERO_TERMINATED,
+                      options | (m->how == LORA_MATCH_WHOLE ? PCRE2_ENDANCHORED : 0), &error, &where, NULL);
     if (m->code == NULL) {
         PCRE2_UCHAR reason[128] = "";
         pcre2_get_error_message(error, reason, sizeof reason);
@@ -180,10 +181,11 @@ int lora_match(struct lora_matcher *m, const char *name, uint64_t *steps, uint32
     if (got == PCRE2_ERROR_NOMATCH)
         return 0;
     if (got < 0)
-        return err_set(err, ERR_TOO_BIG,
-                       "the pattern \"%.120s\" takes too long on \"%s\": more than %llu steps in all, or %d on "
-                       "this name",
-                       m->pattern, name, LORA_MATCH_STEPS, MATCH_LIMIT);
+        return err_set(
+            err, ERR_TOO_BIG,
+            "the pattern \"%.120s\" takes too long on \"%s\": more than %llu steps in all, or %d on "
+            "this name",
+            m->pattern, name, LORA_MATCH_STEPS, MATCH_LIMIT);
     if (layer != NULL && m->how == LORA_MATCH_LAYER)
         *layer = layer_found(m, name);
     return 1;

@@ -18,8 +18,8 @@ enum lora_match_how {
     LORA_MATCH_LAYER  /* re.match(r"(?:^|.*?\.)pattern\.(?P<idx>\d+)\.", name): layers_pattern */
 };
 
-/* Steps for all patterns on all modules of a model together, a tenth of a second or two. A hundred patterns on
- * the 882 matrices of a model of 126 layers take half of them; plain names take none. */
+/* Steps for all patterns on all modules of a model together, a tenth of a second or two. A hundred patterns
+ * on the 882 matrices of a model of 126 layers take half of them; plain names take none. */
 #define LORA_MATCH_STEPS 4000000ull
 
 struct lora_matcher;

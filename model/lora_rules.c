@@ -206,8 +206,8 @@ void lora_rules_read(struct json_reader *r, const char *targets, uint32_t rank_m
     pattern_read(r, "alpha_pattern", (struct bounds){.min = alpha_min, .max = alpha_max}, &rules->alphas);
     bool by_name = rules->targets.expression == NULL && !rules->all_linear;
     if (!r->failed && !by_name && rules->layer_count > 0)
-        jr_fail(r, "layers_to_transform", "goes with %s as a list of names; an expression says the layers itself",
-                targets);
+        jr_fail(r, "layers_to_transform",
+                "goes with %s as a list of names; an expression says the layers itself", targets);
 }
 
 /* --- writing --- */

@@ -351,10 +351,11 @@ int lora_sites_of(const struct lora_rules *rules, const struct lora_defaults *de
     struct resolver r = {.rules = rules, .defaults = defaults, .config = config, .err = err};
     memset(sites, 0, sizeof *sites);
     if (rules->all_linear && config->experts > 0)
-        return err_set(err, ERR_UNSUPPORTED,
-                       "%s.%s: all-linear takes a mixture's routers, too, which are not adapted here; name the "
-                       "matrices",
-                       defaults->where, defaults->targets);
+        return err_set(
+            err, ERR_UNSUPPORTED,
+            "%s.%s: all-linear takes a mixture's routers, too, which are not adapted here; name the "
+            "matrices",
+            defaults->where, defaults->targets);
     int status = resolver_init(&r);
     if (status == 0)
         status = model_block_tensors(config, 1, config->layers + 1, visit, &r);

@@ -27,8 +27,8 @@ struct lora_defaults {
 };
 
 /* ERR_INVALID: nothing matches (the error lists what there is). ERR_UNSUPPORTED: experts of a layer, or of
- * several, would have adapters that differ; all-linear of a mixture; layers differ in more than LORA_WAYS_MAX ways. ERR_TOO_BIG: a
- * pattern that takes too long. */
+ * several, would have adapters that differ; all-linear of a mixture; layers differ in more than LORA_WAYS_MAX
+ * ways. ERR_TOO_BIG: a pattern that takes too long. */
 int lora_sites_of(const struct lora_rules *rules, const struct lora_defaults *defaults,
                   const struct model_config *config, struct lora_sites *sites, struct err *err);
 /* The same rank and factor on a mask of enum lora_target, in all layers. */

@@ -77,7 +77,7 @@ static int names_check_distinct(struct json_reader *reader, const char *key, con
 }
 
 int names_read(struct json_reader *reader, const char *key, size_t count_min, size_t count_max,
-                      const char *const *known, struct spec_names *out)
+               const char *const *known, struct spec_names *out)
 {
     const json_t *array = NULL;
     int got = jr_array(reader, key, JR_OPTIONAL, count_min, count_max, &array);

@@ -7,8 +7,7 @@
 #include "model/blocks.h"
 #include "model/pack.h"
 
-/* The bit's number of the matrix that this tensor is, or -1. */
-static int site_of(enum arch_tensor tensor)
+int packing_site(enum arch_tensor tensor)
 {
     if (tensor >= ARCH_Q && tensor <= ARCH_GATE_UP)
         return (int)(tensor - ARCH_Q);
@@ -17,8 +16,7 @@ static int site_of(enum arch_tensor tensor)
     return -1;
 }
 
-/* The number of a way, which is added where it is new. */
-static uint8_t way_of(struct model_packing *packing, const uint8_t matrix[MODEL_MATRICES])
+uint8_t packing_way(struct model_packing *packing, const uint8_t matrix[MODEL_MATRICES])
 {
     uint32_t kept = packing->ways < MODEL_PACKINGS_MAX ? packing->ways : MODEL_PACKINGS_MAX;
     for (uint32_t way = 0; way < kept; way++)
@@ -47,7 +45,7 @@ void packing_of_gguf(const struct gguf *gguf, struct model_config *config)
         if (tensor->rank < 2 || !arch_match_gguf(config->arch, tensor->name, &match))
             continue;
         enum pack_kind pack = pack_of_type(tensor->type);
-        int site = site_of(match.parts[0]);
+        int site = packing_site(match.parts[0]);
         if (match.parts[0] == ARCH_EMBEDDING)
             packing->embedding = (uint8_t)pack;
         if (match.parts[0] == ARCH_HEAD)
@@ -58,13 +56,25 @@ void packing_of_gguf(const struct gguf *gguf, struct model_config *config)
         matrix[match.layer][site] = (uint8_t)pack;
     }
     for (uint32_t i = 0; quantised && i < config->layers; i++)
-        packing->layer[i] = way_of(packing, matrix[i]);
+        packing->layer[i] = packing_way(packing, matrix[i]);
     if (!quantised)
         memset(packing, 0, sizeof(*packing));
 }
 
+bool packing_is_nf4(const struct model_packing *packing)
+{
+    uint32_t kept = packing->ways < MODEL_PACKINGS_MAX ? packing->ways : MODEL_PACKINGS_MAX;
+    for (uint32_t way = 0; way < kept; way++)
+        for (uint32_t m = 0; m < MODEL_MATRICES; m++)
+            if (packing->matrix[way][m] == PACK_NF4)
+                return true;
+    return false;
+}
+
 static json_t *kind_json(uint8_t kind)
 {
+    if (kind == PACK_NF4)
+        return json_string("NF4");
     return json_string(tensor_type_name(pack_type((enum pack_kind)kind)));
 }
 
@@ -91,6 +101,8 @@ json_t *packing_to_json(const struct model_config *config)
 static int kind_parse(const json_t *name)
 {
     const char *text = json_string_value(name);
+    if (text && strcmp(text, "NF4") == 0)
+        return PACK_NF4;
     for (int type = 0; text && type < TENSOR_TYPE_COUNT; type++)
         if (strcmp(tensor_type_name((enum tensor_type)type), text) == 0)
             return (int)pack_of_type((enum tensor_type)type);

@@ -29,8 +29,8 @@ struct peft_config {
     struct lora_rules lora;           /* which modules; patterns of rank and alpha */
     bool rslora;                      /* scaled by alpha / sqrt(rank) */
     bool saves_embedding, saves_head; /* modules_to_save */
-    bool tied;    /* ensure_weight_tying: the embedding that is saved is the head, too */
-    bool w_names; /* the FFN's targets are called w1, w3 and w2 (Mixtral) */
+    bool tied;                        /* ensure_weight_tying: the embedding that is saved is the head, too */
+    bool w_names;                     /* the FFN's targets are called w1, w3 and w2 (Mixtral) */
 };
 
 /* Where such adapters are on a model. Errors as lora_sites_of() has them. */

@@ -25,6 +25,8 @@ static const char *const side_names[] = {
     "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja",
     "chat_template.json",
 };
+/* The same, where there is no tokenizer.json. */
+static const char *const pieces_names[] = {"tokenizer.model", "added_tokens.json"};
 
 /* Pages that were read stay in the process until so many bytes are read, then they are given back: a worker's
  * memory must not grow by the model it only copied from. */
@@ -223,6 +225,9 @@ static int list_folder(const char *dir, struct names *list, struct err *err)
 {
     for (size_t i = 0; i < sizeof(side_names) / sizeof(side_names[0]); i++)
         if (present(dir, side_names[i]) && names_add(list, side_names[i], err) < 0)
+            return -1;
+    for (size_t i = 0; i < 2 && !present(dir, "tokenizer.json"); i++)
+        if (present(dir, pieces_names[i]) && names_add(list, pieces_names[i], err) < 0)
             return -1;
     if (present(dir, index_name)) {
         if (names_add(list, index_name, err) < 0 || add_shards(dir, list, err) < 0)

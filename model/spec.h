@@ -99,12 +99,12 @@ enum spec_boundary { SPEC_BOUNDARY_AUTO, SPEC_BOUNDARY_FP32, SPEC_BOUNDARY_BF16,
 enum spec_objective { SPEC_OBJECTIVE_TIME, SPEC_OBJECTIVE_COST, SPEC_OBJECTIVE_ENERGY };
 
 struct spec_method_part {
-    enum spec_method kind;     /* lora */
-    uint32_t rank;             /* 16, 1..1024; meaningless for full */
-    double alpha;              /* 32, > 0; the adapter is scaled by alpha / rank */
-    double dropout;            /* 0.05, 0 <= dropout < 1 */
-    struct lora_rules lora;    /* which matrices (q_proj k_proj v_proj o_proj), and patterns of rank, alpha */
-    bool rslora;               /* false; true: scaled by alpha / sqrt(rank) (Kalajdzievski 2023) */
+    enum spec_method kind;  /* lora */
+    uint32_t rank;          /* 16, 1..1024; meaningless for full */
+    double alpha;           /* 32, > 0; the adapter is scaled by alpha / rank */
+    double dropout;         /* 0.05, 0 <= dropout < 1 */
+    struct lora_rules lora; /* which matrices (q_proj k_proj v_proj o_proj), and patterns of rank, alpha */
+    bool rslora;            /* false; true: scaled by alpha / sqrt(rank) (Kalajdzievski 2023) */
     struct spec_names modules_to_save; /* embed_tokens, lm_head: trained whole beside the adapter; none */
     enum spec_base base;               /* fp32 */
     bool double_quant;                 /* true: the scales of nf4 are quantised too */

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "model/blocks.h"
+#include "model/packing.h"
 #include "model/spec.h"
 
 int spec_lora_sites(const struct spec_method_part *method, const struct model_config *config,
@@ -36,7 +37,7 @@ static int check_experts(const struct lora_sites *sites, const struct model_conf
 /* A base kept as the file's blocks needs a file that has some. */
 static int check_packed(const struct model_packing *packing, struct err *err)
 {
-    if (packing->ways == 0)
+    if (packing->ways == 0 || packing_is_nf4(packing))
         return err_set(
             err, ERR_INVALID,
             "method.base: packed keeps the quantised blocks of a GGUF, and this model's file has none");
@@ -44,6 +45,14 @@ static int check_packed(const struct model_packing *packing, struct err *err)
         return err_set(err, ERR_UNSUPPORTED,
                        "method.base: packed: the file's layers are quantised in more than %d ways",
                        MODEL_PACKINGS_MAX);
+    return 0;
+}
+
+/* The rotary setting must hold for rows so long. */
+static int check_rows(const struct model_config *config, uint32_t sequence_tokens, struct err *err)
+{
+    if (config->rope.kind == ROPE_DYNAMIC && model_rope_check(&config->rope, sequence_tokens, err) < 0)
+        return err_wrap(err, "data.sequence_tokens");
     return 0;
 }
 
@@ -55,6 +64,8 @@ int spec_check_model(const struct job_spec *spec, const struct model_config *con
         return err_set(
             err, ERR_INVALID,
             "train.router_aux: this model has no experts, and so no router whose loss could count");
+    if (check_rows(config, spec->data.sequence_tokens, err) < 0)
+        return -1;
     if (method->kind != SPEC_METHOD_LORA)
         return 0;
     if (spec_lora_sites(method, config, &sites, err) < 0)

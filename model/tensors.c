@@ -9,6 +9,8 @@
 #include "model/blocks.h"
 #include "model/gguf_config.h"
 #include "model/hub_json.h"
+#include "model/nf4_skipped.h"
+#include "model/pack.h"
 
 enum { INDEX_BYTES_MAX = 64 << 20, PIECE_BYTES = 64 << 10 };
 
@@ -245,6 +247,18 @@ out:
     return status;
 }
 
+/* What an NF4 base keeps the tensor as: quantised ones as they are, others as the file has them. */
+static uint8_t kind_of(const void *arg, const char *name)
+{
+    const struct model_tensor *tensor = find(arg, name);
+    if (tensor && tensor->nf4)
+        return PACK_NF4;
+    return (uint8_t)(!tensor                       ? PACK_F32
+                     : tensor->type == TENSOR_BF16 ? PACK_BF16
+                     : tensor->type == TENSOR_F16  ? PACK_F16
+                                                   : PACK_F32);
+}
+
 static int open_folder(struct model *m, struct err *err)
 {
     uint32_t files = model_source_file_count(m->source), shards = 0;
@@ -268,9 +282,10 @@ static int open_folder(struct model *m, struct err *err)
     if (shards == 0)
         return err_set(err, ERR_NOT_FOUND,
                        "the model has a config.json but no weights (safetensors or GGUF)");
-    if (sort_tensors(m, err) < 0 || check_index(m, err) < 0)
+    if (sort_tensors(m, err) < 0 || check_index(m, err) < 0 || gather_nf4(m, err) < 0)
         return -1;
-    return gather_nf4(m, err);
+    packing_of_tensors(kind_of, m, &m->config);
+    return 0;
 }
 
 static int read_rope_divisors(struct model *m, uint32_t file, struct err *err)
@@ -286,10 +301,34 @@ static int read_rope_divisors(struct model *m, uint32_t file, struct err *err)
     return gguf_infer_rope(divisors, (uint32_t)t->shape[0], &m->config, err);
 }
 
+/* longrope's factors, which GGUF keeps as tensors. */
+static int read_rope_factors(struct model *m, uint32_t file, struct err *err)
+{
+    static const char *const names[] = {"rope_factors_short.weight", "rope_factors_long.weight"};
+    struct rope_config *rope = &m->config.rope;
+    uint32_t dim = m->config.rotary_dim ? m->config.rotary_dim : m->config.head_dim;
+    for (int i = 0; i < 2 && rope->kind == ROPE_LONGROPE; i++) {
+        const struct gguf_tensor *t = gguf_tensor_find(m->gguf, names[i]);
+        float *factors = i == 0 ? rope->short_factor : rope->long_factor;
+        if (!t || t->type != TENSOR_F32 || t->rank != 1 || t->shape[0] != dim / 2 ||
+            t->size > sizeof(rope->short_factor))
+            return err_set(err, ERR_UNSUPPORTED, "gguf: %s is no vector of %u F32, at most %d", names[i],
+                           dim / 2, ROPE_FACTORS_MAX);
+        if (model_source_read(m->source, file, t->offset, (size_t)t->size, factors, err) < 0)
+            return -1;
+        rope->factor_count = dim / 2;
+        for (uint32_t k = 0; k < dim / 2; k++)
+            if (!(factors[k] >= 1e-6f && factors[k] <= 1e9f))
+                return err_set(err, ERR_CORRUPT, "gguf: %s: factor %u is %g", names[i], k,
+                               (double)factors[k]);
+    }
+    return 0;
+}
+
 static int open_gguf(struct model *m, uint32_t file, struct err *err)
 {
     if (gguf_open(m->source, file, &m->gguf, err) < 0 || gguf_config(m->gguf, &m->config, err) < 0 ||
-        read_rope_divisors(m, file, err) < 0)
+        read_rope_divisors(m, file, err) < 0 || read_rope_factors(m, file, err) < 0)
         return -1;
     for (uint32_t i = 0; i < gguf_tensor_count(m->gguf); i++) {
         const struct gguf_tensor *t = gguf_tensor_at(m->gguf, i);
@@ -603,6 +642,8 @@ static int load_from_source(struct model_source *source, struct model_config *co
         m.gguf = gguf;
         if (status == 0)
             status = read_rope_divisors(&m, i, err);
+        if (status == 0)
+            status = read_rope_factors(&m, i, err);
         if (status == 0)
             *config = m.config;
         gguf_close(gguf);

@@ -1,4 +1,4 @@
-/* BPE tokenizers, from Hugging Face's tokenizer.json or from GGUF metadata.
+/* BPE tokenizers, from Hugging Face's tokenizer.json, a SentencePiece tokenizer.model or GGUF metadata.
  *
  * Text -> special and added tokens are cut out first -> the rest is normalised, and split by the
  * pre-tokeniser's pattern -> within each piece, bytes or characters are merged by rank (Sennrich et al.,
@@ -45,14 +45,20 @@ enum tokenizer_flags {
     TOKENIZER_IGNORE_SPECIAL = 4, /* "<|im_end|>" inside the text is text, not a token */
 };
 
-/* Open the tokenizer of an open model: tokenizer.json in its folder, else its GGUF metadata. ERR_NOT_FOUND
- * when it has none (token rows need none). Returns new: tokenizer_destroy(). */
+/* Open the tokenizer of an open model: tokenizer.json or tokenizer.model in its folder, else its GGUF
+ * metadata. ERR_NOT_FOUND when it has none (token rows need none). Returns new: tokenizer_destroy(). */
 int tokenizer_open(struct model *model, struct tokenizer **tokenizer, struct err *err);
 
 /* From the bytes of tokenizer.json, and of tokenizer_config.json (size 0: none; it gives bos, eos and the
  * chat template). Both are borrowed for the call. */
 int tokenizer_from_json(const char *tokenizer_json, size_t size, const char *config_json, size_t config_size,
                         struct tokenizer **tokenizer, struct err *err);
+
+/* From the bytes of a SentencePiece tokenizer.model (BPE; unigram and others are refused by name), and of
+ * tokenizer_config.json, likewise. Ids are the sentencepiece library's, but that control pieces ("<s>") in a
+ * text are tokens, as transformers has it. Both are borrowed for the call. */
+int tokenizer_from_pieces(const uint8_t *tokenizer_model, size_t size, const char *config_json,
+                          size_t config_size, struct tokenizer **tokenizer, struct err *err);
 
 /* The text of chat_template.jinja, which stands beside those files and comes before what they have; copied.
  * Before the tokenizer is shared. */

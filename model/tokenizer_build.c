@@ -414,6 +414,20 @@ int builder_merges_by_score(struct tokenizer *t, const float *score, struct err 
     return status;
 }
 
+int builder_spaces(struct tokenizer *t, bool prefix, bool fallback, struct err *err)
+{
+    static const char mark[] = "\xe2\x96\x81";
+    t->byte_fallback = fallback;
+    t->fuse_unknown = true;
+    t->decode =
+        (struct decode_rules){.to = " ", .byte_fallback = fallback, .strip = " ", .strip_start = prefix};
+    memcpy(t->decode.from, mark, sizeof(mark));
+    if (prefix && text_steps_add(&t->normal, TEXT_PREPEND, "", mark, err) < 0) {
+        return -1;
+    }
+    return text_steps_add(&t->normal, TEXT_REPLACE, " ", mark, err);
+}
+
 int builder_added(struct tokenizer *t, const struct added_token *added, struct err *err)
 {
     if (added->id >= t->vocab || !t->tokens[added->id].there || t->tokens[added->id].size == 0) {

@@ -1,5 +1,5 @@
-/* Making a tokenizer: what tokenizer_json.c and tokenizer_gguf.c fill and tokenizer.c uses. Private to
- * model/tokenizer*.c.
+/* Making a tokenizer: what tokenizer_json.c, tokenizer_gguf.c and tokenizer_pieces.c fill and tokenizer.c
+ * uses. Private to model/tokenizer*.c.
  *
  * Order of use: builder_init, builder_token for every id, builder_merge in rank order, builder_added for
  * tokens that are cut out of the text, the plain fields, builder_finish. On any error builder_fini releases
@@ -115,6 +115,13 @@ int builder_merge(struct tokenizer *t, uint32_t rank, const char *left, size_t l
 /* Merges of a SentencePiece vocabulary: any two tokens whose texts together are a third, in order of falling
  * score of the third (Kudo & Richardson, "SentencePiece", 2018). score[0..vocab). */
 int builder_merges_by_score(struct tokenizer *t, const float *score, struct err *err);
+
+/* What SentencePiece does around its merges: U+2581 for spaces, with 'prefix' one before the text, and what
+ * has no token becomes its bytes' with 'fallback', else one unknown token. */
+int builder_spaces(struct tokenizer *t, bool prefix, bool fallback, struct err *err);
+
+/* bos, eos and chat template of a tokenizer_config.json; size 0: none. */
+int builder_config(struct tokenizer *t, const char *text, size_t size, struct err *err);
 
 /* Token 'id', already there, is cut out of texts. */
 int builder_added(struct tokenizer *t, const struct added_token *added, struct err *err);

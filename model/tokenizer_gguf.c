@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "model/gguf.h"
+#include "model/hub_json.h"
 #include "model/tensors.h"
 #include "model/tokenizer_build.h"
 
@@ -177,21 +178,12 @@ static int32_t special_of(const struct gguf *gguf, const char *key)
     return gguf_i64(gguf, key, &id) && id >= 0 && id < TOKENIZER_VOCAB_MAX ? (int32_t)id : -1;
 }
 
-/* What SentencePiece does around its merges: a space before the text, U+2581 for spaces. */
 static int sentencepiece_read(struct tokenizer *t, const struct gguf *gguf, struct err *err)
 {
-    static const char mark[] = "\xe2\x96\x81";
     bool prefix = true;
     gguf_bool(gguf, "tokenizer.ggml.add_space_prefix", &prefix);
-    t->byte_fallback = true;
-    t->decode = (struct decode_rules){.to = " ", .byte_fallback = true, .strip = " ", .strip_start = prefix};
-    memcpy(t->decode.from, mark, sizeof(mark));
     t->unknown = special_of(gguf, "tokenizer.ggml.unknown_token_id");
-    t->fuse_unknown = true;
-    if (prefix && text_steps_add(&t->normal, TEXT_PREPEND, "", mark, err) < 0) {
-        return -1;
-    }
-    return text_steps_add(&t->normal, TEXT_REPLACE, " ", mark, err);
+    return builder_spaces(t, prefix, true, err);
 }
 
 static int settings_read(struct tokenizer *t, const struct gguf *gguf, struct err *err)
@@ -302,16 +294,47 @@ static int complete(struct tokenizer *t, struct model *model, struct err *err)
     return status == 0 ? builder_finish(t, err) : -1; /* the digest holds bos and eos */
 }
 
+/* A file that adds tokens to those of tokenizer.model; empty: none. */
+static int check_nothing_added(struct model *model, struct err *err)
+{
+    struct buf text = {.limit = CONFIG_BYTES};
+    int status = optional_file(model, "added_tokens.json", &text, err);
+    if (status == 0 && text.size > 0) {
+        json_t *added = hub_json_parse(buf_str(&text), text.size, 8, err);
+        status = added == NULL ? err_wrap(err, "added_tokens.json") : 0;
+        if (status == 0 && json_object_size(added) > 0) {
+            status = err_set(err, ERR_UNSUPPORTED,
+                             "added_tokens.json adds tokens to tokenizer.model, which is read alone: make a "
+                             "tokenizer.json with transformers, "
+                             "AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR)");
+        }
+        json_decref(added);
+    }
+    buf_fini(&text);
+    return status;
+}
+
 static int open_folder(struct model *model, struct tokenizer **tokenizer, struct err *err)
 {
     struct buf text = {.limit = TOKENIZER_FILE_BYTES};
     struct buf config = {.limit = CONFIG_BYTES};
     struct tokenizer *t = NULL;
     int status = model_read_file(model, "tokenizer.json", text.limit, &text, err);
+    bool pieces = status < 0 && err->code == ERR_NOT_FOUND &&
+                  model_source_find(model_get_source(model), "tokenizer.model") >= 0;
+    if (pieces) { /* as Llama 2, Mistral and Gemma were first published */
+        err_clear(err);
+        status = model_read_file(model, "tokenizer.model", text.limit, &text, err);
+        if (status == 0) {
+            status = check_nothing_added(model, err);
+        }
+    }
     if (status == 0) {
         status = optional_file(model, "tokenizer_config.json", &config, err);
     }
-    if (status == 0) {
+    if (status == 0 && pieces) {
+        status = tokenizer_from_pieces(text.data, text.size, buf_str(&config), config.size, &t, err);
+    } else if (status == 0) {
         status = tokenizer_from_json(buf_str(&text), text.size, buf_str(&config), config.size, &t, err);
     }
     if (status == 0) {
@@ -335,10 +358,10 @@ int tokenizer_open(struct model *model, struct tokenizer **tokenizer, struct err
     const struct gguf *gguf = model_get_gguf(model);
     if (err->code == ERR_NOT_FOUND && gguf == NULL &&
         model_source_find(model_get_source(model), "tokenizer.json") < 0) {
-        return err_set(
-            err, ERR_NOT_FOUND,
-            "the model has no tokenizer.json, and a tokenizer.model or vocab.json alone is not read: make "
-            "one with transformers, AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR)");
+        return err_set(err, ERR_NOT_FOUND,
+                       "the model has no tokenizer.json and no tokenizer.model, and a vocab.json alone is "
+                       "not read: make "
+                       "one with transformers, AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR)");
     }
     if (err->code != ERR_NOT_FOUND || gguf == NULL) {
         return -1;

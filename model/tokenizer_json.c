@@ -500,7 +500,7 @@ static const char *template_of(const json_t *config)
     return json_string_value(value);
 }
 
-static int config_read(struct tokenizer *t, const char *text, size_t size, struct err *err)
+int builder_config(struct tokenizer *t, const char *text, size_t size, struct err *err)
 {
     if (size == 0) {
         return 0;
@@ -531,7 +531,7 @@ int tokenizer_from_json(const char *tokenizer_json, size_t size, const char *con
     int status = t != NULL ? document_read(t, root, err) : -1;
     json_decref(root);
     if (status == 0) {
-        status = config_read(t, config_json, config_size, err);
+        status = builder_config(t, config_json, config_size, err);
     }
     if (status == 0) {
         status = builder_finish(t, err);

@@ -30,8 +30,8 @@ int profile_key(const json_t *spec, const json_t *config, char key[DIGEST_HEX_SI
         json_array_append_new(list, json_pack("[O?,O?]", ranks, saved));
     const json_t *except = json_object_get(method, "exclude_modules"),
                  *layers = json_object_get(method, "layers_to_transform");
-    if (list && (json_is_array(except) || json_is_string(except) || json_is_array(layers) ||
-                 json_is_integer(layers)))
+    if (list &&
+        (json_is_array(except) || json_is_string(except) || json_is_array(layers) || json_is_integer(layers)))
         json_array_append_new(
             list, json_pack("[O?,O?,O?]", except, layers, json_object_get(method, "layers_pattern")));
     const char *optimizer = json_string_value(json_object_get(method, "optimizer"));

@@ -2,6 +2,7 @@
 """Make small tokenizers and what the real libraries make of texts with them.
 
     tools/golden_tokenizers.py                 tests/data/tokenizer: the SentencePiece-like families and tekken
+    tools/golden_tokenizers.py pieces          of those the tokenizer.model files alone
     tools/golden_tokenizers.py FOLDER COUNT    every family, COUNT texts each, for MOTLEY_TOKENIZERS=FOLDER
 
 Needs `tokenizers`, `transformers` (merges of a SentencePiece vocabulary as it extracts them) and `sentencepiece`.
@@ -34,12 +35,12 @@ def corpus():
                     "👩\u200d👧 🙂🙃", "это русский текст", "x = 12345 + 67890"]
 
 
-def train():
+def train(**more):
     out = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=corpus(), model_writer=out, model_type="bpe", vocab_size=560, byte_fallback=True,
+        sentence_iterator=corpus(), model_writer=out, model_type="bpe", byte_fallback=True,
         normalization_rule_name="identity", remove_extra_whitespaces=False, split_digits=True, num_threads=1,
-        allow_whitespace_only_pieces=True, character_coverage=0.99, max_sentencepiece_length=12, minloglevel=2)
+        allow_whitespace_only_pieces=True, character_coverage=0.99, max_sentencepiece_length=12, minloglevel=2, **{"vocab_size": 560, **more})
     return sentencepiece.SentencePieceProcessor(model_proto=out.getvalue())
 
 
@@ -177,7 +178,23 @@ def write(folder, name, value):
         json.dump(value, f, ensure_ascii=False, separators=(",", ":"))
 
 
+def pieces(folder, count):
+    """tokenizer.model files, as Llama 2 has it and as Gemma: without a space before the text, with pieces of the user's.
+
+    SentencePiece sees no control tokens in a text and gives a text of no bytes no prefix."""
+    for name, more in (("pieces", {}), ("pieces-user", {"add_dummy_prefix": False, "vocab_size": 600, "user_defined_symbols": [
+            MARK * n for n in (2, 3, 4, 8)] + ["\n\n", "\n\n\n", "<b>", "[INST]", "word"]})):
+        sp = train(**more)
+        with open(os.path.join(folder, name + ".model"), "wb") as f:
+            f.write(sp.serialized_model_proto())
+        plain = [t for t in texts(98, count) if t and not any(c in t for c in ("<s>", "</s>", "<unk>", "\x00", MARK))]
+        write(folder, name + ".cases.json", [{"text": t, "ids": [1] + sp.encode(t)} for t in plain])
+
+
 def main():
+    if sys.argv[1:] == ["pieces"]:
+        pieces(DATA, 120)
+        return
     folder = sys.argv[1] if len(sys.argv) > 1 else DATA
     count = int(sys.argv[2]) if len(sys.argv) > 2 else 45
     os.makedirs(folder, exist_ok=True)

@@ -50,7 +50,7 @@ int report_step(struct session *session, const struct ops_step *step, double sca
                   (json_int_t)session->batch.rows, "tokens", (json_int_t)session->batch.tokens,
                   "labelled_tokens", (json_int_t)step->sum.labelled, "seconds", seconds);
     if (event && scale > 0)
-        json_object_set_new(event, "loss_scale", json_real(scale));
+        json_object_set_new(event, "loss_scale", json_integer((json_int_t)scale));
     if (event && skipped)
         json_object_set_new(event, "skipped", json_true());
     if (event && step->step < session->assignment->reported_steps)

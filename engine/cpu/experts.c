@@ -33,7 +33,7 @@ bool cpu_experts_fit(const struct op *op)
     if (op->kind == OP_GEMM_GROUPED) {
         const struct op_gemm_grouped *o = &op->gemm_grouped;
         return !(o->transpose_a && o->transpose_b) && (o->beta == 0.0f || o->beta == 1.0f) &&
-               (uint64_t)o->first + o->groups <= o->groups_all && o->pack == PACK_F32;
+               (uint64_t)o->first + o->groups <= o->groups_all && (o->pack == PACK_F32 || !o->transpose_a);
     }
     return true;
 }
@@ -378,10 +378,12 @@ static struct op_gemm group_product(const struct op_gemm_grouped *op, uint32_t g
                            .lda = op->lda,
                            .ldb = op->ldb,
                            .ldc = op->ldc,
+                           .pack = op->pack,
                            .compute = op->compute};
+    uint64_t stride = op->pack == PACK_F32 ? 4 * op->stride : op->stride;
     gemm.a.at += 4ull * begin * op->lda;
-    gemm.b.at += op->transpose_a ? 4ull * begin * op->ldb : 4 * g * op->stride;
-    gemm.c.at += op->transpose_a ? 4 * g * op->stride : 4ull * begin * op->ldc;
+    gemm.b.at += op->transpose_a ? 4ull * begin * op->ldb : g * stride;
+    gemm.c.at += op->transpose_a ? g * stride : 4ull * begin * op->ldc;
     return gemm;
 }
 

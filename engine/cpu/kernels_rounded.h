@@ -173,18 +173,30 @@ static void rounded_b(const struct gemm_rounded *g, float *to, size_t column, si
     }
 }
 
+/* to[rows, columns] = or += a's block times a strip of b's; what is left of a strip goes by single vectors,
+ * and columns to the next multiple of one are written. */
+static void block_multiply(const struct rounded_room *room, const float *b, size_t rows, size_t columns,
+                           size_t depth, float *to, size_t ld, bool accumulate)
+{
+    if (columns > ROUNDED_PANEL - VECTOR) {
+        strips_wide(rows, depth, room->a, room->a_row, room->a_col, b, ROUNDED_PANEL, to, ld, accumulate);
+        return;
+    }
+    for (size_t j = 0; j < columns; j += VECTOR)
+        strips_1(rows, depth, room->a, room->a_row, room->a_col, b + j, ROUNDED_PANEL, to + j, ld,
+                 accumulate);
+}
+
 /* c[rows, columns] += or = one block's product; `first` of its sum. */
 static void rounded_strip(const struct gemm_rounded *g, const struct rounded_room *room, const float *b,
                           size_t rows, size_t columns, size_t depth, bool first, float *c)
 {
     bool plain = g->alpha == 1.0f && (!first || g->beta == 0.0f || g->beta == 1.0f);
-    if (columns == ROUNDED_PANEL && plain) {
-        strips_wide(rows, depth, room->a, room->a_row, room->a_col, b, ROUNDED_PANEL, c, g->ldc,
-                    !first || g->beta != 0.0f);
+    if (columns % VECTOR == 0 && plain) {
+        block_multiply(room, b, rows, columns, depth, c, g->ldc, !first || g->beta != 0.0f);
         return;
     }
-    strips_wide(rows, depth, room->a, room->a_row, room->a_col, b, ROUNDED_PANEL, room->sums, ROUNDED_PANEL,
-                false);
+    block_multiply(room, b, rows, columns, depth, room->sums, ROUNDED_PANEL, false);
     for (size_t i = 0; i < rows; i++)
         for (size_t j = 0; j < columns; j++) {
             float *at = c + i * g->ldc + j, old = first ? (g->beta == 0.0f ? 0.0f : g->beta * *at) : *at;

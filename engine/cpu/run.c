@@ -59,20 +59,20 @@ static bool unpack_fits(const struct op_unpack *op)
            (op->count % block == 0 || op->begin + op->count == op->total) && (nf4 || op->total % block == 0);
 }
 
-/* Weights in 16 bits are read by products that round: in fp32 they are unpacked first. */
-static bool compute_fits(enum dtype compute)
+/* Weights in 16 bits are read by products that round: for others they are unpacked first. */
+static bool product_fits(enum dtype compute, enum pack_kind pack)
 {
-    return compute == DTYPE_F32 || compute == DTYPE_BF16 || compute == DTYPE_F16;
+    bool rounds = compute == DTYPE_BF16 || compute == DTYPE_F16;
+    return (rounds || compute == DTYPE_F32) && (pack == PACK_F32 || (rounds && pack <= PACK_F16));
 }
 
 static bool sizes_fit(const struct op *op)
 {
     switch (op->kind) {
     case OP_GEMM:
-        return compute_fits(op->gemm.compute) &&
-               (op->gemm.pack == PACK_F32 || (op->gemm.pack <= PACK_F16 && op->gemm.compute != DTYPE_F32));
+        return product_fits(op->gemm.compute, op->gemm.pack);
     case OP_GEMM_GROUPED:
-        return compute_fits(op->gemm_grouped.compute) && cpu_experts_fit(op);
+        return product_fits(op->gemm_grouped.compute, op->gemm_grouped.pack) && cpu_experts_fit(op);
     case OP_ATTENTION:
         return heads_fit(op->attention.heads, op->attention.kv_heads, op->attention.head_dim);
     case OP_ATTENTION_BACKWARD:

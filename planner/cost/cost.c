@@ -42,8 +42,8 @@ static const struct block *block_of_class(const struct block_list *blocks, enum 
     for (uint32_t b = 0; b < blocks->count; b++) {
         const struct block *block = &blocks->blocks[b];
         if (cost_class_of(block) == cls &&
-            (found == NULL || fabs((double)block->lora_params - sum / count) <
-                                  fabs((double)found->lora_params - sum / count)))
+            (found == NULL ||
+             fabs((double)block->lora_params - sum / count) < fabs((double)found->lora_params - sum / count)))
             found = block;
     }
     return found;

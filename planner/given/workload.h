@@ -34,13 +34,13 @@ struct workload {
     uint32_t lora_rank;
     double lora_dropout; /* 0..1 */
     uint32_t target_count;
-    char targets[WORKLOAD_TARGETS_MAX][64];     /* "q_proj", … */
-    struct lora_sites lora; /* where adapters differ by target or layer: what counts instead of the three; ways
-                               0: they do not */
-    bool saves_embedding, saves_head;           /* LoRA: trained whole beside the adapters */
-    bool single_quant;                          /* the scales of NF4 stay fp32 */
-    bool router_loss;                           /* a load-balancing loss over all layers of a mixture */
-    bool moments8;                              /* the optimiser's moments in 8 bits */
+    char targets[WORKLOAD_TARGETS_MAX][64]; /* "q_proj", … */
+    struct lora_sites lora; /* where adapters differ by target or layer: what counts instead of the three;
+                               ways 0: they do not */
+    bool saves_embedding, saves_head; /* LoRA: trained whole beside the adapters */
+    bool single_quant;                /* the scales of NF4 stay fp32 */
+    bool router_loss;                 /* a load-balancing loss over all layers of a mixture */
+    bool moments8;                    /* the optimiser's moments in 8 bits */
     enum workload_base base;
     double packed_matrix_bytes, packed_table_bytes; /* PACKED: mean of a value, of embedding and head too */
     enum workload_compute compute;

@@ -125,6 +125,9 @@ def what_is_wrong_in_a_specification_is_named_by_its_path():
                           ({"placement": {"boundary": "int8"}}, ["placement.boundary", "int8", "fp16"]),
                           ({"train": {"batch_rows": 2, "router_aux": True}}, ["train.router_aux", "no experts"]),
                           ({"method": {"base": "packed"}}, ["method.base", "packed", "GGUF"]),
+                          ({"method": {"targets": ["q_proj", "sofa"]}}, ["method.targets", "sofa", "v_proj"]),
+                          ({"method": {"rank_pattern": {"layers\\.99\\..*": 4}}}, ["method.rank_pattern", "layers", "q_proj"]),
+                          ({"method": {"alpha_pattern": {"(?R)": 4}}}, ["method.alpha_pattern", "(?R)"]),
                           ({"method": {"start_from": "/tmp/adapter"}}, ["method.start_from"]),
                           ({"method": {"start_from": "sha256:" + "0" * 64}}, ["method.start_from", "uploaded"])):
         for path in ("/v1/jobs", "/v1/jobs:validate"):

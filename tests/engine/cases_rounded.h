@@ -63,17 +63,25 @@ static void rounding_want(struct trial *t)
         c[i] = rounded(t->op.gemm.compute, a[i]);
 }
 
+/* The matrices of groups likewise: of packed ones the stride is in bytes. */
 static void grouped_rounded_draw(struct trial *t)
 {
+    struct op_gemm_grouped *o = &t->op.gemm_grouped;
     gemm_grouped_draw(t);
-    t->op.gemm_grouped.compute = compute_draw(t);
+    o->compute = compute_draw(t);
+    o->pack = o->transpose_a ? PACK_F32 : (enum pack_kind)(PACK_F32 + draw_below(t, 3));
+    if (o->pack != PACK_F32)
+        o->stride = 4 * o->stride;
 }
 
 static void grouped_rounded_want(struct trial *t)
 {
     operand_round(t, "a", t->op.gemm_grouped.compute);
     operand_round(t, "b", t->op.gemm_grouped.compute);
-    gemm_grouped_want(t);
+    uint64_t stride = t->op.gemm_grouped.stride;
+    t->op.gemm_grouped.stride = t->op.gemm_grouped.pack == PACK_F32 ? stride : stride / 2;
+    gemm_grouped_want(t); /* counts in values */
+    t->op.gemm_grouped.stride = stride;
 }
 
 /* Products of two values of 8 or 11 digits are exact in fp32: tolerances are those of sums in fp32. */

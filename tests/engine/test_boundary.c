@@ -165,12 +165,13 @@ static void a_narrow_boundary_is_a_rounded_one(void **state)
         for (size_t t = 0; t < 2; t++) {
             same_bits(&(struct way){
                 .config = &seeded_dense, .device = devices[d], .boundary = dtypes[t], .loss_scale = SCALE});
-            same_bits(&(struct way){.config = &seeded_experts,
-                                    .device = devices[d],
-                                    .boundary = dtypes[t],
-                                    .full = true,
-                                    .router_scale = 0.5,
-                                    .loss_scale = SCALE});
+            if (d == t) /* either dtype once */
+                same_bits(&(struct way){.config = &seeded_experts,
+                                        .device = devices[d],
+                                        .boundary = dtypes[t],
+                                        .full = true,
+                                        .router_scale = 0.5,
+                                        .loss_scale = SCALE});
         }
 }
 

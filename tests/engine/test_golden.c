@@ -2,6 +2,10 @@
  * split. */
 #include "engine/golden.h"
 
+#include "common/file.h"
+#include "common/json.h"
+#include "support/scratch.h"
+
 static void every_family_matches_fp64_under_lora(void **state)
 {
     (void)state;
@@ -96,6 +100,68 @@ static void patterns_over_layers_match_fp64(void **state)
     json_decref(want);
 }
 
+/* Rotary scalings on the tiny Llama (tools/golden_rope.py losses): the loss of batch 0 as transformers 5.23
+ * has it in double precision, the rows padded to the longest, by which it chooses longrope's factors. */
+static void rotary_scalings_give_the_losses_of_transformers(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *rope;
+        double loss;
+    } cases[] = {
+        {"{'rope_type':'yarn','factor':4.0,'original_max_position_embeddings':16}", 5.726092648863499},
+        {"{'rope_type':'longrope','factor':4.0,'original_max_position_embeddings':16,"
+         "'short_factor':[1,1.1,1.2,1.3,1.4,1.5,1.6,1.7],'long_factor':[1.5,2.2,2.9,3.6,4.3,5,5.7,6.4]}",
+         5.748681519393254},
+        {"{'rope_type':'dynamic','factor':2.0}", 5.7522779399270725},
+    };
+    char path[600];
+    struct dataset data;
+    snprintf(path, sizeof path, "%s/llama/expected.json", golden);
+    json_t *expected = json_of(path);
+    dataset_parse(json_object_get(expected, "batches"), &data);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct scratch scratch;
+        struct trainer trainer;
+        struct train_result result;
+        struct err err;
+        char text[512];
+        struct buf weights = {.limit = 1 << 22}, written = {.limit = 1 << 16};
+        assert_int_equal(scratch_make(&scratch), 0);
+        snprintf(path, sizeof path, "%s/llama/model.safetensors", golden);
+        check(file_read_all(path, weights.limit, &weights, &err));
+        check(file_write_atomic(scratch_path(&scratch, "model.safetensors"), weights.data, weights.size, 0600,
+                                &err));
+        snprintf(path, sizeof path, "%s/llama/config.json", golden);
+        snprintf(text, sizeof text, "%s", cases[i].rope);
+        for (char *c = text; *c != '\0'; c++)
+            *c = *c == '\'' ? '"' : *c;
+        json_t *config = json_of(path), *rope = json_loads(text, 0, NULL);
+        json_t *old = json_object_get(config, "rope_parameters");
+        json_object_set(rope, "rope_theta", json_object_get(old ? old : config, "rope_theta"));
+        json_object_del(config, "rope_scaling");
+        json_object_set_new(config, "rope_parameters", rope);
+        check(json_print(config, false, &written, &err));
+        check(
+            file_write_atomic(scratch_path(&scratch, "config.json"), written.data, written.size, 0600, &err));
+        struct train_options o = {
+            .model = scratch.dir, .data = &data, .steps = 1, .warmup = 1, .peak_lr = 1e-3, .full = true};
+        struct device *device = device_make("cpu", 1);
+        trainer_init(&trainer, device, &o);
+        trainer_run(&trainer, &result);
+        if (!(fabs(result.loss[0] / cases[i].loss - 1) <= 1e-6))
+            fail_msg("%s: loss %.10g, transformers has %.10g", cases[i].rope, result.loss[0], cases[i].loss);
+        trainer_fini(&trainer);
+        device_close(device);
+        json_decref(config);
+        buf_fini(&weights);
+        buf_fini(&written);
+        scratch_remove(&scratch);
+    }
+    dataset_free(&data);
+    json_decref(expected);
+}
+
 /* The head's use of a tied embedding has its gradient on another stage than the table. */
 static void a_tied_embedding_is_trained_over_a_cut(void **state)
 {
@@ -185,6 +251,7 @@ int main(void)
         cmocka_unit_test(golden_matches_on_the_checked_device),
         cmocka_unit_test(golden_matches_for_every_split_and_micro_batch),
         cmocka_unit_test(patterns_over_layers_match_fp64),
+        cmocka_unit_test(rotary_scalings_give_the_losses_of_transformers),
         cmocka_unit_test(a_tied_embedding_is_trained_over_a_cut),
         cmocka_unit_test(parts_and_halves_change_no_bit),
         cmocka_unit_test(everything_matches_everywhere),

@@ -95,7 +95,37 @@ static void losses_are_those_of_transformers(void **state)
     print_message("single, o_proj unquantised: %.8f as fp32, %.8f as NF4, %.8f by transformers\n", fp32, nf4,
                   want);
     assert_true(fabs(fp32 - want) <= 1e-5 * want);
-    assert_true(fabs(nf4 - want) <= 0.05 * want && nf4 != fp32); /* which is quantised here */
+    assert_true(fabs(nf4 - want) <= 1e-5 * want); /* which stays as the file has it */
+}
+
+/* What is not quantised is known from the config alone, too, and passes through the description of the model.
+ */
+static void what_is_skipped_is_part_of_the_models_description(void **state)
+{
+    (void)state;
+    static struct model_config config, again;
+    const struct model_config *opened;
+    char path[512], file[600];
+    struct model *model;
+    struct err err;
+    folder_of(path, "single");
+    snprintf(file, sizeof file, "%s/config.json", path);
+    check(model_open_path(path, &model, &err));
+    opened = model_get_config(model);
+    assert_int_equal(1, opened->packing.ways);
+    for (uint32_t site = 0; site < 7; site++)
+        assert_int_equal(1u << site == LORA_O ? PACK_F32 : PACK_NF4, opened->packing.matrix[0][site]);
+    check(model_config_load(file, &config, &err));
+    assert_memory_equal(&opened->packing, &config.packing, sizeof config.packing);
+    json_t *document = model_config_to_json(opened, &err);
+    check(model_config_parse(document, &again, &err));
+    assert_memory_equal(opened, &again, sizeof again);
+    json_decref(document);
+    model_close(model);
+    /* where all are quantised nothing is said */
+    folder_of(path, "double");
+    check(model_config_load(path, &config, &err));
+    assert_int_equal(0, config.packing.ways);
 }
 
 /* Bytes of a tensor's part in the file. */
@@ -215,6 +245,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(values_are_those_that_bitsandbytes_dequantises),
         cmocka_unit_test(losses_are_those_of_transformers),
+        cmocka_unit_test(what_is_skipped_is_part_of_the_models_description),
         cmocka_unit_test(a_base_holds_the_files_codes_and_scales),
         cmocka_unit_test(other_ways_to_quantise_are_refused_by_name),
     };

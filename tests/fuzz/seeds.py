@@ -229,6 +229,11 @@ def gguf():
     yield head + bytes(-len(head) % 32) + bytes(at)
 
 
+def pieces():
+    for name in ("pieces", "pieces-user"):
+        yield open(os.path.join(DATA, "tokenizer", name + ".model"), "rb").read()
+
+
 def tokenizer():
     for name in ("gpt2", "llama3", "qwen2", "smollm", "llama2", "mistral", "gemma", "phi3", "metaspace"):
         yield load("tokenizer", name + ".json")
@@ -360,7 +365,7 @@ def state():
 
 TARGETS = {"cephalo": cephalo, "zorse": zorse, "sailor": sailor, "cluster": cluster, "profile": profile,
            "config": config, "spec": spec, "inputs": inputs, "http": http, "json": anything, "frame": frame, "mesh": mesh,
-           "safetensors": safetensors, "gguf": gguf, "tokenizer": tokenizer, "chat": chat, "rows": rows, "peft": peft,
+           "safetensors": safetensors, "gguf": gguf, "tokenizer": tokenizer, "pieces": pieces, "chat": chat, "rows": rows, "peft": peft,
            "journal": journal, "join": join, "redis": redis, "events": events, "profiles": profiles, "assign": assign,
            "body": body, "answer": answer, "document": document, "state": state, "mesh_peer": mesh_peer}
 

@@ -14,6 +14,9 @@
 #include "model/blocks.h"
 #include "model/config.h"
 
+#define TWELVE "1,1,1.1,1.2,1.3,1.4,2,3,4.5,6,7,8"
+#define FACTORS TWELVE "," TWELVE "," TWELVE "," TWELVE /* of 48 frequencies */
+
 static const struct published {
     const char *name;
     uint64_t params;
@@ -108,7 +111,7 @@ static const struct published {
     {"Phi-3-mini-128k", 3821079552u,
      "{'model_type':'phi3','hidden_size':3072,'intermediate_size':8192,'num_attention_heads':32,"
      "'num_hidden_layers':32,'vocab_size':32064,'max_position_embeddings':131072,'sliding_window':262144,"
-     "'rope_scaling':{'long_factor':[1.0],'short_factor':[1.0],'type':'longrope'}}"},
+     "'rope_scaling':{'long_factor':[" FACTORS "],'short_factor':[" FACTORS "],'type':'longrope'}}"},
     {"SmolLM3-3B", 3075098624u,
      "{'architectures':['SmolLM3ForCausalLM'],'model_type':'smollm3','hidden_size':2048,"
      "'intermediate_size':11008,'num_attention_heads':16,'num_hidden_layers':36,'num_key_value_heads':4,"
@@ -242,7 +245,7 @@ static void what_differs_by_layer_is_asked_of_the_layer(void **state)
     c = parsed("Phi-3-mini-4k");
     assert_int_equal(model_layer_window(c, 31), 2047);
     assert_int_equal(model_lora_targets(c), LORA_QKV | LORA_O | LORA_GATE_UP | LORA_DOWN);
-    assert_int_equal(parsed("Phi-3-mini-128k")->rope.kind, ROPE_OTHER);
+    assert_int_equal(parsed("Phi-3-mini-128k")->rope.kind, ROPE_LONGROPE);
     c = parsed("Qwen3-8B");
     assert_int_equal(model_lora_targets(c), LORA_ALL & ~(LORA_QKV | LORA_GATE_UP));
 }
@@ -267,7 +270,7 @@ static void old_and_new_rotary_settings_mean_the_same(void **state)
     assert_int_equal(parse(new, &b, &err), 0);
     assert_memory_equal(&a, &b, sizeof(a));
     assert_int_equal(a.rope.kind, ROPE_LLAMA3);
-    assert_int_equal(model_rope_frequencies(&a, frequencies, &err), 0);
+    assert_int_equal(model_rope_frequencies(&a, 0, frequencies, &err), 0);
     assert_true(frequencies[0] == 1.0); /* wavelength 6.3 < 32/4: kept */
     assert_true(fabs(frequencies[7] * 8 / pow(5e5, -14.0 / 16) - 1) < 1e-15); /* long ones: divided by 8 */
 }

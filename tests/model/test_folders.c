@@ -61,7 +61,7 @@ static void check_layer(const char *where, const struct model_config *c, uint32_
     assert_int_equal(model_layer_window(c, layer), number(want, "window"));
     assert_int_equal(model_layer_rotates(c, layer), number(want, "rotates"));
     assert_int_equal(json_array_size(frequencies), dim / 2);
-    assert_int_equal(model_rope_frequencies_of(model_layer_rope(c, layer), dim, got, &err), 0);
+    assert_int_equal(model_rope_frequencies_of(model_layer_rope(c, layer), dim, 0, got, &err), 0);
     for (uint32_t i = 0; i < dim / 2; i++)
         close_to(where, "a rotary frequency", got[i] / json_number_value(json_array_get(frequencies, i)), 1,
                  2e-6);

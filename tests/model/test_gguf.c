@@ -10,9 +10,13 @@
 
 #include <cmocka.h>
 
+#include "common/file.h"
 #include "common/rand.h"
+#include "model/config.h"
 #include "model/gguf.h"
 #include "model/gguf_build.h"
+#include "support/must.h"
+#include "support/scratch.h"
 
 static int open_bytes(const uint8_t *data, size_t size, struct gguf **gguf, struct err *err)
 {
@@ -314,6 +318,78 @@ static void good_file(struct gguf_build *b)
     gb_bytes(b, NULL, 112);
 }
 
+/* A model of 64-wide heads with the rotary keys that llama.cpp's converter writes; the file in 'dir'. */
+static void rope_file(const char *path, bool longrope)
+{
+    enum { EMBEDDING = 4 * 300 * 256 };
+    static const float factors[2][32] = {{1, 1.5f, 2}, {3, 4, 5}};
+    struct gguf_build b;
+    struct err err;
+    gb_begin(&b, 3, longrope ? 3 : 1, longrope ? 11 : 12);
+    gb_key_text(&b, "general.architecture", "llama");
+    gb_key_u32(&b, "llama.block_count", 2);
+    gb_key_u32(&b, "llama.context_length", 65536);
+    gb_key_u32(&b, "llama.embedding_length", 256);
+    gb_key_u32(&b, "llama.feed_forward_length", 64);
+    gb_key_u32(&b, "llama.attention.head_count", 4);
+    gb_key_f32(&b, "llama.attention.layer_norm_rms_epsilon", 1e-6f);
+    gb_key_u32(&b, "llama.vocab_size", 300);
+    gb_key_u32(&b, "llama.rope.scaling.original_context_length", 4096);
+    gb_key_f32(&b, longrope ? "llama.rope.scaling.attn_factor" : "llama.rope.scaling.factor",
+               longrope ? 1.25f : 16);
+    gb_key_text(&b, "llama.rope.scaling.type", longrope ? "longrope" : "yarn");
+    if (!longrope)
+        gb_key_f32(&b, "llama.rope.scaling.yarn_beta_fast", 32);
+    gb_tensor(&b, "token_embd.weight", 300, 256, 0, 0); /* what says the vocabulary's size */
+    for (int i = 0; i < 2 && longrope; i++)
+        gb_tensor(&b, i == 0 ? "rope_factors_short.weight" : "rope_factors_long.weight", 32, 0, 0,
+                  EMBEDDING + 128 * (uint64_t)i);
+    gb_align(&b, 32);
+    gb_bytes(&b, NULL, EMBEDDING);
+    for (int i = 0; i < 2 && longrope; i++) {
+        float all[32];
+        for (int k = 0; k < 32; k++)
+            all[k] = factors[i][k] > 0 ? factors[i][k] : (float)(6 + i);
+        gb_bytes(&b, all, sizeof all);
+    }
+    must(file_write_atomic(path, b.data, b.size, 0600, &err), &err);
+    free(b.data);
+}
+
+/* As transformers has them of the same numbers (tests/engine/test_rope.c compares those). */
+static void rotary_scalings_of_a_gguf_are_those_of_a_config(void **state)
+{
+    (void)state;
+    static const char yarn[] =
+        "{\"model_type\":\"llama\",\"hidden_size\":256,\"intermediate_size\":64,\"num_attention_heads\":4,"
+        "\"num_hidden_layers\":2,\"vocab_size\":300,\"max_position_embeddings\":65536,\"rope_scaling\":"
+        "{\"rope_type\":\"yarn\",\"factor\":16,\"original_max_position_embeddings\":4096}}";
+    struct scratch scratch;
+    struct model_config found, want;
+    struct err err = {0};
+    double got[32], expected[32];
+    assert_int_equal(scratch_make(&scratch), 0);
+    const char *path = scratch_path(&scratch, "m.gguf");
+    rope_file(path, false);
+    must(model_config_load(path, &found, &err), &err);
+    must(model_config_parse_text(yarn, sizeof yarn - 1, &want, &err), &err);
+    assert_int_equal(found.rope.kind, ROPE_YARN);
+    assert_true(fabs(found.rope.attention - want.rope.attention) < 1e-9);
+    must(model_rope_frequencies(&found, 9, got, &err), &err);
+    must(model_rope_frequencies(&want, 9, expected, &err), &err);
+    for (int i = 0; i < 32; i++)
+        assert_true(fabs(got[i] / expected[i] - 1) < 1e-9);
+    rope_file(path, true);
+    must(model_config_load(path, &found, &err), &err);
+    assert_int_equal(found.rope.kind, ROPE_LONGROPE);
+    assert_true(found.rope.attention == 1.25 && found.rope.original_max_positions == 4096);
+    must(model_rope_frequencies(&found, 4096, got, &err), &err);
+    assert_true(got[0] == 1 && fabs(got[1] * 1.5 - pow(1e4, -2.0 / 64)) < 1e-12);
+    must(model_rope_frequencies(&found, 4097, got, &err), &err);
+    assert_true(fabs(got[0] * 3 - 1) < 1e-12 && fabs(got[31] * 7 - pow(1e4, -62.0 / 64)) < 1e-12);
+    scratch_remove(&scratch);
+}
+
 static void mutated_files_never_read_out_of_bounds(void **state)
 {
     (void)state;
@@ -372,6 +448,7 @@ int main(void)
         cmocka_unit_test(lies_about_tensors_are_refused_by_name),
         cmocka_unit_test(metadata_is_read_by_kind),
         cmocka_unit_test(every_block_type_gives_what_its_definition_says),
+        cmocka_unit_test(rotary_scalings_of_a_gguf_are_those_of_a_config),
         cmocka_unit_test(mutated_files_never_read_out_of_bounds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

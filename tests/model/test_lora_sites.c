@@ -22,7 +22,8 @@
 
 #define DATA MOTLEY_TEST_DATA "/"
 
-/* Counts what of `modules` ({name: [rank, factor]}) the sites have on each matrix; fails where they differ. */
+/* Counts what of `modules` ({name: [rank, factor]}) the sites have on each matrix; fails where they differ.
+ */
 static size_t modules_alike(const struct lora_sites *sites, const struct model_config *config,
                             const json_t *modules)
 {
@@ -77,7 +78,8 @@ static int sites_as_spec(const json_t *given, const struct model_config *model, 
                                            {"layers_pattern", "layers_pattern"},
                                            {"rank_pattern", "rank_pattern"},
                                            {"alpha_pattern", "alpha_pattern"}};
-    json_t *method = json_object(), *document = json_pack("{s:s, s:{s:s}}", "model", "m", "data", "train", "t");
+    json_t *method = json_object(),
+           *document = json_pack("{s:s, s:{s:s}}", "model", "m", "data", "train", "t");
     struct job_spec spec, again;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         json_object_set(method, names[i][1], json_object_get(given, names[i][0]));
@@ -163,15 +165,18 @@ static void what_matches_nothing_or_is_no_pattern_is_named(void **state)
         {"golden/llama", "{targets: [q_proj, lm_head]}", "method.targets: \"lm_head\" matches no layer"},
         {"golden/llama", "{targets: '.*\\.9\\..*'}", "method.targets: \".*\\.9\\..*\" matches no layer"},
         {"golden/llama", "{layers_to_transform: [7]}", "method.targets: \"q_proj\" matches no layer"},
-        {"golden/llama", "{targets: all-linear, layers_to_transform: [1]}", "method.layers_to_transform: goes"},
+        {"golden/llama", "{targets: all-linear, layers_to_transform: [1]}",
+         "method.layers_to_transform: goes"},
         {"golden/llama", "{layers_pattern: layers}", "method.layers_pattern: says where"},
         {"golden/llama", "{layers_to_transform: [-1]}", "method.layers_to_transform: item 0"},
         {"golden/llama", "{rank_pattern: {'q_proj(': 4}}",
          "method.rank_pattern: \"q_proj(\" is no regular expression: missing closing parenthesis"},
         {"golden/llama", "{rank_pattern: {'(?R)': 4}}", "method.rank_pattern: \"(?R)\" has a group"},
-        {"golden/llama", "{rank_pattern: {'(?i)q_PROJ': 4}}", "method.rank_pattern: \"(?i)q_PROJ\" has a group"},
+        {"golden/llama", "{rank_pattern: {'(?i)q_PROJ': 4}}",
+         "method.rank_pattern: \"(?i)q_PROJ\" has a group"},
         {"golden/llama", "{rank_pattern: {'(*ACCEPT)x': 4}}", "method.rank_pattern: \"(*ACCEPT)x\" has"},
-        {"golden/llama", "{rank_pattern: {'\\Qq\\E': 4}}", "method.rank_pattern: \"\\Qq\\E\" has a backslash"},
+        {"golden/llama", "{rank_pattern: {'\\Qq\\E': 4}}",
+         "method.rank_pattern: \"\\Qq\\E\" has a backslash"},
         {"golden/llama", "{rank_pattern: {'[[:alpha:]]': 4}}", "method.rank_pattern: \"[[:alpha:]]\" has"},
         {"golden/llama", "{exclude_modules: 'a{,3}'}", "method.exclude_modules: \"a{,3}\" has"},
         {"golden/llama", "{targets: '(?:(?:(?:a{999}){999}){999})'}", "method.targets: "},

@@ -232,15 +232,15 @@ static void rotary_divisors_of_a_gguf_are_llama3_scaling_or_refused(void **state
                                            .low_freq_factor = 1,
                                            .high_freq_factor = 4,
                                            .original_max_positions = originals[k]};
-        must(model_rope_frequencies(&plain, base, &err), &err);
-        must(model_rope_frequencies(&scaled, want, &err), &err);
+        must(model_rope_frequencies(&plain, 0, base, &err), &err);
+        must(model_rope_frequencies(&scaled, 0, want, &err), &err);
         for (int i = 0; i < 64; i++)
             divisors[i] = (float)(base[i] / want[i]);
         struct model_config found = plain;
         must(gguf_infer_rope(divisors, 64, &found, &err), &err);
         assert_int_equal(found.rope.kind, ROPE_LLAMA3);
         assert_true(found.rope.original_max_positions == originals[k]);
-        must(model_rope_frequencies(&found, got, &err), &err);
+        must(model_rope_frequencies(&found, 0, got, &err), &err);
         for (int i = 0; i < 64; i++)
             assert_true(got[i] / want[i] > 0.99999 && got[i] / want[i] < 1.00001);
         divisors[20] *= 1.5f;

@@ -189,6 +189,121 @@ static void scores_in_a_gguf_merge_as_sentencepiece_does(void **state)
     expect_cases(tokenizer, "sentencepiece");
 }
 
+static void read_data(const char *name, struct buf *out)
+{
+    char path[512];
+    struct err err = {0};
+    data_path(path, sizeof(path), name);
+    *out = (struct buf){.limit = 1 << 20};
+    assert_int_equal(0, file_read_all(path, 1 << 20, out, &err));
+}
+
+/* tools/golden_tokenizers.py pieces: as Llama 2's file is, and as Gemma's */
+static void a_tokenizer_model_gives_the_ids_of_sentencepiece(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"pieces", "pieces-user"};
+    for (int i = 0; i < 2; i++) {
+        char file[64];
+        struct buf bytes, out = {.limit = 1024};
+        struct err err = {0};
+        struct ids ids = {0};
+        struct tokenizer *tokenizer = NULL;
+        snprintf(file, sizeof(file), "%s.model", names[i]);
+        read_data(file, &bytes);
+        if (tokenizer_from_pieces(bytes.data, bytes.size, "", 0, &tokenizer, &err) < 0) {
+            fail_msg("%s", err.text);
+        }
+        /* control pieces are tokens, as transformers has it; begin and end stand where they are asked for */
+        static const char text[] = "a<s>b";
+        assert_int_equal(0, tokenizer_encode(tokenizer, text, 5, TOKENIZER_ADD_SPECIAL, &ids, &err));
+        assert_true(ids.count >= 4 && ids.data[0] == 1);
+        assert_int_equal(0, tokenizer_decode(tokenizer, ids.data, ids.count, true, &out, &err));
+        assert_true(tokenizer_is_special(tokenizer, 1) && !tokenizer_is_special(tokenizer, ids.data[1]));
+        ids_fini(&ids);
+        buf_fini(&out);
+        buf_fini(&bytes);
+        expect_cases(tokenizer, names[i]);
+    }
+}
+
+static void what_a_tokenizer_model_has_that_is_not_done_is_named(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *bytes;
+        size_t size;
+        const char *says;
+    } cases[] = {
+        {"", 0, "unigram"},
+        {"\x12\x02\x18\x01", 4, "unigram"},
+        {"\x12\x02\x18\x03", 4, "word"},
+        {"\x12\x02\x18\x02", 4, "remove_extra_whitespaces"},
+        {"\x12\x02\x18\x02\x1a\x03\x12\x01x", 9, "precompiled_charsmap"},
+        {"\x12\x02\x18\x02\x1a\x02\x20\x00", 8, "it has no pieces"},
+        {"\x12\x02\x18\x02\x1a\x02\x20\x00\x0a\x02\x18\x05", 12, "piece 0 is of type 5"},
+        {"\x12\x7f\x18", 3, "longer than what is left"},
+        {"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", 11, "longer than what is left"},
+        {"\x18\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", 12, "more than 10 bytes"},
+        {"\x0b", 1, "no SentencePiece model"},
+        {"{\"a\": 1}", 8, "tokenizer.model"},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct err err = {0};
+        struct tokenizer *tokenizer = NULL;
+        assert_int_equal(-1, tokenizer_from_pieces((const uint8_t *)cases[i].bytes, cases[i].size, "", 0,
+                                                   &tokenizer, &err));
+        if (strstr(err.text, cases[i].says) == NULL) {
+            fail_msg("case %zu: %s", i, err.text);
+        }
+    }
+    struct buf bytes;
+    struct err err = {0};
+    struct tokenizer *tokenizer = NULL;
+    static const char adds[] = "{\"added_tokens_decoder\": {\"600\": {\"content\": \"<|im_end|>\"}}}";
+    read_data("pieces.model", &bytes);
+    assert_int_equal(-1,
+                     tokenizer_from_pieces(bytes.data, bytes.size, adds, sizeof(adds) - 1, &tokenizer, &err));
+    assert_non_null(strstr(err.text, "<|im_end|>"));
+    buf_fini(&bytes);
+}
+
+/* Any bytes: an error, or a tokenizer whose ids are within its vocabulary. */
+static void mutated_tokenizer_models_do_no_harm(void **state)
+{
+    (void)state;
+    static const char text[] = "A na\xc3\xafve <s> don't\n 12345 \xe4\xbd\xa0";
+    struct buf bytes;
+    struct rand_stream stream;
+    unsigned opened = 0;
+    read_data("pieces.model", &bytes);
+    rand_stream_init(&stream, 5, 0);
+    for (int trial = 0; trial < 600; trial++) {
+        struct err err = {0};
+        struct tokenizer *tokenizer = NULL;
+        struct ids ids = {0};
+        size_t size = bytes.size - (trial % 3 == 0 ? rand_stream_below(&stream, (uint32_t)bytes.size) : 0);
+        uint8_t *copy = malloc(size + 1);
+        memcpy(copy, bytes.data, size);
+        for (uint32_t i = rand_stream_below(&stream, 4); i > 0 && size > 0; i--) {
+            copy[rand_stream_below(&stream, (uint32_t)size)] = (uint8_t)rand_stream_below(&stream, 256);
+        }
+        if (tokenizer_from_pieces(copy, size, "", 0, &tokenizer, &err) == 0) {
+            opened++;
+            if (tokenizer_encode(tokenizer, text, sizeof(text) - 1, TOKENIZER_ADD_SPECIAL, &ids, &err) == 0) {
+                for (size_t i = 0; i < ids.count; i++) {
+                    assert_in_range(ids.data[i], 0, tokenizer_vocab(tokenizer) - 1);
+                }
+            }
+        }
+        ids_fini(&ids);
+        tokenizer_destroy(tokenizer);
+        free(copy);
+    }
+    assert_true(opened > 20);
+    buf_fini(&bytes);
+}
+
 static void *encode_all(void *arg)
 {
     const struct tokenizer *tokenizer = arg;
@@ -439,6 +554,25 @@ static void the_template_beside_the_tokenizer_comes_first(void **state)
     assert_non_null(strstr(err.text, "tokenizer.model"));
     assert_non_null(strstr(err.text, "save_pretrained"));
     model_close(model);
+    /* with a tokenizer.model that one is read, unless tokens are added to it */
+    struct buf pieces;
+    read_data("pieces.model", &pieces);
+    assert_int_equal(0, file_write_atomic(scratch_path(&scratch, "tokenizer.model"), pieces.data, pieces.size,
+                                          0600, &err));
+    assert_int_equal(0, model_open_path(scratch.dir, &model, &err));
+    if (tokenizer_open(model, &tokenizer, &err) < 0) {
+        fail_msg("%s", err.text);
+    }
+    assert_string_equal("new", tokenizer_chat_template(tokenizer));
+    tokenizer_destroy(tokenizer);
+    model_close(model);
+    assert_int_equal(
+        0, file_write_atomic(scratch_path(&scratch, "added_tokens.json"), "{\"x\": 560}", 10, 0600, &err));
+    assert_int_equal(0, model_open_path(scratch.dir, &model, &err));
+    assert_int_equal(-1, tokenizer_open(model, &tokenizer, &err));
+    assert_non_null(strstr(err.text, "added_tokens.json adds"));
+    buf_fini(&pieces);
+    model_close(model);
     scratch_remove(&scratch);
 }
 
@@ -466,6 +600,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_family_encodes_and_decodes_as_hugging_face_does),
         cmocka_unit_test(scores_in_a_gguf_merge_as_sentencepiece_does),
+        cmocka_unit_test(a_tokenizer_model_gives_the_ids_of_sentencepiece),
+        cmocka_unit_test(what_a_tokenizer_model_has_that_is_not_done_is_named),
+        cmocka_unit_test(mutated_tokenizer_models_do_no_harm),
         cmocka_unit_test(several_threads_share_one_tokenizer),
         cmocka_unit_test(text_that_is_not_utf8_is_refused_with_its_place),
         cmocka_unit_test(special_tokens_can_be_taken_as_text),

@@ -174,6 +174,25 @@ static void a_checkpoint_resumes_on_any_split(void **state)
     scene_close(&scene);
 }
 
+/* Ranks, factors and adapted matrices that differ by layer: each tensor has its own shape in the files. */
+static void an_adapter_that_differs_by_layer_resumes_on_any_split(void **state)
+{
+    (void)state;
+    struct scene scene;
+    scene_open(&scene, "llama", 2, 2);
+    set(scene.spec, "checkpoint", "every_steps", json_integer(8));
+    set(scene.spec, "method", "exclude_modules", json_pack("[s]", "layers.2.self_attn.k_proj"));
+    set(scene.spec, "method", "rank_pattern",
+        json_pack("{s:i, s:i}", "model.layers.0.self_attn.q_proj", 4, "layers\\.[13]\\..*v_proj", 24));
+    set(scene.spec, "method", "alpha_pattern", json_pack("{s:i}", ".*\\.[01]\\..*", 8));
+    json_object_clear(scene.fix.adapter);
+    scene_run(&scene, NULL, NULL);
+    expect_success(&scene.out);
+    resume_on(&scene, 1);
+    resume_on(&scene, 3);
+    scene_close(&scene);
+}
+
 /* As four ranks write it, two replicas of each of two stages: the second's files hold the same names. */
 static json_t *written_by_replicas(const json_t *blobs)
 {
@@ -667,6 +686,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(evaluations_and_samples_surround_the_steps),
         cmocka_unit_test(a_checkpoint_resumes_on_any_split),
+        cmocka_unit_test(an_adapter_that_differs_by_layer_resumes_on_any_split),
         cmocka_unit_test(a_whole_models_checkpoint_resumes_on_any_split),
         cmocka_unit_test(a_checkpoint_of_replicas_resumes_on_fewer_ranks),
         cmocka_unit_test(steps_go_on_while_a_checkpoint_is_stored),
