@@ -3,7 +3,7 @@ SHELL := /bin/bash
 JOBS := $(shell nproc)
 TEST_LOG := build/Testing/Temporary/LastTest.log
 
-.PHONY: build demo packages-test test bench lint equality emulated-check sanitize fuzz chaos clean
+.PHONY: build demo packages-test test bench gpu-check gpu-bench lint equality emulated-check sanitize fuzz chaos clean
 .DEFAULT_GOAL := build
 
 build:
@@ -25,6 +25,14 @@ test: packages-test build
 
 bench: build
 	@bench/run.sh
+
+# On a machine with a card, from a plain checkout, with what is there (no network, no packages): is the engine right
+# on it, and how fast. GPU_DEVICE=cuda, hip or emulated; PARTS of the benchmark (all); bench/README.md.
+gpu-check:
+	@bench/gpu_check.sh
+
+gpu-bench:
+	@bench/gpu_bench.py $(PARTS)
 
 lint:
 	@tools/packages.sh lint

@@ -15,9 +15,17 @@ file(MAKE_DIRECTORY ${gpu_code_folder})
 
 find_program(GPU_CLANG NAMES clang-19 clang-18 clang-17 clang-16 clang-15 clang-14 clang)
 find_program(GPU_PYTHON3 python3)
+# Where clang is not, CUDA's own compiler does for NVIDIA's cards from sm_75 on, with drivers as new as itself.
+find_program(GPU_NVCC nvcc PATHS /usr/local/cuda/bin)
 
 # No SDK: the dialect of the kernels needs the compiler alone. Nothing is contracted unless written so.
 function(gpu_code_command kind arch form out)
+  if(NOT GPU_CLANG AND GPU_NVCC AND kind STREQUAL "cuda")
+    string(REPLACE "sm_" "compute_" virtual ${arch})
+    set(${out} ${GPU_NVCC} -ptx -arch=${virtual} -O3 --fmad=false -diag-suppress=20199 -I${CMAKE_SOURCE_DIR}
+      -include ${CMAKE_SOURCE_DIR}/engine/gpu/kernels/dialect_nvcc.h PARENT_SCOPE)
+    return()
+  endif()
   set(command ${GPU_CLANG} --cuda-device-only -O3 -ffp-contract=off -Wall -Werror -Wno-unknown-cuda-version
     -Wno-unused-function -I${CMAKE_SOURCE_DIR})
   if(kind STREQUAL "cuda")
@@ -32,11 +40,11 @@ endfunction()
 # Why there is no code for a target; "" where there is. Tried once for each compiler.
 function(gpu_code_probe kind arch form out)
   set(known GPU_CODE_${kind}_${arch})
-  if(NOT DEFINED ${known} OR NOT "${GPU_CODE_PROBED}" STREQUAL "${GPU_CLANG}")
+  if(NOT DEFINED ${known} OR NOT "${GPU_CODE_PROBED}" STREQUAL "${GPU_CLANG}${GPU_NVCC}")
     set(why "")
     if(NOT MOTLEY_GPU_CODE)
       set(why "turned off: MOTLEY_GPU_CODE")
-    elseif(NOT GPU_CLANG OR NOT GPU_PYTHON3)
+    elseif(NOT GPU_PYTHON3 OR (NOT GPU_CLANG AND NOT (GPU_NVCC AND kind STREQUAL "cuda")))
       set(why "no clang or no python3 when this was built")
     else()
       file(WRITE ${gpu_code_folder}/probe.cu "__attribute__((global)) void probe() {}\n")
@@ -61,6 +69,8 @@ set(gpu_code_compiler "none")
 if(GPU_CLANG)
   execute_process(COMMAND ${GPU_CLANG} -dumpversion OUTPUT_VARIABLE version OUTPUT_STRIP_TRAILING_WHITESPACE)
   set(gpu_code_compiler "clang ${version}")
+elseif(GPU_NVCC)
+  set(gpu_code_compiler "nvcc")
 endif()
 set(gpu_code_files)
 set(gpu_code_words)
@@ -84,13 +94,13 @@ foreach(target ${gpu_code_targets})
     list(APPEND gpu_code_words --absent ${kind} ${arch} ${form} ${why})
   endif()
 endforeach()
-set(GPU_CODE_PROBED "${GPU_CLANG}" CACHE INTERNAL "")
+set(GPU_CODE_PROBED "${GPU_CLANG}${GPU_NVCC}" CACHE INTERNAL "")
 set(GPU_CODE_SETTING "${MOTLEY_GPU_CODE}" CACHE INTERNAL "")
 
 if(GPU_PYTHON3)
   add_custom_command(OUTPUT ${gpu_code_c} DEPENDS ${gpu_code_files} ${CMAKE_SOURCE_DIR}/tools/gpu_code.py VERBATIM
     COMMAND ${GPU_PYTHON3} ${CMAKE_SOURCE_DIR}/tools/gpu_code.py --out ${gpu_code_c} --compiler ${gpu_code_compiler}
-      ${gpu_code_words}
+      ${MOTLEY_GPU_CODE_PACKING} ${gpu_code_words}
     COMMENT "Packing GPU code objects")
 else()
   file(WRITE ${gpu_code_c} "#include \"engine/gpu/code.h\"\nconst struct gpu_code gpu_codes[1] = {{.kind = \"cuda\", .arch = \"any\", .form = \"\", .why = \"no python3 when this was built\"}};\nconst uint32_t gpu_code_count = 1;\nconst char *const gpu_code_compiler = \"none\";\n")

@@ -98,6 +98,8 @@ int buffer_create(struct device *device, uint64_t bytes, enum mem_purpose purpos
 void buffer_destroy(struct buffer *buffer);         /* waits for what is queued; NULL is a no-op */
 uint64_t buffer_bytes(const struct buffer *buffer); /* as asked */
 struct device *buffer_device(const struct buffer *buffer);
+/* A number, not 0, that no other buffer of the device has or had. */
+uint64_t buffer_serial(const struct buffer *buffer);
 
 /* A buffer that another process of this node may use too, through the handle that buffer_export gives: plain
  * bytes, to be sent to a process of the same user. On CUDA and HIP it is counted in whole pieces of 2 MiB.
@@ -137,6 +139,12 @@ int buffer_copy_on(enum device_queue queue, struct buffer *dst, uint64_t dst_at,
 /* An event is done when all that was queued on its queue before event_record() is done; one that was never
  * recorded is done. Recorded by one thread, it may be waited for by another that was told of it since. */
 int event_create(struct device *device, struct event **out, struct err *err);
+/* The same, of which event_elapsed may be asked; ERR_UNSUPPORTED of a device that computes on the host's own
+ * threads: its clock is the host's. */
+int event_create_timed(struct device *device, struct event **out, struct err *err);
+bool device_has_clock(const struct device *device); /* does it make timed events? */
+/* Seconds by the device's clock between two timed events, both done. */
+int event_elapsed(const struct event *from, const struct event *to, double *seconds, struct err *err);
 void event_destroy(struct event *event);
 int event_record(struct event *event, struct err *err);
 int event_record_on(enum device_queue queue, struct event *event, struct err *err);
@@ -148,9 +156,17 @@ int queue_wait(enum device_queue queue, struct event *event, struct err *err);
 
 /* A pass: what is queued on DEVICE_COMPUTE until its end, which a device may record and run again as a whole.
  * For equal keys (not 0; 0: nothing is kept) everything between must be equal: ops, operands, host addresses.
- * *replayed: the device has queued it again as it was; then nothing is to be queued, and there is no end. */
+ * *replayed: the device has queued it again as it was; then nothing is to be queued, and there is no end.
+ * The end is told whether all of it was queued. *again: none of it has run, since the device could not record
+ * it; it records nothing more, and the pass must be queued anew, without begin and end. */
 int device_pass_begin(struct device *device, uint64_t key, bool *replayed, struct err *err);
-int device_pass_end(struct device *device, struct err *err);
+int device_pass_end(struct device *device, bool queued, bool *again, struct err *err);
+/* Passes so far that were recorded, and run again instead of being queued op by op; and calls of kernels that
+ * were queued one by one (0 where a device has no such thing). For tests and measurements. */
+struct pass_counts {
+    uint64_t recorded, replayed, launches;
+};
+void device_pass_counts(const struct device *device, struct pass_counts *out);
 
 /* Wait for everything queued so far on any queue; reports the first error of a queued op. */
 int device_sync(struct device *device, struct err *err);

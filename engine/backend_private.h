@@ -17,13 +17,14 @@ struct device {
     uint32_t threads;
     uint64_t cache_bytes; /* of its largest cache, set by the implementation; 0: not known */
     pthread_mutex_t lock; /* of the account */
+    _Atomic uint64_t buffers_made;
     struct mem_account account;
 };
 
 struct buffer {
     struct device *device;
     enum mem_purpose purpose;
-    uint64_t bytes, accounted;
+    uint64_t bytes, accounted, serial;
     bool shared, imported;
     void *memory; /* of the implementation: where cpu finds it, an address of a GPU */
     void *extra;  /* of the implementation */
@@ -32,8 +33,9 @@ struct buffer {
 struct event {
     struct device *device;
     enum device_queue queue; /* it was last recorded on */
-    uint64_t ticket;         /* of the implementation */
-    void *extra;             /* of the implementation */
+    bool timed;
+    uint64_t ticket; /* of the implementation */
+    void *extra;     /* of the implementation */
 };
 
 struct device_ops {
@@ -43,7 +45,8 @@ struct device_ops {
     int (*sync)(struct device *device, struct err *err);
     /* NULL: nothing is recorded, passes are queued as they come */
     int (*pass_begin)(struct device *device, uint64_t key, bool *replayed, struct err *err);
-    int (*pass_end)(struct device *device, struct err *err);
+    int (*pass_end)(struct device *device, bool queued, bool *again, struct err *err);
+    void (*pass_counts)(const struct device *device, struct pass_counts *out); /* NULL: all 0 */
     /* NULL: any memory of the host will do */
     int (*host_create)(struct device *device, uint64_t bytes, void **out, struct err *err);
     void (*host_destroy)(struct device *device, void *memory);
@@ -71,12 +74,14 @@ struct op_ops {
 };
 
 struct event_ops {
-    int (*create)(struct event *event, struct err *err); /* NULL: nothing to do */
+    int (*create)(struct event *event, struct err *err); /* as `timed` says; NULL: nothing to do */
     void (*destroy)(struct event *event);                /* likewise */
     int (*record)(enum device_queue queue, struct event *event, struct err *err);
     int (*wait)(struct event *event, uint64_t timeout_ns, struct err *err);
     bool (*done)(const struct event *event);
     int (*queue_wait)(enum device_queue queue, struct event *event, struct err *err);
+    /* NULL: it has no clock of its own */
+    int (*elapsed)(const struct event *from, const struct event *to, double *seconds, struct err *err);
 };
 
 struct backend {

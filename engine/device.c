@@ -253,6 +253,7 @@ static int buffer_new(struct device *device, uint64_t bytes, enum mem_purpose pu
     uint64_t piece = shared ? device->backend->shared_piece : 0;
     buffer->accounted = piece > 0 ? (bytes + piece - 1) / piece * piece : footprint_counted(bytes);
     buffer->shared = shared;
+    buffer->serial = ++device->buffers_made;
     if (account_take(device, buffer, what, err) != 0)
         goto fail;
     if (device->backend->buffer->create(buffer, err) != 0) {
@@ -317,6 +318,7 @@ int buffer_import(struct device *device, const struct buffer_handle *handle, str
     buffer->purpose = MEM_BUFFERS;
     buffer->bytes = handle->bytes;
     buffer->imported = true;
+    buffer->serial = ++device->buffers_made;
     if (device->backend->buffer->import_handle(buffer, handle->of_device, err) != 0) {
         free(buffer);
         return err_wrap(err, "device %s", device->name);
@@ -332,6 +334,11 @@ void buffer_destroy(struct buffer *buffer)
     buffer->device->backend->buffer->destroy(buffer);
     account_give(buffer->device, buffer); /* 0 of an imported one */
     free(buffer);
+}
+
+uint64_t buffer_serial(const struct buffer *buffer)
+{
+    return buffer->serial;
 }
 
 uint64_t buffer_bytes(const struct buffer *buffer)
@@ -436,19 +443,48 @@ int buffer_zero(struct buffer *buffer, uint64_t at, uint64_t bytes, struct err *
     return bytes == 0 ? 0 : buffer->device->backend->buffer->zero(DEVICE_COMPUTE, buffer, at, bytes, err);
 }
 
-int event_create(struct device *device, struct event **out, struct err *err)
+static int event_new(struct device *device, bool timed, struct event **out, struct err *err)
 {
     struct event *event = calloc(1, sizeof *event);
     *out = NULL;
     if (event == NULL)
         return err_set(err, ERR_NOMEM, "out of memory for an event");
     event->device = device;
+    event->timed = timed;
     if (device->backend->event->create != NULL && device->backend->event->create(event, err) != 0) {
         free(event);
         return err_wrap(err, "device %s", device->name);
     }
     *out = event;
     return 0;
+}
+
+int event_create(struct device *device, struct event **out, struct err *err)
+{
+    return event_new(device, false, out, err);
+}
+
+bool device_has_clock(const struct device *device)
+{
+    return device->backend->event->elapsed != NULL;
+}
+
+int event_create_timed(struct device *device, struct event **out, struct err *err)
+{
+    *out = NULL;
+    if (!device_has_clock(device))
+        return err_set(err, ERR_UNSUPPORTED, "device %s (%s) has no clock of its own", device->name,
+                       device_kind(device));
+    return event_new(device, true, out, err);
+}
+
+int event_elapsed(const struct event *from, const struct event *to, double *seconds, struct err *err)
+{
+    const struct device *device = from->device;
+    if (to->device != device || !from->timed || !to->timed)
+        return err_set(err, ERR_INVALID, "device %s: time between events that are not timed, or elsewhere",
+                       device->name);
+    return device->backend->event->elapsed(from, to, seconds, err);
 }
 
 void event_destroy(struct event *event)
@@ -492,9 +528,19 @@ int device_pass_begin(struct device *device, uint64_t key, bool *replayed, struc
     return device->backend->device->pass_begin(device, key, replayed, err);
 }
 
-int device_pass_end(struct device *device, struct err *err)
+int device_pass_end(struct device *device, bool queued, bool *again, struct err *err)
 {
-    return device->backend->device->pass_end == NULL ? 0 : device->backend->device->pass_end(device, err);
+    *again = false;
+    if (device->backend->device->pass_end == NULL)
+        return 0;
+    return device->backend->device->pass_end(device, queued, again, err);
+}
+
+void device_pass_counts(const struct device *device, struct pass_counts *out)
+{
+    *out = (struct pass_counts){0};
+    if (device->backend->device->pass_counts != NULL)
+        device->backend->device->pass_counts(device, out);
 }
 
 int device_sync(struct device *device, struct err *err)

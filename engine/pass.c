@@ -345,6 +345,26 @@ static int forward_bound(const struct stage *stage, uint32_t begin, uint32_t end
     return saves && end == head + 1 ? blocks_bound(stage, head, end, true, err) : 0;
 }
 
+static void forward_queue(struct pass *pass, const struct pass_range *range)
+{
+    const struct stage *stage = pass->stage;
+    bool head = range->end == stage->config.layers + 2, last = range->end == stage->options.block_end;
+    struct boundary enters = boundary_in(stage, range->begin, range->in),
+                    leaves = boundary_out(stage, range->end, range->out);
+    struct operand end = boundary_end(pass, range->end, &leaves);
+    if (range->begin == stage->options.block_begin)
+        router_begin(pass, &enters);
+    blocks_forward(pass, range->begin, range->end, &enters, end, pass->train);
+    if (!head && leaves.dtype != DTYPE_F32)
+        boundary_write(pass, end, &leaves);
+    if (last && !head)
+        router_copy(pass, &leaves, false, ROUTER_BOTH);
+    if (head) {
+        router_end(pass);
+        head_forward(pass, end, pass->train);
+    }
+}
+
 int stage_forward_blocks(struct stage *stage, const struct micro_batch *batch, uint32_t block_begin,
                          uint32_t block_end, struct buffer *in, struct buffer *out, struct saved **saved,
                          struct err *err)
@@ -365,19 +385,11 @@ int stage_forward_blocks(struct stage *stage, const struct micro_batch *batch, u
         place_take(stage, batch, earlier, &slot, err) != 0)
         return -1;
     struct pass pass = pass_of(stage, slot, saved != NULL, err);
-    struct operand end = boundary_end(&pass, block_end, &leaves);
-    if (tokens > 0 && first)
-        router_begin(&pass, &enters);
     if (tokens > 0)
-        blocks_forward(&pass, block_begin, block_end, &enters, end, saved != NULL);
-    if (tokens > 0 && !head && leaves.dtype != DTYPE_F32)
-        boundary_write(&pass, end, &leaves);
-    if (tokens > 0 && last && !head)
-        router_copy(&pass, &leaves, false, ROUTER_BOTH);
-    if (tokens > 0 && head) {
-        router_end(&pass);
-        head_forward(&pass, end, saved != NULL);
-    }
+        pass_run(&pass,
+                 &(struct pass_range){
+                     .kind = PASS_FORWARD, .begin = block_begin, .end = block_end, .in = in, .out = out},
+                 forward_queue);
     if (pass.queue.failed || saved == NULL)
         slot_give(slot);
     if (saved != NULL)
@@ -397,16 +409,16 @@ int stage_forward(struct stage *stage, const struct micro_batch *batch, struct b
                                 saved, err);
 }
 
-static void blocks_backward(struct pass *pass, uint32_t begin, uint32_t end, const struct boundary *grad_in,
-                            const struct boundary *grad_out, double scale)
+static void blocks_backward(struct pass *pass, const struct pass_range *range, const struct boundary *grad_in,
+                            const struct boundary *grad_out)
 {
     const struct stage *stage = pass->stage;
-    uint32_t first, after;
+    uint32_t begin = range->begin, end = range->end, first, after;
     struct operand d = pass_workspace(pass, stage->layout.workspace.d);
     bool learns = begin == 0 && stage_block(stage, 0)->tensors->parameters > 0;
     enum backward_part part = stage->options.split ? BACKWARD_OF_INPUT : BACKWARD_ALL;
     if (end == stage->config.layers + 2)
-        head_backward(pass, (float)scale);
+        head_backward(pass, (float)range->scale);
     else
         boundary_read(pass, grad_in, d);
     range_layers(stage, begin, end, &first, &after);
@@ -419,6 +431,27 @@ static void blocks_backward(struct pass *pass, uint32_t begin, uint32_t end, con
         embed_backward(pass, d);
     if (grad_out->buffer != NULL)
         boundary_write(pass, d, grad_out);
+}
+
+static void backward_queue(struct pass *pass, const struct pass_range *range)
+{
+    const struct stage *stage = pass->stage;
+    bool head = range->end == stage->config.layers + 2;
+    struct boundary enters = boundary_out(stage, range->end, range->in),
+                    leaves = boundary_in(stage, range->begin, range->out);
+    if (range->end == stage->options.block_end && !head)
+        router_copy(pass, &enters, true, ROUTER_COUNTS);
+    blocks_backward(pass, range, &enters, &leaves);
+    if (range->begin == stage->options.block_begin && range->out != NULL)
+        router_copy(pass, &leaves, false, ROUTER_COUNTS);
+}
+
+static void weights_queue(struct pass *pass, const struct pass_range *range)
+{
+    uint32_t first, after;
+    range_layers(pass->stage, range->begin, range->end, &first, &after);
+    for (uint32_t i = after; i-- > first;)
+        layer_backward(pass, i, pass_x(pass, i), true, BACKWARD_OF_WEIGHT, HALF_BOTH);
 }
 
 int backward_check(const struct stage *stage, const struct micro_batch *batch, struct saved *saved,
@@ -456,12 +489,15 @@ int stage_backward_blocks(struct stage *stage, const struct micro_batch *batch, 
         return -1;
     }
     struct pass pass = pass_of(stage, saved, true, err);
-    if (tokens > 0 && last && !head)
-        router_copy(&pass, &enters, true, ROUTER_COUNTS);
     if (tokens > 0)
-        blocks_backward(&pass, block_begin, block_end, &enters, &leaves, scale);
-    if (tokens > 0 && first && grad_out != NULL)
-        router_copy(&pass, &leaves, false, ROUTER_COUNTS);
+        pass_run(&pass,
+                 &(struct pass_range){.kind = PASS_BACKWARD,
+                                      .begin = block_begin,
+                                      .end = block_end,
+                                      .in = grad_in,
+                                      .out = grad_out,
+                                      .scale = scale},
+                 backward_queue);
     if (pass.queue.failed || (block_begin == stage->options.block_begin && !stage->options.split))
         slot_give(saved);
     return pass.queue.failed ? -1 : 0;
@@ -470,7 +506,6 @@ int stage_backward_blocks(struct stage *stage, const struct micro_batch *batch, 
 int stage_backward_weights(struct stage *stage, const struct micro_batch *batch, struct saved *saved,
                            uint32_t block_begin, uint32_t block_end, struct err *err)
 {
-    uint32_t first, after;
     if (!stage->options.split)
         return err_set(err, ERR_INVALID, "a stage that was not made for backward in two halves");
     if (backward_check(stage, batch, saved, err) != 0)
@@ -481,9 +516,10 @@ int stage_backward_weights(struct stage *stage, const struct micro_batch *batch,
         return -1;
     }
     struct pass pass = pass_of(stage, saved, true, err);
-    range_layers(stage, block_begin, block_end, &first, &after);
-    for (uint32_t i = after; saved->tokens > 0 && i-- > first;)
-        layer_backward(&pass, i, pass_x(&pass, i), true, BACKWARD_OF_WEIGHT, HALF_BOTH);
+    if (saved->tokens > 0)
+        pass_run(&pass,
+                 &(struct pass_range){.kind = PASS_BACKWARD_WEIGHTS, .begin = block_begin, .end = block_end},
+                 weights_queue);
     if (pass.queue.failed || block_begin == stage->options.block_begin)
         slot_give(saved);
     return pass.queue.failed ? -1 : 0;

@@ -28,7 +28,13 @@ enum { PASSES_LEAST = 3, OVERTIME = 2 };
 
 enum { PIECE_BYTES = 128 << 10, LAYERS_LEAST_BYTES = 1 << 20 };
 
+/* A card slows down as it warms: its largest point runs in windows of so many passes, at most so many
+ * windows, until two of them are as close as this. */
+enum { WARM_PASSES = 4, WARM_WINDOWS_MAX = 64 };
+#define WARM_AGREE 0.02
+
 enum phase { PHASE_FORWARD, PHASE_BACKWARD, PHASES };
+enum { MARKS = PHASES + 1 };
 
 struct point {
     uint32_t rows, row_tokens, labelled;
@@ -55,6 +61,8 @@ struct profile {
     struct buffer *in, *out, *gradient, *gradient_out;
     struct buffer *layers; /* stands for the layers' weights while the head is measured, of layers_bytes */
     uint64_t layers_bytes;
+    struct event *marks[MARKS]; /* of a device with a clock */
+    uint64_t marks_ns[MARKS];   /* of others */
     uint8_t piece[PIECE_BYTES];
 };
 
@@ -109,7 +117,7 @@ static void points_make(struct profile *profile)
     point_add(layer, 4, max_u32(longest / 4, 5) - 3, 0);
     point_add(layer, 8, max_u32(longest / 16, 3) - 1, 0);
     point_add(layer, most / longest, longest, 0);
-    point_add(embedding, 1, 16, 0);
+    point_add(embedding, 1, longest < 16 ? longest : 16, 0);
     point_add(embedding, 1, longest, 0);
     point_add(embedding, most / longest, longest, 0);
     /* The head works on labelled tokens alone. Beyond a few chunks of logits its time is a line. */
@@ -122,18 +130,50 @@ static void points_make(struct profile *profile)
 
 static struct stage_options options_of(const struct profile *profile, const struct kind *kind)
 {
+    const struct stage_options *method = &profile->request->method;
     return (struct stage_options){
         .config = profile->request->config,
         .block_begin = kind->block_begin,
         .block_end = kind->block_begin + (kind->layers > 0 ? kind->layers : 1),
         .mode = STAGE_TRAIN,
-        .lora = profile->request->lora,
-        .compute = profile->request->compute,
+        .lora = method->lora,
+        .full = method->full,
+        .base = method->base,
+        .double_quant = method->double_quant,
+        .compute = method->compute,
+        .moments8 = method->moments8,
+        .train_embedding = method->train_embedding,
+        .train_head = method->train_head,
+        .label_smoothing = method->label_smoothing,
+        .embed_noise = method->embed_noise,
         .seed = 1,
         .micro_batches_in_flight = 1,
         .tokens_max = profile->tokens_max,
         .row_tokens_max = profile->request->sequence_tokens,
     };
+}
+
+/* A moment between two phases: on the device's queue, or by the host when all before it is done. */
+static int mark(struct profile *profile, uint32_t which)
+{
+    if (profile->marks[which] != NULL)
+        return event_record(profile->marks[which], profile->err);
+    if (device_sync(profile->device, profile->err) != 0)
+        return -1;
+    profile->marks_ns[which] = profile->request->now_ns();
+    return 0;
+}
+
+/* Seconds from one mark to the next. */
+static int marks_apart(struct profile *profile, uint32_t from, double *seconds)
+{
+    if (profile->marks[from] == NULL) {
+        *seconds = (double)(profile->marks_ns[from + 1] - profile->marks_ns[from]) * 1e-9;
+        return 0;
+    }
+    if (device_sync(profile->device, profile->err) != 0)
+        return -1;
+    return event_elapsed(profile->marks[from], profile->marks[from + 1], seconds, profile->err);
 }
 
 static void sample_add(struct point *point, enum phase phase, double seconds)
@@ -145,12 +185,12 @@ static int step_time(struct profile *profile, struct kind *kind, struct stage *s
 {
     const struct step_update update = {
         .learning_rate = 0, .beta1 = 0.9, .beta2 = 0.99, .eps = 1, .grad_scale = 0};
-    uint64_t begin = profile->request->now_ns();
-    double sum;
-    if (stage_grad_square_sum(stage, &sum, profile->err) != 0 ||
-        stage_update(stage, &update, profile->err) != 0 || device_sync(profile->device, profile->err) != 0)
+    double sum, seconds;
+    if (mark(profile, 0) != 0 || stage_grad_square_sum(stage, &sum, profile->err) != 0 ||
+        stage_update(stage, &update, profile->err) != 0 || mark(profile, 1) != 0 ||
+        marks_apart(profile, 0, &seconds) != 0)
         return -1;
-    double seconds = (double)(profile->request->now_ns() - begin) * 1e-9 / max_u32(kind->layers, 1);
+    seconds /= max_u32(kind->layers, 1);
     if (kind->step_s == 0 || seconds < kind->step_s)
         kind->step_s = seconds;
     return 0;
@@ -200,7 +240,6 @@ static int layers_pass(struct profile *profile)
 static int point_time(struct profile *profile, struct kind *kind, struct stage *stage, struct point *point)
 {
     uint32_t row_start[ROWS_MAX + 1], tokens = point->rows * point->row_tokens, left = point->labelled;
-    uint64_t (*now)(void) = profile->request->now_ns;
     double layers = max_u32(kind->layers, 1);
     bool first = kind->block_begin == 0, last = kind == &profile->kinds[2];
     struct saved *saved;
@@ -216,22 +255,20 @@ static int point_time(struct profile *profile, struct kind *kind, struct stage *
                                 .ids = profile->ids,
                                 .labels = profile->labels,
                                 .step = point->samples[PHASE_FORWARD]};
-    if (stage_step_begin(stage, profile->err) != 0 || layers_pass(profile) != 0 ||
-        device_sync(profile->device, profile->err) != 0)
-        return -1;
-    uint64_t begin = now();
-    if (stage_forward(stage, &batch, first ? NULL : profile->in, last ? NULL : profile->out, &saved,
+    double seconds[PHASES];
+    if (stage_step_begin(stage, profile->err) != 0 || layers_pass(profile) != 0 || mark(profile, 0) != 0 ||
+        stage_forward(stage, &batch, first ? NULL : profile->in, last ? NULL : profile->out, &saved,
                       profile->err) != 0 ||
-        device_sync(profile->device, profile->err) != 0)
-        return -1;
-    uint64_t middle = now();
-    if (stage_backward(stage, &batch, saved, last ? NULL : profile->gradient,
+        mark(profile, 1) != 0 ||
+        stage_backward(stage, &batch, saved, last ? NULL : profile->gradient,
                        first ? NULL : profile->gradient_out, 1, profile->err) != 0 ||
-        device_sync(profile->device, profile->err) != 0)
+        mark(profile, 2) != 0)
         return -1;
-    uint64_t end = now();
-    sample_add(point, PHASE_FORWARD, (double)(middle - begin) * 1e-9 / layers);
-    sample_add(point, PHASE_BACKWARD, (double)(end - middle) * 1e-9 / layers);
+    for (uint32_t phase = 0; phase < PHASES; phase++) {
+        if (marks_apart(profile, phase, &seconds[phase]) != 0)
+            return -1;
+        sample_add(point, (enum phase)phase, seconds[phase] / layers);
+    }
     return 0;
 }
 
@@ -301,6 +338,27 @@ static bool times_fall(struct kind *kind)
     return false;
 }
 
+/* Keep a device with a clock of its own busy until what it takes no longer changes, at most until `until_ns`.
+ */
+static int warm_up(struct profile *profile, struct kind *kind, struct stage *stage, struct point *point,
+                   uint64_t until_ns)
+{
+    double last = 0;
+    for (uint32_t window = 0; window < WARM_WINDOWS_MAX && device_has_clock(profile->device); window++) {
+        double seconds = 0;
+        for (uint32_t i = 0; i < WARM_PASSES; i++) {
+            if (stopped(profile) != 0 || point_time(profile, kind, stage, point) != 0)
+                return -1;
+            seconds += point->seconds[PHASE_FORWARD][0] + point->seconds[PHASE_BACKWARD][0];
+            memset(point->samples, 0, sizeof point->samples);
+        }
+        if (fabs(seconds - last) <= WARM_AGREE * last || profile->request->now_ns() >= until_ns)
+            return 0;
+        last = seconds;
+    }
+    return 0;
+}
+
 /* Passes over the points of one kind until `until_ns`, or `latest_ns` if there are few of them by then or
  * times fall, at least one, after a first run of the largest point, which touches all the memory there is. */
 static int kind_measure(struct profile *profile, struct kind *kind, uint64_t until_ns, uint64_t latest_ns)
@@ -321,6 +379,8 @@ static int kind_measure(struct profile *profile, struct kind *kind, uint64_t unt
     if (status == 0)
         status = point_time(profile, kind, stage, &kind->points[largest]);
     memset(kind->points[largest].samples, 0, sizeof kind->points[largest].samples);
+    if (status == 0)
+        status = warm_up(profile, kind, stage, &kind->points[largest], until_ns);
     do {
         for (uint32_t i = 0; i < kind->count && status == 0; i++)
             status = stopped(profile) != 0 ? -1 : point_time(profile, kind, stage, &kind->points[i]);
@@ -401,9 +461,16 @@ static uint64_t process_base_bytes(const struct device *device)
     return resident_kib * 1024 > account.held_total ? resident_kib * 1024 - account.held_total : 0;
 }
 
+/* As specifications name them (model/spec.h), by enum layer_base and enum dtype. */
+static const char *const base_names[] = {[LAYER_BASE_F32] = "fp32",
+                                         [LAYER_BASE_BF16] = "bf16",
+                                         [LAYER_BASE_F16] = "fp16",
+                                         [LAYER_BASE_NF4] = "nf4"};
+static const char *const compute_names[] = {
+    [DTYPE_F32] = "fp32", [DTYPE_BF16] = "bf16", [DTYPE_F16] = "fp16"};
+
 static json_t *document_make(struct profile *profile)
 {
-    static const char *const computes[] = {[DTYPE_F32] = "fp32", [DTYPE_BF16] = "bf16", [DTYPE_F16] = "fp16"};
     const struct profile_request *request = profile->request;
     struct stage_memory memory[3];
     char shape[DIGEST_HEX_SIZE];
@@ -424,11 +491,13 @@ static json_t *document_make(struct profile *profile)
     json_t *document = json_pack(
         "{s:s, s:s, s:i, s:s, s:s, s:s, s:s, s:I, s:o, s:{s:I, s:I, s:I}, s:{s:I}, s:{s:I}, s:{s:f}}",
         "device", device_name(profile->device), "isa", device_isa(profile->device), "threads",
-        (int)device_threads(profile->device), "shape", shape, "method", "lora", "base", "fp32", "compute",
-        computes[request->compute], "base_process_bytes", (json_int_t)process_base_bytes(profile->device),
-        "points", points, "weights_bytes", "embedding", (json_int_t)memory[0].bytes[MEM_WEIGHTS], "layer",
-        (json_int_t)memory[1].bytes[MEM_WEIGHTS], "head", (json_int_t)memory[2].bytes[MEM_WEIGHTS],
-        "adapter_bytes", "layer", (json_int_t)memory[1].bytes[MEM_ADAPTERS], "optimizer_bytes", "layer",
+        (int)device_threads(profile->device), "shape", shape, "method",
+        request->method.full ? "full" : "lora", "base", base_names[request->method.base], "compute",
+        compute_names[request->method.compute], "base_process_bytes",
+        (json_int_t)process_base_bytes(profile->device), "points", points, "weights_bytes", "embedding",
+        (json_int_t)memory[0].bytes[MEM_WEIGHTS], "layer", (json_int_t)memory[1].bytes[MEM_WEIGHTS], "head",
+        (json_int_t)memory[2].bytes[MEM_WEIGHTS], "adapter_bytes", "layer",
+        (json_int_t)memory[1].bytes[MEM_ADAPTERS], "optimizer_bytes", "layer",
         (json_int_t)memory[1].bytes[MEM_OPTIMIZER], "step_s", "layer", profile->kinds[1].step_s);
     if (document == NULL)
         err_set(profile->err, ERR_NOMEM, "out of memory for a profile document");
@@ -456,6 +525,8 @@ static int boundaries_make(struct profile *profile)
             buffer_write(*buffers[i], 0, values, bytes, profile->err) != 0 ||
             device_sync(profile->device, profile->err) != 0)
             status = -1;
+    for (int i = 0; i < MARKS && status == 0 && device_has_clock(profile->device); i++)
+        status = event_create_timed(profile->device, &profile->marks[i], profile->err);
     free(values);
     return status;
 }
@@ -481,6 +552,8 @@ static void profile_fini(struct profile *profile)
     buffer_destroy(profile->out);
     buffer_destroy(profile->gradient);
     buffer_destroy(profile->gradient_out);
+    for (int i = 0; i < MARKS; i++)
+        event_destroy(profile->marks[i]);
     free(profile->ids);
     free(profile->labels);
 }
@@ -492,6 +565,10 @@ int profile_measure(struct device *device, const struct profile_request *request
     *document = NULL;
     if (profile == NULL)
         return err_set(err, ERR_NOMEM, "out of memory for a profile");
+    if (!request->method.full && request->method.base == LAYER_BASE_PACKED) {
+        free(profile);
+        return err_set(err, ERR_UNSUPPORTED, "a packed base is not measured: its blocks are those of a file");
+    }
     int status = profile_init(profile, device, request, err);
     points_make(profile);
     /* Layers are most of a model: they get most of the time, the head the rest. */

@@ -1,8 +1,11 @@
-/* Measure a device: what blocks of a model take there, in time and bytes.
+/* Measure a device: what blocks of a model take there under a method, in time and bytes.
  *
  * Answers the Profile document of docs/CONTRACTS.md, less what only the worker knows ("neighbours_busy",
  * "measured_at"). Weights are random: time does not depend on them. Blocks are measured by driving real
  * stages of a few layers, the embedding or the head, made one after the other; nothing is left on the device.
+ *
+ * A device with a clock of its own is timed by that, after it was kept busy until two windows agree: at the
+ * clocks that a long run keeps. Others by the host's clock.
  *
  * Thread: the device's. Takes about `seconds`, up to twice as long where a pass over all points takes long
  * (at least one), stopping early when asked.
@@ -19,8 +22,10 @@
 
 struct profile_request {
     const struct model_config *config;
-    struct lora_options lora;
-    enum dtype compute;          /* of products, as stage_options has it */
+    /* What a method decides of a stage: lora or full, base, double_quant, compute, moments8, trained
+     * embedding and head, smoothing, noise, seed. The rest is not read. ERR_UNSUPPORTED: a packed base, whose
+     * blocks nobody can make up. */
+    struct stage_options method;
     uint32_t sequence_tokens;    /* longest row that will be seen, ≥ 1 */
     uint32_t tokens_max;         /* most tokens of a micro-batch to measure; 0: sequence_tokens */
     double seconds;              /* how long to go on measuring; more passes give steadier figures */

@@ -1,6 +1,6 @@
 /* The inner parts of a stage, shared by the files that make it up: stage.c (life), load.c (weights), pass.c
  * (forward and backward), layer.c (the steps of a layer), linear.c (matrices, biases, adapters), head.c,
- * train.c (loss, update, state), infer.c, and queue.c below them.
+ * train.c (loss, update, state), infer.c, and recorded.c and queue.c below them.
  */
 #ifndef MOTLEY_ENGINE_STAGE_PRIVATE_H
 #define MOTLEY_ENGINE_STAGE_PRIVATE_H
@@ -198,6 +198,19 @@ int place_take(struct stage *stage, const struct micro_batch *batch, struct save
 int backward_check(const struct stage *stage, const struct micro_batch *batch, struct saved *saved,
                    struct err *err);
 struct pass pass_of(struct stage *stage, struct saved *slot, bool train, struct err *err);
+
+/* recorded.c: what a pass queues after its micro-batch was described; devices that record passes run it again
+ * as a whole where it comes again. */
+struct pass_range {
+    enum { PASS_FORWARD, PASS_BACKWARD, PASS_BACKWARD_WEIGHTS } kind;
+    uint32_t begin, end;     /* blocks */
+    struct buffer *in, *out; /* of forward; in backward the gradients */
+    double scale;            /* of backward */
+};
+/* Calls queue_all, which queues ops on the pass's queue and changes nothing else; twice where the device
+ * could not record what it was given. */
+void pass_run(struct pass *pass, const struct pass_range *range,
+              void (*queue_all)(struct pass *pass, const struct pass_range *range));
 
 /* pass.c: take a free place, describe the micro-batch in it; ERR_BUSY, ERR_TOO_BIG, ERR_INVALID. */
 int slot_take(struct stage *stage, const struct micro_batch *batch, struct saved **out, struct err *err);

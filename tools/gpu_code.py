@@ -23,6 +23,7 @@ def main():
     parser.add_argument("--compiler", required=True)
     parser.add_argument("--object", nargs=5, action="append", default=[])
     parser.add_argument("--absent", nargs=4, action="append", default=[])
+    parser.add_argument("--stored", action="store_true", help="without compression")
     options = parser.parse_args()
     data, rows = [], []
     for index, (kind, arch, form, matrix, path) in enumerate(options.object):
@@ -30,7 +31,7 @@ def main():
             raw = handle.read()
         packed = path + ".z"
         with open(packed, "wb") as handle:
-            handle.write(zlib.compress(raw, 9))
+            handle.write(zlib.compress(raw, 0 if options.stored else 9))
         size = os.path.getsize(packed)
         data.append(f'__asm__(".pushsection .rodata\\n.globl gpu_code_{index}\\n.hidden gpu_code_{index}\\n"\n'
                     f'        "gpu_code_{index}:\\n.incbin {chr(92)}"{packed}{chr(92)}"\\n.popsection\\n");\n'

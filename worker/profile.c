@@ -12,14 +12,15 @@
 #include "engine/profile.h"
 #include "model/blocks.h"
 #include "model/manifest.h"
+#include "model/spec.h"
+#include "worker/method.h"
 
 enum { START_SECONDS_MAX = 120, SECONDS_MAX = 600, PAUSE_MS = 5 };
 
 struct profile_job {
     struct local_part local;
     struct model_config config;
-    struct lora_options lora;
-    enum dtype compute;
+    struct stage_options method; /* what the method decides of it */
     const json_t *request;
     uint32_t sequence_tokens, tokens_max;
     int64_t start_at_us; /* wall clock; 0: now */
@@ -69,6 +70,28 @@ static int read_lora(const json_t *message, const struct model_config *config, s
     return result;
 }
 
+/* Method, base, compute and the rest as the job's specification has them; of an order without one, LoRA on
+ * fp32 with the order's compute. */
+static int read_method(const json_t *message, const json_t *spec, struct profile_job *job, struct err *err)
+{
+    const struct model_config *config = &job->config;
+    struct lora_options *lora = &job->method.lora;
+    struct job_spec parsed;
+    if (spec == NULL)
+        return read_lora(message, config, lora, err);
+    if (spec_parse(spec, &parsed, err) < 0)
+        return err_wrap(err, "spec");
+    job->method = (struct stage_options){.config = config};
+    int result = method_options(&parsed, &job->method, err);
+    if (result == 0 && !job->method.full) {
+        struct lora_sites sites = lora->sites; /* one layer is measured for all */
+        memset(&lora->sites, 0, sizeof lora->sites);
+        lora_sites_mean(&sites, config->layers, lora->ranks);
+    }
+    spec_fini(&parsed);
+    return result;
+}
+
 static int read_config(const json_t *model, const struct local_part *local, struct model_config *config,
                        struct err *err)
 {
@@ -104,7 +127,7 @@ static int read_job(const json_t *message, struct profile_job *job, struct err *
     const json_t *model = NULL;
     static const char *const computes[] = {"fp32", "bf16", "fp16", NULL};
     static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
-    const char *base = "fp32";
+    const json_t *spec = NULL;
     int compute = 0;
     memset(job, 0, sizeof *job);
     job->sequence_tokens = 512;
@@ -112,21 +135,19 @@ static int read_job(const json_t *message, struct profile_job *job, struct err *
     jr_init(&reader, message, "", err);
     jr_any(&reader, "request", JR_OPTIONAL, &job->request);
     jr_object(&reader, "model", JR_REQUIRED, &model);
-    jr_str(&reader, "base", JR_OPTIONAL, 1, 16, &base);
     jr_choice(&reader, "compute", JR_OPTIONAL, computes, &compute);
+    jr_object(&reader, "spec", JR_OPTIONAL, &spec);
     jr_u32(&reader, "sequence_tokens", JR_OPTIONAL, 1, 1 << 20, &job->sequence_tokens);
     jr_u32(&reader, "tokens_max", JR_OPTIONAL, 1, 1 << 24, &job->tokens_max);
     jr_i64(&reader, "start_at", JR_OPTIONAL, 0, INT64_MAX, &job->start_at_us);
     jr_f64(&reader, "seconds", JR_OPTIONAL, 0, SECONDS_MAX, &job->seconds);
     if (jr_finish_loose(&reader) < 0 || local_read(message, &job->local, err) < 0)
         return -1;
-    if (strcmp(base, "fp32") != 0)
-        return err_set(err, ERR_UNSUPPORTED, "this worker measures a base in fp32, not %.16s", base);
-    job->compute = dtypes[compute];
+    job->method.compute = dtypes[compute];
     if (read_config(model, &job->local, &job->config, err) < 0 ||
         model_config_runnable(&job->config, err) < 0)
         return err_wrap(err, "model");
-    return read_lora(message, &job->config, &job->lora, err);
+    return read_method(message, spec, job, err);
 }
 
 static bool stopped(void *context)
@@ -155,8 +176,7 @@ static int measure(const struct profile_job *job, struct device *device, const s
     if (job->start_at_us > 0)
         left_s = (double)(job->start_at_us - clock_wall_us()) * 1e-6 + job->seconds;
     struct profile_request request = {.config = &job->config,
-                                      .lora = job->lora,
-                                      .compute = job->compute,
+                                      .method = job->method,
                                       .sequence_tokens = job->sequence_tokens,
                                       .tokens_max = job->tokens_max,
                                       .seconds = left_s > 0.1 ? left_s : 0.1,

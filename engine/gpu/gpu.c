@@ -172,49 +172,87 @@ static int gpu_sync(struct device *device, struct err *err)
 
 /* --- passes */
 
-static struct gpu_pass *pass_place(struct gpu *gpu, uint64_t key)
+static struct gpu_pass *pass_find(struct gpu *gpu, uint64_t key)
 {
-    struct gpu_pass *oldest = &gpu->passes[0];
-    for (int i = 0; i < GPU_GRAPHS_MAX; i++) {
+    for (int i = 0; i < GPU_GRAPHS_MAX; i++)
         if (gpu->passes[i].key == key)
             return &gpu->passes[i];
+    return NULL;
+}
+
+/* Has it come before? Then it is forgotten here: it is going to be recorded. */
+static bool pass_seen(struct gpu *gpu, uint64_t key)
+{
+    for (int i = 0; i < GPU_SEEN_MAX; i++)
+        if (gpu->seen[i] == key) {
+            gpu->seen[i] = 0;
+            return true;
+        }
+    gpu->seen[gpu->seen_count++ % GPU_SEEN_MAX] = key;
+    return false;
+}
+
+/* Keep a graph, in the place of the one that was not used for longest. */
+static void pass_keep(struct gpu *gpu, uint64_t key, struct gpu_graph *graph)
+{
+    struct gpu_pass *oldest = &gpu->passes[0];
+    for (int i = 1; i < GPU_GRAPHS_MAX; i++)
         if (gpu->passes[i].used < oldest->used)
             oldest = &gpu->passes[i];
-    }
+    struct err ignored; /* it may be under way */
     if (oldest->graph != NULL)
-        gpu->driver->graph_destroy(oldest->graph);
-    *oldest = (struct gpu_pass){.key = key};
-    return oldest;
+        queue_finish(gpu, DEVICE_COMPUTE, &ignored);
+    gpu->driver->graph_destroy(oldest->graph);
+    *oldest = (struct gpu_pass){.key = key, .graph = graph, .used = ++gpu->pass_count};
 }
 
 static int gpu_pass_begin(struct device *device, uint64_t key, bool *replayed, struct err *err)
 {
     struct gpu *gpu = gpu_of(device);
-    if (gpu->driver->capture_begin == NULL)
+    if (gpu->driver->capture_begin == NULL || gpu->records_nothing)
         return 0;
-    struct gpu_pass *pass = pass_place(gpu, key);
-    bool first = pass->used == 0;
-    pass->used = ++gpu->pass_count;
-    if (pass->graph != NULL) {
+    struct gpu_pass *pass = pass_find(gpu, key);
+    if (pass != NULL) {
+        pass->used = ++gpu->pass_count;
         *replayed = true;
+        gpu->counts.replayed++;
         return gpu->driver->graph_launch(pass->graph, queue_use(gpu, DEVICE_COMPUTE), err);
     }
-    if (first)
+    if (!pass_seen(gpu, key))
         return 0;
-    gpu->recording = pass;
-    return gpu->driver->capture_begin(gpu->queues[DEVICE_COMPUTE], err);
+    struct err refused; /* what cannot be recorded is queued; a lost device says so at the next op */
+    if (gpu->driver->capture_begin(gpu->queues[DEVICE_COMPUTE], &refused) == 0)
+        gpu->recording = key;
+    else
+        gpu->records_nothing = true;
+    return 0;
 }
 
-static int gpu_pass_end(struct device *device, struct err *err)
+/* A recording can fail by an op that a driver does not record, or by graphs that it has no memory for: then
+ * training goes on without. */
+static int gpu_pass_end(struct device *device, bool queued, bool *again, struct err *err)
 {
     struct gpu *gpu = gpu_of(device);
-    struct gpu_pass *pass = gpu->recording;
-    if (pass == NULL)
+    struct gpu_graph *graph = NULL;
+    struct err refused;
+    uint64_t key = gpu->recording;
+    if (key == 0)
         return 0;
-    gpu->recording = NULL;
-    if (gpu->driver->capture_end(gpu->queues[DEVICE_COMPUTE], &pass->graph, err) != 0)
-        return -1;
-    return gpu->driver->graph_launch(pass->graph, queue_use(gpu, DEVICE_COMPUTE), err);
+    gpu->recording = 0;
+    int status = gpu->driver->capture_end(gpu->queues[DEVICE_COMPUTE], &graph, &refused);
+    if (status != 0 || !queued) {
+        gpu->driver->graph_destroy(graph);
+        gpu->records_nothing = *again = true;
+        return 0;
+    }
+    pass_keep(gpu, key, graph);
+    gpu->counts.recorded++;
+    return gpu->driver->graph_launch(graph, queue_use(gpu, DEVICE_COMPUTE), err);
+}
+
+static void gpu_pass_counts(const struct device *device, struct pass_counts *out)
+{
+    *out = ((const struct gpu *)device)->counts;
 }
 
 /* --- memory */
@@ -327,7 +365,7 @@ static int gpu_event_create(struct event *event, struct err *err)
 {
     struct gpu *gpu = gpu_of(event->device);
     struct gpu_event *made;
-    if (gpu->driver->event_create(gpu->context, false, &made, err) != 0)
+    if (gpu->driver->event_create(gpu->context, event->timed, &made, err) != 0)
         return -1;
     event->extra = made;
     return 0;
@@ -365,6 +403,15 @@ static int gpu_queue_wait(enum device_queue queue, struct event *event, struct e
     return gpu->driver->event_wait(event->extra, queue_use(gpu, queue), err);
 }
 
+static int gpu_elapsed(const struct event *from, const struct event *to, double *seconds, struct err *err)
+{
+    float milliseconds;
+    if (gpu_of(from->device)->driver->event_elapsed(from->extra, to->extra, &milliseconds, err) != 0)
+        return -1;
+    *seconds = (double)milliseconds * 1e-3;
+    return 0;
+}
+
 const struct gpu_driver *const gpu_drivers[] = {&gpu_driver_cuda, &gpu_driver_hip, &gpu_driver_emulated,
                                                 NULL};
 
@@ -382,7 +429,8 @@ static const struct event_ops event_ops = {.create = gpu_event_create,
                                            .record = gpu_event_record,
                                            .wait = gpu_event_wait,
                                            .done = gpu_event_done,
-                                           .queue_wait = gpu_queue_wait};
+                                           .queue_wait = gpu_queue_wait,
+                                           .elapsed = gpu_elapsed};
 
 /* Vendors' drivers share allocations whole, and cut small ones from pieces of 2 MiB, whose other contents
  * would be shared, too. */
@@ -394,6 +442,7 @@ static const struct event_ops event_ops = {.create = gpu_event_create,
                                              .sync = gpu_sync,                                               \
                                              .pass_begin = gpu_pass_begin,                                   \
                                              .pass_end = gpu_pass_end,                                       \
+                                             .pass_counts = gpu_pass_counts,                                 \
                                              .host_create = gpu_host_create,                                 \
                                              .host_destroy = gpu_host_destroy},                              \
         .buffer = &buffer_ops, .op = &op_ops, .event = &event_ops                                            \

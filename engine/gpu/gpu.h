@@ -19,14 +19,22 @@ enum gpu_kernel { GPU_KERNEL_LIST(GPU_KERNEL_NAME) GPU_KERNEL_COUNT };
 
 enum {
     GPU_SCRATCH_BYTES = 4 << 20, /* of each queue; beside what the account counts */
-    GPU_GRAPHS_MAX = 32          /* passes kept */
+    GPU_GRAPHS_MAX = 32,         /* passes kept */
+    GPU_SEEN_MAX = 128           /* keys of passes that came once: with the second they are recorded */
 };
 
-/* A pass that was recorded, or seen once. */
+/* A pass that was recorded. */
 struct gpu_pass {
     uint64_t key;
-    struct gpu_graph *graph; /* NULL: seen once; it is recorded when it comes again */
-    uint64_t used;           /* counts passes: the least goes */
+    struct gpu_graph *graph;
+    uint64_t used; /* counts passes: the least goes */
+};
+
+/* Under way (trace.h). */
+struct gpu_trace {
+    struct gpu_event **events; /* [2 * room]: before and after each launch */
+    uint32_t room, count;
+    bool recorded_nothing; /* records_nothing before */
 };
 
 struct gpu {
@@ -47,8 +55,12 @@ struct gpu {
     gpu_address stages[2];     /* operands on their way to it; 0: none */
     uint64_t stage_bytes;      /* of each */
     struct gpu_pass passes[GPU_GRAPHS_MAX];
-    uint64_t pass_count;
-    struct gpu_pass *recording;
+    uint64_t seen[GPU_SEEN_MAX]; /* a ring; 0: none */
+    uint64_t pass_count, seen_count;
+    uint64_t recording;   /* the key of the pass that is being recorded; 0: none */
+    bool records_nothing; /* a recording failed: passes are queued as they come */
+    struct pass_counts counts;
+    struct gpu_trace *trace; /* NULL: none */
 };
 
 /* An op on its way. */
@@ -85,6 +97,9 @@ static inline gpu_address gpu_at(const struct operand *operand)
 {
     return operand->buffer == NULL ? 0 : (gpu_address)(uintptr_t)operand->buffer->memory + operand->at;
 }
+
+/* trace.c: an event before or after a launch, where there is a trace. */
+int gpu_trace_mark(struct gpu_call *call, bool after);
 
 /* GPU_SCRATCH_BYTES of the call's queue. */
 static inline gpu_address gpu_scratch(const struct gpu_call *call)

@@ -44,12 +44,22 @@ int gpu_launch(struct gpu_call *call, enum gpu_kernel kernel, uint64_t x, uint64
             call->err, ERR_TOO_BIG,
             "device %s: a kernel over %llu x %llu x %llu blocks, at most 2147483647 x 65535 x 65535",
             call->gpu->base.name, (unsigned long long)x, (unsigned long long)y, (unsigned long long)z);
+    if (call->queue == DEVICE_COMPUTE && call->gpu->recording == 0)
+        call->gpu->counts.launches++;
     struct gpu_dims blocks = {(uint32_t)x, (uint32_t)y, (uint32_t)z};
-    return call->gpu->driver->launch(call->gpu->queues[call->queue], call->gpu->functions[kernel], blocks,
-                                     threads[kernel], 0, args, args_bytes, call->err);
+    if (gpu_trace_mark(call, false) != 0 ||
+        call->gpu->driver->launch(call->gpu->queues[call->queue], call->gpu->functions[kernel], blocks,
+                                  threads[kernel], 0, args, args_bytes, call->err) != 0)
+        return -1;
+    return gpu_trace_mark(call, true);
 }
 
 int gpu_zero(struct gpu_call *call, gpu_address at, uint64_t bytes)
 {
-    return bytes == 0 ? 0 : call->gpu->driver->fill(call->gpu->queues[call->queue], at, 0, bytes, call->err);
+    if (bytes == 0)
+        return 0;
+    if (gpu_trace_mark(call, false) != 0 ||
+        call->gpu->driver->fill(call->gpu->queues[call->queue], at, 0, bytes, call->err) != 0)
+        return -1;
+    return gpu_trace_mark(call, true);
 }

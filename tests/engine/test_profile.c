@@ -26,7 +26,7 @@ static struct profile_request small_request(void)
         .sequence_tokens = 64,
         .seconds = 0.05,
         .now_ns = clock_mono_ns,
-        .lora = {.rank = 4, .alpha = 8, .dropout = 0.05, .targets = LORA_Q | LORA_V}};
+        .method = {.lora = {.rank = 4, .alpha = 8, .dropout = 0.05, .targets = LORA_Q | LORA_V}}};
 }
 
 static double number(json_t *object, const char *key)
@@ -65,7 +65,7 @@ static void a_profile_has_points_of_every_block_and_leaves_nothing(void **state)
     struct stage_options o = {.config = &small,
                               .block_begin = 1,
                               .block_end = 2,
-                              .lora = request.lora,
+                              .lora = request.method.lora,
                               .micro_batches_in_flight = 1,
                               .tokens_max = 64};
     struct stage_memory predicted;
@@ -98,6 +98,68 @@ static void a_block_that_does_not_fit_has_no_points(void **state)
         assert_string_equal(json_string_value(json_object_get(point, "block")), "layer");
     assert_true(i > 0);
     json_decref(document);
+    device_close(device);
+}
+
+/* Each with the bytes that a stage of that method takes, and its own names. */
+static void a_profile_is_that_of_the_method_asked_for(void **state)
+{
+    static const struct {
+        const char *device, *method, *base, *compute;
+        struct stage_options options;
+    } cases[] = {
+        {"cpu", "lora", "nf4", "fp32", {.base = LAYER_BASE_NF4, .double_quant = true}},
+        {"cpu", "lora", "bf16", "bf16", {.base = LAYER_BASE_BF16, .compute = DTYPE_BF16}},
+        {"cpu", "full", "fp32", "fp32", {.full = true, .moments8 = true}},
+        {"emulated", "lora", "nf4", "fp16", {.base = LAYER_BASE_NF4, .compute = DTYPE_F16}},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct err err;
+        struct device *device = device_make(cases[i].device, 1);
+        struct profile_request request = small_request();
+        struct stage_memory predicted;
+        json_t *document, *point;
+        size_t k;
+        request.sequence_tokens = strcmp(cases[i].device, "cpu") == 0 ? 32 : 4;
+        request.seconds = 0.01;
+        request.method = cases[i].options;
+        if (!request.method.full)
+            request.method.lora = (struct lora_options){.rank = 4, .alpha = 8, .targets = LORA_Q};
+        check(profile_measure(device, &request, &document, &err));
+        assert_string_equal(json_string_value(json_object_get(document, "method")), cases[i].method);
+        assert_string_equal(json_string_value(json_object_get(document, "base")), cases[i].base);
+        assert_string_equal(json_string_value(json_object_get(document, "compute")), cases[i].compute);
+        struct stage_options o = request.method;
+        o.config = &small;
+        o.block_begin = 1;
+        o.block_end = 2;
+        o.micro_batches_in_flight = 1;
+        o.tokens_max = o.row_tokens_max = 32;
+        check(stage_memory_predict(&o, &predicted, &err));
+        assert_true(number(json_object_get(document, "weights_bytes"), "layer") ==
+                    (double)predicted.bytes[MEM_WEIGHTS]);
+        assert_true(number(json_object_get(document, "optimizer_bytes"), "layer") ==
+                    (double)predicted.bytes[MEM_OPTIMIZER]);
+        json_array_foreach(json_object_get(document, "points"), k, point)
+            assert_true(number(point, "forward_s") > 0 && number(point, "backward_s") > 0);
+        assert_true(k > 4 && number(json_object_get(document, "step_s"), "layer") > 0);
+        json_decref(document);
+        device_close(device);
+    }
+}
+
+static void a_packed_base_is_refused_by_name(void **state)
+{
+    (void)state;
+    struct err err;
+    struct device *device = device_make("cpu", 1);
+    struct profile_request request = small_request();
+    json_t *document;
+    request.method.base = LAYER_BASE_PACKED;
+    assert_int_equal(profile_measure(device, &request, &document, &err), -1);
+    assert_int_equal(err.code, ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "packed"));
     device_close(device);
 }
 
@@ -182,6 +244,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_profile_has_points_of_every_block_and_leaves_nothing),
         cmocka_unit_test(a_block_that_does_not_fit_has_no_points),
+        cmocka_unit_test(a_profile_is_that_of_the_method_asked_for),
+        cmocka_unit_test(a_packed_base_is_refused_by_name),
         cmocka_unit_test(what_slowed_one_shape_once_is_measured_away),
         cmocka_unit_test(a_profile_stops_when_asked),
     };

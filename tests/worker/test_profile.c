@@ -58,18 +58,54 @@ static void a_profile_answers_with_the_document_of_the_contract(void **state)
     fix_close(&fix);
 }
 
+/* An order with a specification is measured as that says. */
+static void a_profile_is_that_of_the_specification(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *kind, *base, *compute;
+    } cases[] = {{"lora", "nf4", "bf16"}, {"full", "fp32", "fp32"}};
+    struct fixture fix;
+    fix_open(&fix, "llama");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        json_t *spec = fix_spec(&fix), *method = json_object_get(spec, "method");
+        if (strcmp(cases[i].kind, "full") == 0)
+            json_object_clear(method);
+        json_object_set_new(method, "kind", json_string(cases[i].kind));
+        if (strcmp(cases[i].kind, "lora") == 0)
+            json_object_set_new(method, "base", json_string(cases[i].base));
+        json_object_set_new(json_object_get(spec, "train"), "compute", json_string(cases[i].compute));
+        json_t *message = profile_message(&fix, method, "fp32");
+        json_object_set(message, "spec", spec);
+        json_t *event = ask(&fix, message);
+        if (strcmp(json_string_value(json_object_get(event, "type")), "profile") != 0)
+            fail_msg("%s: %s", cases[i].base, json_string_value(json_object_get(event, "text")));
+        const json_t *document = json_object_get(event, "document");
+        assert_string_equal(json_string_value(json_object_get(document, "method")), cases[i].kind);
+        assert_string_equal(json_string_value(json_object_get(document, "base")), cases[i].base);
+        assert_string_equal(json_string_value(json_object_get(document, "compute")), cases[i].compute);
+        assert_true(json_array_size(json_object_get(document, "points")) > 4);
+        json_decref(event);
+        json_decref(spec);
+    }
+    fix_close(&fix);
+}
+
 static void a_method_that_is_not_measured_is_refused_by_name(void **state)
 {
     (void)state;
     struct fixture fix;
     fix_open(&fix, "llama");
-    json_t *method = json_pack("{s:s}", "kind", "full");
-    json_t *event = ask(&fix, profile_message(&fix, method, "fp32"));
+    json_t *spec = fix_spec(&fix), *method = json_object_get(spec, "method");
+    json_object_set_new(method, "base", json_string("packed"));
+    json_t *message = profile_message(&fix, method, "fp32");
+    json_object_set(message, "spec", spec);
+    json_t *event = ask(&fix, message);
     assert_string_equal(json_string_value(json_object_get(event, "type")), "failed");
     assert_int_equal(json_integer_value(json_object_get(event, "request")), 41);
-    assert_non_null(strstr(json_string_value(json_object_get(event, "text")), "full"));
+    assert_non_null(strstr(json_string_value(json_object_get(event, "text")), "packed"));
     json_decref(event);
-    json_decref(method);
+    json_decref(spec);
     fix_close(&fix);
 }
 
@@ -77,6 +113,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_profile_answers_with_the_document_of_the_contract),
+        cmocka_unit_test(a_profile_is_that_of_the_specification),
         cmocka_unit_test(a_method_that_is_not_measured_is_refused_by_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -2,9 +2,10 @@
  *
  * Options, separated by commas: warp32 or warp64 (32), plain (a card without matrix units), checks (who
  * accesses what), and faults, each at the n-th call of its sort on a context: nomem=N (allocations), launch=N
- * (a launch fails), lost=N (launches: the context is lost), ecc=N (launches: an uncorrectable memory error).
- * They come from device_options.isa and from the environment's MOTLEY_EMULATED (or the file that it names as
- * @PATH, read for each context), the latter for whole services under test.
+ * (a launch fails), lost=N (launches: the context is lost), ecc=N (launches: an uncorrectable memory error),
+ * record=N (a recording comes to nothing). They come from device_options.isa and from the environment's
+ * MOTLEY_EMULATED (or the file that it names as @PATH, read for each context), the latter for whole services
+ * under test.
  */
 #include "engine/gpu/emulated/emulated.h"
 
@@ -22,7 +23,7 @@ enum {
 };
 static const uint64_t MEMORY_DEFAULT = 1ull << 30;
 
-enum fault_kind { FAULT_NOMEM, FAULT_LAUNCH, FAULT_LOST, FAULT_ECC, FAULTS };
+enum fault_kind { FAULT_NOMEM, FAULT_LAUNCH, FAULT_LOST, FAULT_ECC, FAULT_RECORD, FAULTS };
 
 struct gpu_library {
     int unused;
@@ -147,7 +148,7 @@ static int emulated_count(struct gpu_library *library, uint32_t *out, struct err
 /* Read one word of the options, [text, text + length). */
 static int option_read(struct told *told, const char *text, size_t length, struct err *err)
 {
-    static const char *const names[FAULTS] = {"nomem=", "launch=", "lost=", "ecc="};
+    static const char *const names[FAULTS] = {"nomem=", "launch=", "lost=", "ecc=", "record="};
     for (int kind = 0; kind < FAULTS; kind++) {
         size_t name = strlen(names[kind]);
         char *end;
@@ -168,7 +169,7 @@ static int option_read(struct told *told, const char *text, size_t length, struc
     else if (length != 0 && !(length == 6 && strncmp(text, "native", 6) == 0))
         return err_set(err, ERR_INVALID,
                        "emulated device: option '%.*s' is none of warp32, warp64, plain, checks, nomem=N, "
-                       "launch=N, lost=N, ecc=N",
+                       "launch=N, lost=N, ecc=N, record=N",
                        (int)length, text);
     return 0;
 }
@@ -660,6 +661,11 @@ static int capture_end(struct gpu_queue *queue, struct gpu_graph **out, struct e
 {
     *out = queue->capture;
     queue->capture = NULL;
+    if (fault_now(queue->context, FAULT_RECORD)) {
+        graph_destroy(*out);
+        *out = NULL;
+        return err_set(err, ERR_INVALID, "the recording failed (as it was told)");
+    }
     return *out != NULL ? 0 : err_set(err, ERR_INVALID, "no graph is being recorded");
 }
 

@@ -31,7 +31,11 @@ typedef unsigned long long uint64_t;
 #define GET(name, i) ((name)[i])
 #define PUT(name, i, v) ((void)((name)[i] = (v)))
 #define assert_device(x) ((x) ? (void)0 : __builtin_trap())
+#if defined(__clang__)
 #define UNROLL _Pragma("clang loop unroll(full)") /* plain unroll stops at nested loops */
+#else
+#define UNROLL _Pragma("unroll")
+#endif
 
 #if defined(__HIP__) || defined(__AMDGCN__)
 FUNCTION uint32_t thread(void)

@@ -1,0 +1,20 @@
+/* Stands for jansson's header on a machine without it: what the engine's headers and the list of code objects
+ * name. Nothing that calls these is kept by the linker there; what reads JSON is left out
+ * (cmake/engine_only.cmake).
+ */
+#pragma once
+
+#include <stddef.h>
+
+typedef struct json_t json_t;
+typedef long long json_int_t;
+#define JSON_INTEGER_FORMAT "lld"
+
+json_t *json_array(void);
+json_t *json_object(void);
+json_t *json_string(const char *value);
+json_t *json_integer(json_int_t value);
+json_t *json_pack(const char *format, ...);
+int json_array_append_new(json_t *array, json_t *value);
+int json_object_set_new(json_t *object, const char *key, json_t *value);
+void json_decref(json_t *json);

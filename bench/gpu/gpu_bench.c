@@ -1,0 +1,448 @@
+/* What the engine does on a card, measured by the card's own clock: products, attention, and whole steps of
+ * training, on random weights made here. bench/gpu_bench.py runs the parts, puts PyTorch beside them and
+ * keeps the figures.
+ *
+ *   gpu_bench KIND PART [toy]    KIND: cuda, hip or emulated. PART: products, attention, lora, qlora or full
+ *
+ * Prints one line of JSON: {"device", "arch", "part", "values": {name: number}}. toy: tiny shapes, for the
+ * emulated device. Each figure is of windows that follow a warm-up and go on until two of them agree within 2
+ * %, or ten.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "engine/gpu/gpu.h"
+#include "engine/gpu/trace.h"
+#include "engine/stage.h"
+
+enum { WINDOWS_MAX = 10, ROWS = 4, LAUNCHES_MAX = 60000 };
+static const double WINDOW_S = 0.25, AGREE = 0.02;
+
+static struct device *device;
+static bool toy;
+static struct err err;
+static const char *comma = "";
+
+static void must(int status)
+{
+    if (status == 0)
+        return;
+    fprintf(stderr, "%s\n", err.text);
+    exit(1);
+}
+
+static void value(const char *name, double number)
+{
+    printf(isfinite(number) ? "%s\"%s\": %.6g" : "%s\"%s\": null", comma, name, number);
+    comma = ", ";
+}
+
+/* Seconds of one call of `work`, by the device's clock. */
+static double timed(void (*work)(void *context), void *context)
+{
+    struct event *from, *to;
+    double seconds = 0, last = 0;
+    must(event_create_timed(device, &from, &err));
+    must(event_create_timed(device, &to, &err));
+    work(context); /* what is compiled and recorded at first use */
+    work(context);
+    work(context);
+    must(device_sync(device, &err));
+    uint32_t calls = 1;
+    for (int window = 0; window < (toy ? 2 : WINDOWS_MAX); window++) {
+        must(event_record(from, &err));
+        for (uint32_t i = 0; i < calls; i++)
+            work(context);
+        must(event_record(to, &err));
+        must(device_sync(device, &err));
+        double span;
+        must(event_elapsed(from, to, &span, &err));
+        last = seconds;
+        seconds = span / calls;
+        if (window > 1 && fabs(seconds - last) <= AGREE * last)
+            break;
+        calls = toy || span >= WINDOW_S ? calls
+                                        : (uint32_t)fmin(10000, ceil(calls * WINDOW_S / fmax(span, 1e-6)));
+    }
+    event_destroy(from);
+    event_destroy(to);
+    return seconds;
+}
+
+/* --- products and attention */
+
+/* Filled with small values of both signs. */
+static struct buffer *filled(uint64_t bytes, enum dtype dtype)
+{
+    struct buffer *buffer;
+    uint64_t piece = bytes < 1 << 22 ? bytes : 1 << 22;
+    uint8_t *host = malloc(piece);
+    uint32_t state = 12345;
+    for (uint64_t i = 0; i + 4 <= piece && host != NULL; i += 4) {
+        state = state * 1664525 + 1013904223;
+        float x = (float)(state >> 8) / 16777216 - 0.5f;
+        uint32_t bits;
+        memcpy(&bits, &x, 4);
+        bits = dtype == DTYPE_F32 ? bits : dtype == DTYPE_BF16 ? (bits >> 16) * 0x10001u : state;
+        memcpy(host + i, &bits, 4);
+    }
+    must(host == NULL ? err_set(&err, ERR_NOMEM, "out of memory") : 0);
+    must(buffer_create(device, bytes, MEM_BUFFERS, "an operand", &buffer, &err));
+    for (uint64_t at = 0; at < bytes; at += piece)
+        must(buffer_write(buffer, at, host, bytes - at < piece ? bytes - at : piece, &err));
+    must(device_sync(device, &err));
+    free(host);
+    return buffer;
+}
+
+static void op_run(void *context)
+{
+    must(op_submit(device, context, &err));
+}
+
+static void op_time(const char *name, struct op *op, double flops)
+{
+    char full[96];
+    if (!op_supports(device, op)) {
+        snprintf(full, sizeof full, "%s_tflops", name);
+        value(full, NAN); /* this device does not do it so */
+        return;
+    }
+    double seconds = timed(op_run, op);
+    snprintf(full, sizeof full, "%s_tflops", name);
+    value(full, flops / seconds * 1e-12);
+    snprintf(full, sizeof full, "%s_s", name);
+    value(full, seconds);
+}
+
+/* c = a w^T, w [n, k] as it is kept. */
+static void product(const char *name, uint32_t m, uint32_t n, uint32_t k, enum pack_kind pack,
+                    enum dtype compute)
+{
+    uint64_t total = (uint64_t)n * k, blocks = total / 64;
+    enum dtype kept = pack == PACK_F32 ? DTYPE_F32 : pack == PACK_BF16 ? DTYPE_BF16 : DTYPE_U8;
+    struct buffer *a = filled(4ull * m * k, DTYPE_F32), *c = filled(4ull * m * n, DTYPE_F32);
+    struct buffer *w = filled(pack == PACK_NF4 ? total / 2 : total * dtype_bytes(kept), kept);
+    struct buffer *absmax = pack == PACK_NF4 ? filled(4 * blocks, DTYPE_F32) : NULL;
+    struct op op = {.kind = OP_GEMM,
+                    .gemm = {.m = m,
+                             .n = n,
+                             .k = k,
+                             .transpose_b = true,
+                             .alpha = 1,
+                             .pack = pack,
+                             .compute = compute,
+                             .a = {.buffer = a, .dtype = DTYPE_F32},
+                             .b = {.buffer = w, .dtype = kept},
+                             .c = {.buffer = c, .dtype = DTYPE_F32},
+                             .absmax = {.buffer = absmax, .dtype = DTYPE_F32},
+                             .lda = k,
+                             .ldb = k,
+                             .ldc = n}};
+    op_time(name, &op, 2.0 * m * n * k);
+    buffer_destroy(a);
+    buffer_destroy(c);
+    buffer_destroy(w);
+    buffer_destroy(absmax);
+}
+
+static void products(void)
+{
+    const uint32_t cube = toy ? 64 : 4096, large = toy ? 128 : 8192, wide = toy ? 192 : 14336, rank = 16;
+    product("cube_f32", cube, cube, cube, PACK_F32, DTYPE_F32);
+    product("cube_bf16", cube, cube, cube, PACK_BF16, DTYPE_BF16);
+    product("cube_f16", cube, cube, cube, PACK_BF16, DTYPE_F16);
+    product("large_bf16", large, large, large, PACK_BF16, DTYPE_BF16);
+    product("ffn_bf16", large, wide, cube, PACK_BF16, DTYPE_BF16); /* gate of 8B on 4 x 2048 tokens */
+    product("ffn_nf4", large, wide, cube, PACK_NF4, DTYPE_BF16);
+    product("adapter_f32", large, rank, cube, PACK_F32, DTYPE_F32);
+}
+
+static void attention(void)
+{
+    const uint32_t length = toy ? 16 : 2048, tokens = ROWS * length, heads = toy ? 4 : 32, kv = toy ? 2 : 8;
+    const uint32_t dim = toy ? 16 : 128, ld = (heads + 2 * kv) * dim;
+    uint32_t starts[ROWS + 1];
+    for (uint32_t i = 0; i <= ROWS; i++)
+        starts[i] = i * length;
+    struct buffer *qkv = filled(4ull * tokens * ld, DTYPE_F32), *d = filled(4ull * tokens * ld, DTYPE_F32);
+    struct buffer *out = filled(4ull * tokens * heads * dim, DTYPE_F32);
+    struct buffer *dout = filled(4ull * tokens * heads * dim, DTYPE_F32);
+    struct buffer *lse = filled(4ull * tokens * heads, DTYPE_F32),
+                  *delta = filled(4ull * tokens * heads, DTYPE_F32);
+    struct buffer *rows;
+    must(buffer_create(device, sizeof starts, MEM_BUFFERS, "rows", &rows, &err));
+    must(buffer_write(rows, 0, starts, sizeof starts, &err));
+#define AT(of, values)                                                                                       \
+    {                                                                                                        \
+        .buffer = (of), .at = 4ull * (values), .dtype = DTYPE_F32                                            \
+    }
+    struct op forward = {.kind = OP_ATTENTION,
+                         .attention = {.rows = ROWS,
+                                       .tokens = tokens,
+                                       .heads = heads,
+                                       .kv_heads = kv,
+                                       .head_dim = dim,
+                                       .ld = ld,
+                                       .scale = (float)(1 / sqrt(dim)),
+                                       .q = AT(qkv, 0),
+                                       .k = AT(qkv, heads * dim),
+                                       .v = AT(qkv, (heads + kv) * dim),
+                                       .row_start = {.buffer = rows, .dtype = DTYPE_U32},
+                                       .out = AT(out, 0),
+                                       .lse = AT(lse, 0)}};
+    struct op backward = {.kind = OP_ATTENTION_BACKWARD,
+                          .attention_backward = {.rows = ROWS,
+                                                 .tokens = tokens,
+                                                 .heads = heads,
+                                                 .kv_heads = kv,
+                                                 .head_dim = dim,
+                                                 .ld = ld,
+                                                 .scale = (float)(1 / sqrt(dim)),
+                                                 .q = AT(qkv, 0),
+                                                 .k = AT(qkv, heads * dim),
+                                                 .v = AT(qkv, (heads + kv) * dim),
+                                                 .row_start = {.buffer = rows, .dtype = DTYPE_U32},
+                                                 .out = AT(out, 0),
+                                                 .lse = AT(lse, 0),
+                                                 .dout = AT(dout, 0),
+                                                 .delta = AT(delta, 0),
+                                                 .dq = AT(d, 0),
+                                                 .dk = AT(d, heads * dim),
+                                                 .dv = AT(d, (heads + kv) * dim)}};
+#undef AT
+    double pairs = ROWS * (double)length * (length + 1) / 2; /* causal */
+    op_time("forward", &forward, 4 * pairs * heads * dim);
+    op_time("backward", &backward, 10 * pairs * heads * dim);
+    struct buffer *all[] = {qkv, d, out, dout, lse, delta, rows};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        buffer_destroy(all[i]);
+}
+
+/* --- a step of training */
+
+static const struct model_config shape_8b = {.arch = MODEL_LLAMA,
+                                             .hidden = 4096,
+                                             .layers = 32,
+                                             .heads = 32,
+                                             .kv_heads = 8,
+                                             .head_dim = 128,
+                                             .ffn = 14336,
+                                             .vocab = 128256,
+                                             .max_positions = 8192,
+                                             .norm_eps = 1e-5,
+                                             .rope = {.theta = 500000, .kind = ROPE_DEFAULT, .factor = 1}};
+static const struct model_config shape_1b = {.arch = MODEL_LLAMA,
+                                             .hidden = 2048,
+                                             .layers = 16,
+                                             .heads = 32,
+                                             .kv_heads = 8,
+                                             .head_dim = 64,
+                                             .ffn = 8192,
+                                             .vocab = 128256,
+                                             .max_positions = 8192,
+                                             .norm_eps = 1e-5,
+                                             .rope = {.theta = 500000, .kind = ROPE_DEFAULT, .factor = 1},
+                                             .tied = true};
+static const struct model_config shape_toy = {.arch = MODEL_LLAMA,
+                                              .hidden = 32,
+                                              .layers = 2,
+                                              .heads = 4,
+                                              .kv_heads = 2,
+                                              .head_dim = 8,
+                                              .ffn = 64,
+                                              .vocab = 96,
+                                              .max_positions = 64,
+                                              .norm_eps = 1e-5,
+                                              .rope = {.theta = 10000, .kind = ROPE_DEFAULT, .factor = 1}};
+
+/* Weights of about 0.02, as models begin with: so that losses stay finite. */
+static int random_read(void *context, const char *name, uint64_t begin, uint64_t end, float *dst,
+                       struct err *why)
+{
+    const struct model_config *config = context;
+    uint64_t columns = strstr(name, "norm") != NULL        ? 1
+                       : strstr(name, "down_proj") != NULL ? config->ffn
+                       : strstr(name, "o_proj") != NULL    ? (uint64_t)config->heads * config->head_dim
+                                                           : config->hidden;
+    uint64_t seed = strlen(name) * 0x9E3779B97F4A7C15ull;
+    (void)why;
+    for (uint64_t i = 0; i < (end - begin) * columns; i++) {
+        uint64_t mixed = (seed + begin * columns + i) * 0xBF58476D1CE4E5B9ull;
+        dst[i] =
+            columns == 1 ? 1.0f : (float)((double)((mixed ^ mixed >> 29) >> 40) / (1 << 24) - 0.5) * 0.07f;
+    }
+    return 0;
+}
+
+struct step {
+    struct stage *stage;
+    struct micro_batch batch;
+    double loss;
+};
+
+static void step_run(void *context)
+{
+    struct step *step = context;
+    struct saved *saved;
+    uint64_t labelled;
+    double squares;
+    must(stage_step_begin(step->stage, &err));
+    must(stage_forward(step->stage, &step->batch, NULL, NULL, &saved, &err));
+    must(stage_backward(step->stage, &step->batch, saved, NULL, NULL, 1, &err));
+    must(stage_loss(step->stage, &step->loss, &labelled, &err));
+    must(stage_grad_square_sum(step->stage, &squares, &err));
+    step->loss /= (double)labelled;
+    double norm = sqrt(squares) / (double)labelled;
+    struct step_update update = {.learning_rate = 1e-5,
+                                 .beta1 = 0.9,
+                                 .beta2 = 0.999,
+                                 .eps = 1e-8,
+                                 .grad_scale = fmin(1, 1 / (norm + 1e-6)) / (double)labelled};
+    must(stage_update(step->stage, &update, &err));
+}
+
+/* Of the matrices that every token is multiplied by: layers and head, not the table that is looked up. */
+static double matmul_parameters(const struct model_config *c)
+{
+    double q = (double)c->heads * c->head_dim, kv = (double)c->kv_heads * c->head_dim;
+    return c->layers * ((double)c->hidden * (2 * q + 2 * kv) + 3.0 * c->hidden * c->ffn) +
+           (double)c->hidden * c->vocab;
+}
+
+/* Of a step, as the issue counts them: with frozen matrices 4 per parameter and token (forward, and the
+ * gradient of the input), else 6; attention causal, forward and twice that backward. Recomputing is not
+ * counted. */
+static double step_flops(const struct model_config *c, bool full, uint32_t rows, uint32_t length)
+{
+    double attention =
+        3 * 4.0 * c->layers * c->heads * c->head_dim * rows * (double)length * (length + 1) / 2;
+    return (full ? 6 : 4) * matmul_parameters(c) * rows * length + attention;
+}
+
+static uint64_t driver_free(void)
+{
+    struct gpu *gpu = (struct gpu *)device;
+    uint64_t available = 0, total = 0;
+    must(gpu->driver->memory_info(gpu->context, &available, &total, &err));
+    return available;
+}
+
+static void traced(struct step *step)
+{
+    struct gpu_trace_sums sums;
+    must(gpu_trace_begin(device, LAUNCHES_MAX, &err));
+    step_run(step);
+    must(gpu_trace_end(device, &sums, &err));
+    value("launches", sums.launches);
+    value("kernels_s", sums.busy_s);
+    value("idle_between_kernels", 1 - sums.busy_s / sums.span_s);
+}
+
+/* The stage, made with recomputing where its memory is short otherwise. */
+static void step_stage(struct step *step, struct stage_options *o, uint64_t before)
+{
+    const struct weight_source source = {.read = random_read, .context = (void *)(uintptr_t)o->config};
+    struct stage_memory predicted;
+    struct mem_account account;
+    must(stage_memory_predict(o, &predicted, &err));
+    if (predicted.total > before - before / 16) {
+        o->recompute = true;
+        must(stage_memory_predict(o, &predicted, &err));
+    }
+    must(stage_create_from(device, &source, o, &step->stage, &err));
+    step_run(step);
+    device_memory(device, &account);
+    value("recompute", o->recompute);
+    value("predicted_bytes", (double)predicted.total);
+    value("allocator_bytes", (double)account.peak_total);
+    value("driver_bytes", (double)(before - driver_free()));
+}
+
+static void train(const struct model_config *config, struct stage_options o)
+{
+    const uint32_t length = toy ? 8 : 2048, tokens = ROWS * length;
+    uint32_t starts[ROWS + 1], ids[ROWS] = {0, 1, 2, 3};
+    struct step step = {0};
+    uint64_t before = driver_free();
+    int32_t *text = malloc(4ull * tokens);
+    must(text == NULL ? err_set(&err, ERR_NOMEM, "out of memory") : 0);
+    for (uint32_t i = 0; i <= ROWS; i++)
+        starts[i] = i * length;
+    for (uint32_t i = 0; i < tokens; i++)
+        text[i] = (int32_t)((i * 7919ull) % config->vocab);
+    o.config = config;
+    o.block_end = config->layers + 2;
+    o.mode = STAGE_TRAIN;
+    o.compute = DTYPE_BF16;
+    o.double_quant = true;
+    o.seed = 1;
+    o.micro_batches_in_flight = 1;
+    o.tokens_max = tokens;
+    o.row_tokens_max = length;
+    o.rows_max = ROWS;
+    step.batch =
+        (struct micro_batch){.rows = ROWS, .row_ids = ids, .row_start = starts, .ids = text, .labels = text};
+    step_stage(&step, &o, before);
+    double first = step.loss, seconds = timed(step_run, &step);
+    struct pass_counts counts;
+    device_pass_counts(device, &counts);
+    value("step_s", seconds);
+    value("tokens_per_s", tokens / seconds);
+    value("model_tflops", step_flops(config, o.full, ROWS, length) / seconds * 1e-12);
+    value("first_loss", first);
+    value("loss", step.loss);
+    value("passes_replayed", (double)counts.replayed);
+    traced(&step);
+    stage_destroy(step.stage);
+    free(text);
+}
+
+static void lora(void)
+{
+    static const struct lora_options all = {
+        .rank = 16, .alpha = 32, .targets = LORA_Q | LORA_K | LORA_V | LORA_O};
+    train(toy ? &shape_toy : &shape_8b, (struct stage_options){.lora = all, .base = LAYER_BASE_BF16});
+}
+
+static void qlora(void)
+{
+    static const struct lora_options all = {
+        .rank = 16, .alpha = 32, .targets = LORA_Q | LORA_K | LORA_V | LORA_O};
+    train(toy ? &shape_toy : &shape_8b, (struct stage_options){.lora = all, .base = LAYER_BASE_NF4});
+}
+
+static void full(void)
+{
+    train(toy ? &shape_toy : &shape_1b, (struct stage_options){.full = true});
+}
+
+int main(int argc, char **argv)
+{
+    static const struct {
+        const char *name;
+        void (*run)(void);
+    } parts[] = {
+        {"products", products}, {"attention", attention}, {"lora", lora}, {"qlora", qlora}, {"full", full}};
+    if (argc < 3)
+        return fprintf(stderr, "gpu_bench cuda|hip|emulated PART [toy]\n"), 2;
+    toy = argc > 3 && strcmp(argv[3], "toy") == 0;
+    struct device_options options = {.kind = argv[1], .name = "bench", .threads = 16};
+    if (device_open(&options, &device, &err) != 0)
+        return fprintf(stderr, "%s\n", err.text), 77;
+    const struct gpu *gpu = (const struct gpu *)device;
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        if (strcmp(parts[i].name, argv[2]) != 0)
+            continue;
+        printf("{\"device\": \"%s\", \"arch\": \"%s\", \"part\": \"%s\", \"values\": {", gpu->info.name,
+               gpu->info.arch, argv[2]);
+        parts[i].run();
+        printf("}}\n");
+        device_close(device);
+        return 0;
+    }
+    return fprintf(stderr, "there is no part %s\n", argv[2]), 2;
+}

@@ -1,0 +1,68 @@
+# The engine alone (-DMOTLEY_ENGINE_ONLY=ON), for gpu-check and gpu-bench: builds on a machine that has a card, a
+# compiler and little else. What of jansson, zlib, cmocka and OpenBLAS's header is not there is stood for by
+# bench/gpu/absent, and what cannot be stood for (golden models, whose files are JSON) is left out and said.
+find_package(Threads REQUIRED)
+include(CheckIncludeFile)
+
+add_library(motley_flags INTERFACE)
+target_compile_options(motley_flags INTERFACE -Wall -Wextra -Wshadow -fno-common -fvisibility=hidden
+  -ffunction-sections -fdata-sections)
+target_compile_definitions(motley_flags INTERFACE _GNU_SOURCE)
+target_include_directories(motley_flags INTERFACE ${CMAKE_SOURCE_DIR})
+target_link_options(motley_flags INTERFACE -Wl,--gc-sections)
+target_link_libraries(motley_flags INTERFACE Threads::Threads ${CMAKE_DL_LIBS} m)
+
+# MOTLEY_GPU_ABSENT names headers to do without, to try this where they are.
+function(engine_only_needs header library folder out)
+  string(MAKE_C_IDENTIFIER "HAVE_${header}" known)
+  find_path(${known} NAMES ${header} PATH_SUFFIXES x86_64-linux-gnu/openblas-pthread openblas)
+  if(${known} AND NOT folder IN_LIST MOTLEY_GPU_ABSENT)
+    target_include_directories(motley_flags INTERFACE ${${known}})
+    if(library)
+      target_link_libraries(motley_flags INTERFACE ${library})
+    endif()
+    set(${out} TRUE PARENT_SCOPE)
+  else()
+    message(STATUS "no ${header}: going on without it")
+    target_include_directories(motley_flags INTERFACE ${CMAKE_SOURCE_DIR}/bench/gpu/absent/${folder})
+    set(${out} FALSE PARENT_SCOPE)
+  endif()
+endfunction()
+engine_only_needs(jansson.h jansson jansson has_jansson)
+engine_only_needs(zlib.h z zlib has_zlib)
+engine_only_needs(cmocka.h cmocka cmocka has_cmocka)
+engine_only_needs(cblas.h "" cblas has_cblas)
+set(MOTLEY_GPU_CODE_PACKING "")
+if(NOT has_zlib)
+  set(MOTLEY_GPU_CODE_PACKING --stored)
+endif()
+
+# What of the rooms below the engine it is linked with.
+set(common buf clock err file rand units)
+set(model arch blocks by_name config dequantise dynamic_map flat footprint gguf layer layer_tensors nf4 nf4_avx2
+  nf4_stored pack source tensor_type lora_sites)
+if(has_jansson)
+  list(APPEND common json)
+  list(APPEND model config_parse gguf_config hub_json packing peft safetensors safetensors_write source_local tensors)
+endif()
+file(GLOB_RECURSE engine ${CMAKE_SOURCE_DIR}/engine/*.c)
+list(FILTER engine EXCLUDE REGEX "engine/profile\\.c$") # it needs OpenSSL, for the key that agents ask by
+if(NOT has_jansson)
+  list(FILTER engine EXCLUDE REGEX "engine/gpu/(cards|health[a-z_]*)\\.c$")
+endif()
+list(TRANSFORM common PREPEND ${CMAKE_SOURCE_DIR}/common/)
+list(TRANSFORM model PREPEND ${CMAKE_SOURCE_DIR}/model/)
+set(sources ${common} ${model})
+list(TRANSFORM sources APPEND .c)
+add_library(motley_engine STATIC ${engine} ${sources})
+target_link_libraries(motley_engine PUBLIC motley_flags)
+include(${CMAKE_SOURCE_DIR}/model/options.cmake)
+include(${CMAKE_SOURCE_DIR}/engine/options.cmake)
+
+foreach(program gpu_check gpu_bench)
+  add_executable(${program} ${CMAKE_SOURCE_DIR}/bench/gpu/${program}.c)
+  target_link_libraries(${program} PRIVATE motley_engine)
+  target_include_directories(${program} PRIVATE ${CMAKE_SOURCE_DIR}/tests)
+  target_compile_definitions(${program} PRIVATE MOTLEY_TEST_DATA="${CMAKE_SOURCE_DIR}/tests/data"
+    GPU_HAS_JSON=$<BOOL:${has_jansson}>)
+endforeach()
