@@ -28,6 +28,8 @@ struct card {
     double heat;             /* the same, in steps */
     uint64_t read_ns;        /* the last reading */
     uint64_t others, before; /* bytes that others hold, as now believed and as the last reading had it */
+    uint64_t first;          /* as first believed: the limit was made of what was free then */
+    bool counted;            /* `first` is known */
     json_t *told;            /* NULL: nothing yet */
     uint64_t told_ns;
 };
@@ -156,6 +158,8 @@ static void others_take(const struct health *health, struct card *card, const js
     json_int_t others = json_is_integer(told) ? json_integer_value(told) : json_integer_value(used) - ours;
     uint64_t now = others > 0 ? (uint64_t)others / MEMORY_STEP * MEMORY_STEP : 0;
     if (now == card->before) {
+        card->first = card->counted ? card->first : now;
+        card->counted = true;
         card->others = now;
     }
     card->before = now;
@@ -166,11 +170,14 @@ static uint64_t usable_bytes(const struct card *card, const json_t *record)
 {
     const uint64_t limit = card->device->memory_limit_bytes;
     const json_int_t total = json_integer_value(json_object_get(memory_of(card, record), "memory_bytes"));
-    uint64_t left = limit > card->others ? limit - card->others : 0;
-    if (card->inventory != NULL && total > 0) {
-        left = card_memory_share((uint64_t)total > card->others ? (uint64_t)total - card->others : 0);
+    const uint64_t first = card->inventory != NULL ? card->first : 0;
+    const uint64_t more = card->others > first ? card->others - first : 0;
+    uint64_t left = limit > more ? limit - more : 0;
+    if (card->inventory != NULL && total > 0 && (uint64_t)total > card->others) {
+        uint64_t room = card_memory_share((uint64_t)total - card->others);
+        left = room > left ? room : left; /* a limit that somebody gave may leave room */
     }
-    return card->others > 0 && left < limit ? left : limit;
+    return left < limit ? left : limit;
 }
 
 /* What is told of a card: its reading but for other people's processes, and what was made of it. */
@@ -200,6 +207,10 @@ static json_t *health_of(const struct card *card, const json_t *record, const ch
     if (record == NULL) {
         json_object_set_new(out, "why", json_string(why));
         return out;
+    }
+    const json_t *processes = json_object_get(record, "processes");
+    if (processes != NULL) {
+        json_object_set_new(out, "processes", json_integer((json_int_t)json_array_size(processes)));
     }
     json_object_set_new(out, "heat", json_real(card->heat));
     json_object_set_new(out, "others_bytes", json_integer((json_int_t)card->others));

@@ -129,6 +129,40 @@ static void write_metrics(struct app *app, struct evbuffer *out)
          pool_waiting(app->pool));
 }
 
+/* How devices are, as far as their agents said. */
+static void write_devices(struct evbuffer *out, const json_t *devices)
+{
+    static const struct {
+        const char *name, *key, *help;
+    } gauges[] = {
+        {"motley_device_temperature_celsius", "temperature_c", "Temperature."},
+        {"motley_device_power_watts", "power_w", "Power drawn."},
+        {"motley_device_clock_khz", "clock_khz", "Clock of its multiprocessors."},
+        {"motley_device_heat", "heat", "What is left of its speed: 1, or less while it throttles."},
+        {"motley_device_others_bytes", "others_bytes", "Memory that others hold."},
+        {"motley_device_ecc_uncorrected", "ecc_uncorrected", "Memory errors that were not corrected."},
+    };
+    const json_t *device;
+    size_t i;
+    for (size_t k = 0; k < sizeof gauges / sizeof *gauges; k++) {
+        evbuffer_add_printf(out, "# HELP %s %s\n# TYPE %s gauge\n", gauges[k].name, gauges[k].help,
+                            gauges[k].name);
+        json_array_foreach((json_t *)(uintptr_t)devices, i, device)
+        {
+            const json_t *value = json_object_get(json_object_get(device, "health"), gauges[k].key);
+            if (json_is_number(value))
+                evbuffer_add_printf(out, "%s{device=\"%s\"} %.17g\n", gauges[k].name,
+                                    json_string_value(json_object_get(device, "name")),
+                                    json_number_value(value));
+        }
+    }
+    evbuffer_add_printf(out, "# HELP motley_device_drained Whether nothing new starts there.\n"
+                             "# TYPE motley_device_drained gauge\n");
+    json_array_foreach((json_t *)(uintptr_t)devices, i, device) evbuffer_add_printf(
+        out, "motley_device_drained{device=\"%s\"} %d\n", json_string_value(json_object_get(device, "name")),
+        json_is_true(json_object_get(device, "drained")));
+}
+
 static void metrics_counted(void *arg, const struct err *err, json_t *doc)
 {
     struct call *call = arg;
@@ -150,6 +184,7 @@ static void metrics_counted(void *arg, const struct err *err, json_t *doc)
         json_object_foreach(json_object_get(doc, "refused"), state, count)
             evbuffer_add_printf(out, "motley_refused_events_total{reason=\"%s\"} %lld\n", state,
                                 (long long)json_integer_value(count));
+        write_devices(out, json_object_get(doc, "devices"));
     }
     size_t size = evbuffer_get_length(out);
     call_count(call, 200);

@@ -1,7 +1,11 @@
 /* Training steps of the 135M shape (SmolLM2) on the CPU device: tokens/s, and the allocator's and the
  * process's peak.
  *
- *   bench_engine_step [threads [steps [train.json or - [lora | recompute | bf16 | nf4 | full]]]]
+ *   bench_engine_step [threads [steps [train.json or - [lora | recompute | bf16 | nf4 | full
+ *                     [fp32 | bf16 | fp16]]]]]
+ *
+ * The fourth says how the base is kept or what is trained, the fifth what the operands of products are
+ * rounded to.
  *
  * Without a file: 4 rows of 256 tokens, every label learnt, random weights. With one: the batches of
  * golden/smollm2/train.json, 4 rows a step, real tokens counted. bench/engine_step_torch.py measures PyTorch
@@ -131,10 +135,13 @@ static double cpu_seconds(void)
 }
 
 static struct stage_options options_of(const struct model_config *config, const char *method,
-                                       uint32_t tokens_max)
+                                       const char *compute, uint32_t tokens_max)
 {
     return (struct stage_options){
         .config = config,
+        .compute = strcmp(compute, "bf16") == 0   ? DTYPE_BF16
+                   : strcmp(compute, "fp16") == 0 ? DTYPE_F16
+                                                  : DTYPE_F32,
         .block_end = config->layers + 2,
         .mode = STAGE_TRAIN,
         .lora = {.rank = 16, .alpha = 32, .targets = LORA_Q | LORA_K | LORA_V | LORA_O},
@@ -165,7 +172,7 @@ int main(int argc, char **argv)
                                   .norm_eps = 1e-5,
                                   .rope = {.theta = 100000, .kind = ROPE_DEFAULT, .factor = 1},
                                   .tied = true};
-    const char *method = argc > 4 ? argv[4] : "lora";
+    const char *method = argc > 4 ? argv[4] : "lora", *compute = argc > 5 ? argv[5] : "fp32";
     struct workload work = {0};
     struct device *device;
     struct stage *stage;
@@ -176,7 +183,7 @@ int main(int argc, char **argv)
     } else {
         workload_fixed(&work, config.vocab);
     }
-    struct stage_options options = options_of(&config, method, work.tokens_max);
+    struct stage_options options = options_of(&config, method, compute, work.tokens_max);
     struct weight_source source = {.read = random_read, .context = &config};
     if (device_open(&(struct device_options){.kind = "cpu", .name = "bench", .threads = threads}, &device,
                     &err) != 0 ||
@@ -203,11 +210,13 @@ int main(int argc, char **argv)
     struct rusage usage;
     device_memory(device, &memory);
     getrusage(RUSAGE_SELF, &usage);
-    printf("{\"isa\": \"%s\", \"threads\": %u, \"steps\": %u, \"loss\": %.6f, \"tokens_per_s\": %.1f, "
+    printf("{\"isa\": \"%s\", \"compute\": \"%s\", \"threads\": %u, \"steps\": %u, \"loss\": %.6f, "
+           "\"tokens_per_s\": %.1f, "
            "\"tokens_per_s_best\": %.1f, \"tokens_per_cpu_s\": %.1f, \"allocator_peak_bytes\": %llu, "
            "\"vm_hwm_bytes\": %llu}\n",
-           device_isa(device), threads, steps, loss, (double)tokens / total, 1 / best, (double)tokens / cpu,
-           (unsigned long long)memory.peak_total, (unsigned long long)usage.ru_maxrss * 1024);
+           device_isa(device), compute, threads, steps, loss, (double)tokens / total, 1 / best,
+           (double)tokens / cpu, (unsigned long long)memory.peak_total,
+           (unsigned long long)usage.ru_maxrss * 1024);
     stage_destroy(stage);
     device_close(device);
     for (uint32_t b = 0; b < work.count; b++) {

@@ -1,10 +1,10 @@
 """What PyTorch + peft does with bench_engine_step's workload: the 135M shape, fp32, LoRA r 16 on q, k, v, o.
 
-  engine_step_torch.py [threads [steps [train.json or - [lora | bf16 | nf4 | full]]]]
+  engine_step_torch.py [threads [steps [train.json or - [lora | bf16 | nf4 | full [fp32 | bf16 | fp16]]]]]
 
 Without a file: 4 rows x 256 tokens, every label learnt. With one: its batches, 4 rows a step, padded to the longest
 row as transformers' collators pad; real tokens are counted. nf4: bitsandbytes' Linear4bit, double quantisation, fp32
-compute. Needs torch, transformers and peft (nf4: bitsandbytes); nothing else does.
+compute. The fifth argument: under torch.autocast. Needs torch, transformers and peft (nf4: bitsandbytes); nothing else does.
 """
 import json
 import resource
@@ -62,11 +62,15 @@ def main():
     trained = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=1e-3, betas=(0.9, 0.95), eps=1e-8, weight_decay=0)
     batches = batches_of(sys.argv[3] if len(sys.argv) > 3 and sys.argv[3] != "-" else None, 49152)
+    compute = sys.argv[5] if len(sys.argv) > 5 else "fp32"
+    autocast = torch.autocast("cpu", dtype=torch.float16 if compute == "fp16" else torch.bfloat16,
+                              enabled=compute != "fp32")
     total, tokens, best, cpu = 0.0, 0, 1e9, 0.0
     for step in range(steps + 1):
         ids, labels, mask, real = batches[step % len(batches)]
         begin, cpu_begin = time.monotonic(), time.process_time()
-        loss = model(input_ids=ids, attention_mask=mask, labels=labels).loss
+        with autocast:
+            loss = model(input_ids=ids, attention_mask=mask, labels=labels).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(trained, 1.0)
         optimizer.step()
@@ -75,7 +79,7 @@ def main():
         if step:
             total, tokens, best = total + seconds, tokens + real, min(best, seconds / real)
             cpu += time.process_time() - cpu_begin
-    print(json.dumps({"torch": torch.__version__, "threads": threads, "steps": steps, "loss": float(loss.detach()),
+    print(json.dumps({"torch": torch.__version__, "compute": compute, "threads": threads, "steps": steps, "loss": float(loss.detach()),
                       "tokens_per_s": round(tokens / total, 1), "tokens_per_s_best": round(1 / best, 1),
                       "tokens_per_cpu_s": round(tokens / cpu, 1),
                       "vm_hwm_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}))

@@ -138,6 +138,16 @@ static void print_line(const char *label, const char *value)
         printf("%-12s %s\n", label, value);
 }
 
+/* What is trained, and in which dtypes, of the specification. */
+static void print_method(const json_t *spec)
+{
+    const json_t *method = json_object_get(spec, "method");
+    bool full = strcmp(show_str(method, "kind"), "full") == 0;
+    if (json_is_object(method))
+        printf("%-12s %s, base %s, computed in %s\n", "method", show_str(method, "kind"),
+               full ? "fp32" : show_str(method, "base"), show_str(json_object_get(spec, "train"), "compute"));
+}
+
 static void print_job(const json_t *job)
 {
     const json_t *run = json_object_get(job, "run");
@@ -147,6 +157,7 @@ static void print_job(const json_t *job)
     print_line("name", show_str(job, "name"));
     print_line("state", show_str(job, "state"));
     print_line("why", show_str(job, "why"));
+    print_method(json_object_get(job, "spec"));
     printf("%-12s %.0f of %.0f\n", "steps", show_num(job, "step", 0), show_num(job, "steps", 0));
     if (json_is_number(json_object_get(job, "loss")))
         printf("%-12s %.4f\n", "loss", show_num(job, "loss", 0));
@@ -249,7 +260,7 @@ int command_metrics(struct cli *cli, struct err *err)
         result = show_table(
             lines,
             "STEP:step:n LOSS:loss:n NORM:grad_norm:n RATE:learning_rate:n ROWS:rows:n TOKENS:tokens:n "
-            "LEARNT:labelled_tokens:n TIME:seconds:t EVAL:eval:s",
+            "LEARNT:labelled_tokens:n TIME:seconds:t SCALE:loss_scale:n EVAL:eval:s",
             err);
     }
     json_decref(lines);

@@ -2,6 +2,7 @@
 #include "cli/cli.h"
 
 #include <limits.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -93,15 +94,69 @@ static int show_catalogue(struct cli *cli, struct err *err)
     return 0;
 }
 
+/* One more fact of a line that began with a name. */
+static void add_fact(bool *first, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+static void add_fact(bool *first, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    printf("%s", *first ? ": " : ", ");
+    vprintf(fmt, args);
+    va_end(args);
+    *first = false;
+}
+
+/* "left/cuda0: 93 °C, 900 of 1800 MHz (thermal), 349 of 350 W, others hold 3.00 GiB" */
+static void show_health(const json_t *device)
+{
+    const json_t *health = json_object_get(device, "health"), *reason;
+    const double others = show_num(health, "others_bytes", 0), ecc = show_num(health, "ecc_uncorrected", 0);
+    bool first = true;
+    char bytes[32];
+    size_t index;
+    printf("%s", show_str(device, "name"));
+    if (json_is_string(json_object_get(device, "drain_why")))
+        add_fact(&first, "drained: %s (motley undrain %s)", show_str(device, "drain_why"),
+                 show_str(device, "name"));
+    if (json_object_get(health, "temperature_c") != NULL)
+        add_fact(&first, "%.0f °C", show_num(health, "temperature_c", 0));
+    if (json_object_get(health, "clock_khz") != NULL)
+        add_fact(&first, "%.0f of %.0f MHz", show_num(health, "clock_khz", 0) / 1e3,
+                 show_num(health, "clock_max_khz", 0) / 1e3);
+    json_array_foreach(json_object_get(health, "throttle"), index, reason)
+        printf("%s%s", index == 0 ? " (" : ", ", json_string_value(reason));
+    printf("%s", json_array_size(json_object_get(health, "throttle")) > 0 ? ")" : "");
+    if (show_num(health, "heat", 1) < 1)
+        add_fact(&first, "throttled to %.0f %%", 100 * show_num(health, "heat", 1));
+    if (json_object_get(health, "power_w") != NULL)
+        add_fact(&first, "%.0f of %.0f W", show_num(health, "power_w", 0),
+                 show_num(health, "power_limit_w", 0));
+    if (others > 0)
+        add_fact(&first, "others hold %s", units_bytes(bytes, (uint64_t)others));
+    if (ecc > 0)
+        add_fact(&first, "%.0f memory errors", ecc);
+    if (json_object_get(health, "xid") != NULL)
+        add_fact(&first, "Xid %.0f", show_num(health, "xid", 0));
+    if (json_object_get(health, "why") != NULL)
+        add_fact(&first, "health unknown: %s", show_str(health, "why"));
+    printf("\n");
+}
+
 /* Cards that are there, or were named, and are not used: why. */
 static void show_unused(const json_t *cards)
 {
     const json_t *card;
     size_t index;
     json_array_foreach((json_t *)(uintptr_t)cards, index, card)
-        printf("not used: %s %s:%.0f%s%s: %s\n", show_str(card, "node"), show_str(card, "kind"),
-               show_num(card, "index", 0), json_object_get(card, "name") ? " " : "",
+    {
+        char number[24] = ""; /* a driver that cannot be used has no card to number */
+        if (json_object_get(card, "index") != NULL)
+            snprintf(number, sizeof number, ":%.0f", show_num(card, "index", 0));
+        printf("not used: %s %s%s%s%s: %s\n", show_str(card, "node"), show_str(card, "kind"), number,
+               json_object_get(card, "name") ? " " : "",
                json_object_get(card, "name") ? show_str(card, "name") : "", show_str(card, "why"));
+    }
 }
 
 int command_devices(struct cli *cli, struct err *err)
@@ -114,12 +169,19 @@ int command_devices(struct cli *cli, struct err *err)
     if (client_call(cli, "GET", NULL, &answer, err, "/v1/devices") < 0)
         return -1;
     json_t *unused = json_incref(json_object_get(answer, "unused"));
+    json_t *devices = json_incref(json_object_get(answer, "devices")), *device;
+    size_t index;
     int result = show_list(cli, answer, "devices",
                            "DEVICE:name:s KIND:kind:s STATE:state:s ISA:isa_effective:s THREADS:threads:n "
                            "MEMORY:memory_limit_bytes:b DRAINED:drained:s JOB:job:n CARD:like:s",
                            err);
-    if (!cli->json && result == 0)
+    if (!cli->json && result == 0) {
+        json_array_foreach(devices, index, device) if (json_is_object(json_object_get(device, "health")) ||
+                                                       json_is_string(json_object_get(device, "drain_why")))
+            show_health(device);
         show_unused(unused);
+    }
+    json_decref(devices);
     json_decref(unused);
     return result;
 }

@@ -38,6 +38,7 @@ struct view {
     bool terminal, logs_only, ended;
     double steps;
     double step, loss, grad_norm, tokens_per_s, step_s;
+    bool skipped; /* its gradients, or its loss, were not finite */
     unsigned rank_count, lines_drawn;
     struct view_rank ranks[VIEW_RANKS_MAX];
     uint64_t told_ns;
@@ -71,12 +72,14 @@ static void print_bar(const struct view_rank *rank)
 
 static void print_step(struct view *view)
 {
-    char step[32], left[32] = "";
+    char step[32], left[32] = "", norm[48] = "skipped, not finite";
     double steps_left = view->steps - view->step - 1;
     if (steps_left > 0)
         units_seconds(left, view->step_s * steps_left);
-    printf("step %4.0f/%.0f  loss %.4f  norm %.3f  %5.0f tokens/s  %s/step  %s%s\n", view->step + 1,
-           view->steps, view->loss, view->grad_norm, view->tokens_per_s, units_seconds(step, view->step_s),
+    if (!view->skipped)
+        snprintf(norm, sizeof norm, "norm %.3f", view->grad_norm);
+    printf("step %4.0f/%.0f  loss %.4f  %s  %5.0f tokens/s  %s/step  %s%s\n", view->step + 1, view->steps,
+           view->loss, norm, view->tokens_per_s, units_seconds(step, view->step_s),
            steps_left > 0 ? "left " : "the last", left);
 }
 
@@ -117,6 +120,7 @@ static void on_step(struct view *view, const json_t *body)
     view->step = show_num(body, "step", 0);
     view->loss = show_num(body, "loss", 0);
     view->grad_norm = show_num(body, "grad_norm", 0);
+    view->skipped = json_is_true(json_object_get(body, "skipped"));
     view->step_s = view->step_s > 0 ? 0.8 * view->step_s + 0.2 * seconds : seconds;
     if (seconds > 0)
         view->tokens_per_s = show_num(body, "tokens", 0) / seconds;

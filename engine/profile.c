@@ -128,6 +128,7 @@ static struct stage_options options_of(const struct profile *profile, const stru
         .block_end = kind->block_begin + (kind->layers > 0 ? kind->layers : 1),
         .mode = STAGE_TRAIN,
         .lora = profile->request->lora,
+        .compute = profile->request->compute,
         .seed = 1,
         .micro_batches_in_flight = 1,
         .tokens_max = profile->tokens_max,
@@ -402,6 +403,7 @@ static uint64_t process_base_bytes(const struct device *device)
 
 static json_t *document_make(struct profile *profile)
 {
+    static const char *const computes[] = {[DTYPE_F32] = "fp32", [DTYPE_BF16] = "bf16", [DTYPE_F16] = "fp16"};
     const struct profile_request *request = profile->request;
     struct stage_memory memory[3];
     char shape[DIGEST_HEX_SIZE];
@@ -423,8 +425,8 @@ static json_t *document_make(struct profile *profile)
         "{s:s, s:s, s:i, s:s, s:s, s:s, s:s, s:I, s:o, s:{s:I, s:I, s:I}, s:{s:I}, s:{s:I}, s:{s:f}}",
         "device", device_name(profile->device), "isa", device_isa(profile->device), "threads",
         (int)device_threads(profile->device), "shape", shape, "method", "lora", "base", "fp32", "compute",
-        "fp32", "base_process_bytes", (json_int_t)process_base_bytes(profile->device), "points", points,
-        "weights_bytes", "embedding", (json_int_t)memory[0].bytes[MEM_WEIGHTS], "layer",
+        computes[request->compute], "base_process_bytes", (json_int_t)process_base_bytes(profile->device),
+        "points", points, "weights_bytes", "embedding", (json_int_t)memory[0].bytes[MEM_WEIGHTS], "layer",
         (json_int_t)memory[1].bytes[MEM_WEIGHTS], "head", (json_int_t)memory[2].bytes[MEM_WEIGHTS],
         "adapter_bytes", "layer", (json_int_t)memory[1].bytes[MEM_ADAPTERS], "optimizer_bytes", "layer",
         (json_int_t)memory[1].bytes[MEM_OPTIMIZER], "step_s", "layer", profile->kinds[1].step_s);

@@ -20,6 +20,7 @@
 struct profile_request {
     const struct model_config *config;
     struct lora_options lora;
+    enum dtype compute;          /* of products, as stage_options has it */
     uint32_t sequence_tokens;    /* longest row that will be seen, ≥ 1 */
     uint32_t tokens_max;         /* most tokens of a micro-batch to measure; 0: sequence_tokens */
     double seconds;              /* how long to go on measuring; more passes give steadier figures */

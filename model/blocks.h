@@ -80,7 +80,29 @@ struct block {
     uint64_t saved_per_token;                 /* active copies only */
 };
 
-struct lora_sites;
+/* Where adapters are on a model: a plain value (lora_sites.h makes it). Layers that are alike share a way. */
+enum { LORA_WAYS_MAX = 64 };
+
+struct lora_way {
+    uint32_t rank[LORA_TARGET_COUNT]; /* by number of the target's bit; 0: no adapter */
+    double scale[LORA_TARGET_COUNT];  /* alpha / rank, or alpha / sqrt(rank) */
+};
+
+struct lora_sites {
+    uint32_t ways; /* 0: no adapters at all */
+    struct lora_way way[LORA_WAYS_MAX];
+    uint8_t layer[MODEL_LAYERS_MAX]; /* its way */
+};
+
+/* Rank (0: none) and factor on the target whose bit has this number; layer from 0. */
+static inline uint32_t lora_rank_at(const struct lora_sites *sites, uint32_t layer, uint32_t site)
+{
+    return sites->ways > 0 && site < LORA_TARGET_COUNT ? sites->way[sites->layer[layer]].rank[site] : 0;
+}
+static inline double lora_scale_at(const struct lora_sites *sites, uint32_t layer, uint32_t site)
+{
+    return sites->ways > 0 && site < LORA_TARGET_COUNT ? sites->way[sites->layer[layer]].scale[site] : 0;
+}
 
 struct block_options {
     bool lora;                               /* false: rank and targets are ignored */

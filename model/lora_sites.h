@@ -1,7 +1,7 @@
 /* Where LoRA adapters are on a model: for each matrix of each layer its rank, and what the product of its B
  * and A is multiplied by.
  *
- * A plain value without pointers. Layers that are alike share a way. Made from rules (lora_rules.h) as peft
+ * struct lora_sites is in blocks.h. Made from rules (lora_rules.h) as peft
  * makes its modules from a LoraConfig; names are those of Hugging Face's modules without ".weight", such as
  * "model.layers.0.self_attn.q_proj". Experts of a layer share one rank and factor.
  */
@@ -15,19 +15,6 @@
 #include "model/blocks.h"
 #include "model/config.h"
 #include "model/lora_rules.h"
-
-enum { LORA_WAYS_MAX = 64 };
-
-struct lora_way {
-    uint32_t rank[LORA_TARGET_COUNT]; /* by number of the target's bit; 0: no adapter */
-    double scale[LORA_TARGET_COUNT];  /* alpha / rank, or alpha / sqrt(rank) */
-};
-
-struct lora_sites {
-    uint32_t ways; /* 0: no adapters at all */
-    struct lora_way way[LORA_WAYS_MAX];
-    uint8_t layer[MODEL_LAYERS_MAX]; /* its way */
-};
 
 /* What holds where no pattern says otherwise, and how errors name things. */
 struct lora_defaults {
@@ -46,16 +33,6 @@ int lora_sites_of(const struct lora_rules *rules, const struct lora_defaults *de
                   const struct model_config *config, struct lora_sites *sites, struct err *err);
 /* The same rank and factor on a mask of enum lora_target, in all layers. */
 struct lora_sites lora_sites_alike(uint32_t rank, double scale, uint32_t targets);
-
-/* Rank (0: none) and factor on the target whose bit has this number; layer from 0. */
-static inline uint32_t lora_rank_at(const struct lora_sites *sites, uint32_t layer, uint32_t site)
-{
-    return sites->ways > 0 && site < LORA_TARGET_COUNT ? sites->way[sites->layer[layer]].rank[site] : 0;
-}
-static inline double lora_scale_at(const struct lora_sites *sites, uint32_t layer, uint32_t site)
-{
-    return sites->ways > 0 && site < LORA_TARGET_COUNT ? sites->way[sites->layer[layer]].scale[site] : 0;
-}
 
 /* Mask of the targets with an adapter in any layer. */
 uint32_t lora_sites_targets(const struct lora_sites *sites);

@@ -29,7 +29,8 @@ static json_t *health_read(const json_t *given, const char *device, struct err *
     static const char *const numbers[] = {"temperature_c", "power_w",         "power_limit_w",
                                           "clock_khz",     "clock_max_khz",   "memory_bytes",
                                           "used_bytes",    "others_bytes",    "usable_bytes",
-                                          "xid",           "ecc_uncorrected", "ecc_uncorrected_total"};
+                                          "xid",           "ecc_uncorrected", "ecc_uncorrected_total",
+                                          "processes"};
     struct json_reader reader;
     struct buf text = {.limit = HEALTH_BYTES_MAX};
     const json_t *reasons = NULL, *links = NULL, *mig = NULL, *reason;
@@ -54,7 +55,7 @@ static json_t *health_read(const json_t *given, const char *device, struct err *
             jr_fail(&reader, "throttle", "a reason is a text of at most 40 bytes");
         }
     }
-    if (jr_finish(&reader) < 0) {
+    if (jr_finish_loose(&reader) < 0) {
         return NULL;
     }
     int printed = json_print(given, false, &text, err);
@@ -95,7 +96,8 @@ static void line_of(const struct store_sched_device *was, const struct store_sch
         snprintf(out, 400, "%s throttles (%s, %lld °C): it keeps %.0f %% of its clock", is->name,
                  reasons_text(is->health, reasons),
                  (long long)json_integer_value(json_object_get(is->health, "temperature_c")), 100 * is->heat);
-    } else if (which == 0 && is->heat > THROTTLED && was->heat <= THROTTLED) {
+    } else if (which == 0 && is->heat > THROTTLED && was->heat <= THROTTLED &&
+               json_object_get(is->health, "heat") != NULL) { /* it is known to have ended */
         snprintf(out, 400, "%s throttles no more", is->name);
     } else if (which == 1 && is->usable_bytes < is->memory_limit_bytes &&
                is->usable_bytes < was->usable_bytes) {

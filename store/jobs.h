@@ -69,7 +69,8 @@ int store_job_page(struct store *store, const struct principal *principal,
 int store_job_share(struct store *store, const struct principal *principal, int64_t id,
                     const struct sharing *sharing, store_doc_fn *done, void *arg, struct err *err);
 
-/* For /metrics: {"jobs": as below, "refused": {reason: events of agents}}. */
+/* For /metrics: {"jobs": as below, "refused": {reason: events of agents}, "devices": [{"name", "drained",
+ * "health"}]}. */
 int store_counts(struct store *store, store_doc_fn *done, void *arg, struct err *err);
 /* {"held": n, "queued": n, …}: one number a state. */
 int store_job_counts(struct store *store, store_doc_fn *done, void *arg, struct err *err);

@@ -97,7 +97,10 @@ static const struct pg_statement count_jobs = {"job_counts", COUNT_JOBS, PG_READ
 static const struct pg_statement count_all = {
     "counts",
     "SELECT json_build_object('jobs', (" COUNT_JOBS "), 'refused', "
-    "  (SELECT coalesce(json_object_agg(reason, n), '{}') FROM refused_events))",
+    "  (SELECT coalesce(json_object_agg(reason, n), '{}') FROM refused_events), 'devices', "
+    "  (SELECT coalesce(json_agg(json_build_object('name', name, 'drained', drained, 'health', health) ORDER "
+    "BY name), "
+    "    '[]') FROM devices WHERE present))",
     PG_READ};
 
 static int count(struct store *store, const struct pg_statement *what, store_doc_fn *done, void *arg,

@@ -176,9 +176,45 @@ def make_family(folder, name, seed):
           f"fp32 differs by {worst:.1e}")
 
 
+PATTERNS = {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "v_proj", "down_proj"],
+            "exclude_modules": ["layers.3.mlp.down_proj"],
+            "rank_pattern": {"model.layers.0.self_attn.q_proj": 2, r"layers\.[0-2]\..*v_proj": 6, r".*\.1\..*": 3},
+            "alpha_pattern": {r"layers\.(0|3)\.self_attn.*": 3, "down_proj": 12}}
+
+
+def keep_order(folder):
+    """peft sorts the patterns when it saves, and then cannot load what the first one made."""
+    path = folder / "adapter_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **PATTERNS}, indent=2))
+
+
+def make_patterns(root):
+    """An adapter whose layers differ, on the model of `llama` with its batches."""
+    folder, base = root / "llama-patterns", root / "llama"
+    shutil.rmtree(folder, ignore_errors=True)
+    torch.manual_seed(5)
+    config = peft.LoraConfig(lora_dropout=0.0, task_type="CAUSAL_LM", **PATTERNS)
+    peft.get_peft_model(load(base, torch.float32), config).save_pretrained(folder / "adapter_init")
+    keep_order(folder / "adapter_init")
+    batches = json.loads((base / "expected.json").read_text())["batches"]
+    with Doubled():
+        model = peft.PeftModel.from_pretrained(load(base, torch.float64), folder / "adapter_init", is_trainable=True,
+                                               autocast_adapter_dtype=False).to(torch.float64)
+        curve, _ = train(model, batches, 5e-3, 0.0)
+    model.to(torch.float32).save_pretrained(folder / "adapter_after_20")
+    keep_order(folder / "adapter_after_20")
+    for readme in folder.glob("*/README.md"):
+        readme.unlink()
+    (folder / "expected.json").write_text(json.dumps(curve))
+    print(f"llama-patterns: last loss {curve['loss'][-1]:.6f}")
+
+
 def main():
     torch.set_num_threads(1)
     root, names = pathlib.Path(sys.argv[1]), sys.argv[2:] or list(FAMILIES)
+    if "llama-patterns" in names:
+        make_patterns(root)
+        names.remove("llama-patterns")
     for name in names:
         make_family(root / name, name, 1 + list(FAMILIES).index(name))
 

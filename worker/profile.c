@@ -19,6 +19,7 @@ struct profile_job {
     struct local_part local;
     struct model_config config;
     struct lora_options lora;
+    enum dtype compute;
     const json_t *request;
     uint32_t sequence_tokens, tokens_max;
     int64_t start_at_us; /* wall clock; 0: now */
@@ -101,7 +102,10 @@ static int read_job(const json_t *message, struct profile_job *job, struct err *
 {
     struct json_reader reader;
     const json_t *model = NULL;
-    const char *base = "fp32", *compute = "fp32";
+    static const char *const computes[] = {"fp32", "bf16", "fp16", NULL};
+    static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
+    const char *base = "fp32";
+    int compute = 0;
     memset(job, 0, sizeof *job);
     job->sequence_tokens = 512;
     job->seconds = 3;
@@ -109,15 +113,16 @@ static int read_job(const json_t *message, struct profile_job *job, struct err *
     jr_any(&reader, "request", JR_OPTIONAL, &job->request);
     jr_object(&reader, "model", JR_REQUIRED, &model);
     jr_str(&reader, "base", JR_OPTIONAL, 1, 16, &base);
-    jr_str(&reader, "compute", JR_OPTIONAL, 1, 16, &compute);
+    jr_choice(&reader, "compute", JR_OPTIONAL, computes, &compute);
     jr_u32(&reader, "sequence_tokens", JR_OPTIONAL, 1, 1 << 20, &job->sequence_tokens);
     jr_u32(&reader, "tokens_max", JR_OPTIONAL, 1, 1 << 24, &job->tokens_max);
     jr_i64(&reader, "start_at", JR_OPTIONAL, 0, INT64_MAX, &job->start_at_us);
     jr_f64(&reader, "seconds", JR_OPTIONAL, 0, SECONDS_MAX, &job->seconds);
     if (jr_finish_loose(&reader) < 0 || local_read(message, &job->local, err) < 0)
         return -1;
-    if (strcmp(base, "fp32") != 0 || strcmp(compute, "fp32") != 0)
-        return err_set(err, ERR_UNSUPPORTED, "this worker measures fp32, not %.16s and %.16s", base, compute);
+    if (strcmp(base, "fp32") != 0)
+        return err_set(err, ERR_UNSUPPORTED, "this worker measures a base in fp32, not %.16s", base);
+    job->compute = dtypes[compute];
     if (read_config(model, &job->local, &job->config, err) < 0 ||
         model_config_runnable(&job->config, err) < 0)
         return err_wrap(err, "model");
@@ -151,6 +156,7 @@ static int measure(const struct profile_job *job, struct device *device, const s
         left_s = (double)(job->start_at_us - clock_wall_us()) * 1e-6 + job->seconds;
     struct profile_request request = {.config = &job->config,
                                       .lora = job->lora,
+                                      .compute = job->compute,
                                       .sequence_tokens = job->sequence_tokens,
                                       .tokens_max = job->tokens_max,
                                       .seconds = left_s > 0.1 ? left_s : 0.1,

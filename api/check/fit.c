@@ -34,6 +34,18 @@ static bool usable(const struct check *check, const json_t *device)
            strcmp(state, "draining") != 0;
 }
 
+/* A submit asks what can ever run; a plan, what would happen with the speed and memory that there are. */
+static void as_it_is_now(const json_t *health, struct cluster_device *device)
+{
+    const json_t *usable = json_object_get(health, "usable_bytes");
+    double heat = json_number_value(json_object_get(health, "heat"));
+    uint64_t bytes = (uint64_t)json_integer_value(usable);
+    if (json_is_integer(usable) && bytes > 0 && bytes < device->memory_limit_bytes)
+        device->memory_limit_bytes = bytes;
+    if (heat > 0 && heat < 1)
+        device->heat = heat;
+}
+
 static int add_devices(const struct check *check, struct cluster *cluster, struct err *err)
 {
     size_t index;
@@ -49,6 +61,8 @@ static int add_devices(const struct check *check, struct cluster *cluster, struc
             .memory_limit_bytes = (uint64_t)json_integer_value(json_object_get(device, "memory_limit_bytes")),
             .threads = (uint32_t)json_integer_value(json_object_get(device, "threads")),
         };
+        if (check->depth != CHECK_SUBMIT)
+            as_it_is_now(json_object_get(device, "health"), &add);
         if (!add.name || !add.node || cluster_add_device(cluster, &add, err) < 0)
             return add.name && add.node ? -1 : err_set(err, ERR_CORRUPT, "a device has no name");
     }

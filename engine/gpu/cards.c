@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "engine/gpu/code.h"
+#include "engine/gpu/cublaslt.h"
 #include "engine/gpu/gpu.h"
 
 /* Free memory, asked through a context of the card's own; ERR_UNSUPPORTED where this build has no code for
@@ -40,6 +41,18 @@ static json_t *card_describe(const struct gpu_driver *driver, struct gpu_library
                      status == 0 ? json_null() : json_string(err.text));
 }
 
+/* The vendor's library of products: its name and version, or null and why our own kernels do them all. */
+static json_t *products_describe(const struct gpu_driver *driver, uint32_t version)
+{
+    char name[256];
+    struct err err;
+    if (driver->queue_native == NULL)
+        err_set(&err, ERR_UNSUPPORTED, "no library of this vendor is used");
+    else if (cublaslt_find(version, name, sizeof name, &err) == 0)
+        return json_pack("{s:s, s:n}", "library", name, "why");
+    return json_pack("{s:n, s:s}", "library", "why", err.text);
+}
+
 static void driver_describe(const struct gpu_driver *driver, json_t *drivers, json_t *cards)
 {
     struct gpu_library *library = NULL;
@@ -50,10 +63,11 @@ static void driver_describe(const struct gpu_driver *driver, json_t *drivers, js
         status = driver->count(library, &count, &err);
     for (uint32_t i = 0; status == 0 && i < count; i++)
         json_array_append_new(cards, card_describe(driver, library, i));
-    json_array_append_new(drivers,
-                          json_pack("{s:s, s:i, s:b, s:o}", "kind", driver->kind, "version", (int)version,
-                                    "missing", library == NULL && status != 0 && err.code == ERR_NOT_FOUND,
-                                    "why", status == 0 ? json_null() : json_string(err.text)));
+    json_array_append_new(
+        drivers, json_pack("{s:s, s:i, s:b, s:o, s:o}", "kind", driver->kind, "version", (int)version,
+                           "missing", library == NULL && status != 0 && err.code == ERR_NOT_FOUND, "why",
+                           status == 0 ? json_null() : json_string(err.text), "products",
+                           status == 0 ? products_describe(driver, version) : json_null()));
     if (library != NULL)
         driver->close(library);
 }

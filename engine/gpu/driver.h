@@ -99,6 +99,9 @@ struct gpu_driver {
     int (*queue_create)(struct gpu_context *context, struct gpu_queue **out, struct err *err);
     void (*queue_destroy)(struct gpu_queue *queue);
     int (*queue_sync)(struct gpu_queue *queue, struct err *err);
+    /* The vendor's own handle of it, whose context is current for the calling thread from then on: for
+     * NVIDIA's libraries. NULL where there are none. */
+    int (*queue_native)(struct gpu_queue *queue, void **out, struct err *err);
 
     /* timed: event_elapsed may be asked. */
     int (*event_create)(struct gpu_context *context, bool timed, struct gpu_event **out, struct err *err);

@@ -19,9 +19,11 @@ static void gpu_close(struct device *device)
     struct gpu *gpu = gpu_of(device);
     const struct gpu_driver *driver = gpu->driver;
     struct err ignored; /* there is nobody left to tell */
-    for (int i = 0; i < DEVICE_QUEUES; i++) {
+    for (int i = 0; i < DEVICE_QUEUES; i++)
         if (gpu->queues[i] != NULL)
             driver->queue_sync(gpu->queues[i], &ignored);
+    gpu_library_close(gpu);
+    for (int i = 0; i < DEVICE_QUEUES; i++) {
         if (gpu->scratch[i] != 0)
             driver->memory_destroy(gpu->context, gpu->scratch[i], &ignored);
         driver->queue_destroy(gpu->queues[i]);
@@ -86,6 +88,7 @@ static int gpu_open(const struct gpu_driver *driver, const struct device_options
         gpu_close(&gpu->base);
         return -1;
     }
+    gpu_library_open(gpu, version);
     gpu->base.isa = gpu->info.arch;
     *out = &gpu->base;
     return 0;

@@ -1,6 +1,6 @@
 /* What the files that run ops on GPUs share: gpu.c (the device), run.c (which op is whose), and a file a
  * family of ops (flat.c, rows.c, tables.c, random.c, loss.c, optimizer.c, unpack.c, product.c, experts.c,
- * attention.c), each beside its kernels/….k.h.
+ * attention.c), each beside its kernels/….k.h; product_library.c (products by the vendor's library).
  *
  * An op is one launch or a few on one queue. Sizes and ranges were checked by op_submit. Where an op needs
  * memory of its own, gpu_scratch lends it: of a fixed size, one for each queue, so that ops on one queue may
@@ -43,6 +43,8 @@ struct gpu {
     _Atomic uint64_t queued[DEVICE_QUEUES],
         finished[DEVICE_QUEUES]; /* calls: equal when nothing is under way */
     gpu_address scratch[DEVICE_QUEUES];
+    struct cublaslt *products; /* the vendor's library (product_library.c); NULL: none */
+    gpu_address stages[2];     /* operands on their way to it; 0: none */
     struct gpu_pass passes[GPU_GRAPHS_MAX];
     uint64_t pass_count;
     struct gpu_pass *recording;
@@ -115,6 +117,13 @@ static inline uint32_t gpu_element(enum dtype dtype)
 /* y[count] = x: flat.c, for other files too. */
 int gpu_cast(struct gpu_call *call, gpu_address x, enum dtype from, gpu_address y, enum dtype to,
              uint64_t count);
+
+/* The vendor's library of products, where there is one: product_library.c. Close it before the context. */
+void gpu_library_open(struct gpu *gpu, uint32_t driver_version);
+void gpu_library_close(struct gpu *gpu);
+/* Queue a product by it; *done: false where it is not for the library, and nothing was queued that matters.
+ */
+int gpu_library_gemm(struct gpu_call *call, const struct op_gemm *op, bool *done);
 
 /* The kernels' name of a kind of blocks (kernels/unpack.k.h): unpack.c. */
 uint32_t gpu_unpack_kind(enum pack_kind pack);

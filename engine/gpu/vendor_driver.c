@@ -326,6 +326,12 @@ static int queue_sync(struct gpu_queue *queue, struct err *err)
                : CALL(queue->context, stream_sync, "a queue", queue->stream);
 }
 
+static int queue_native(struct gpu_queue *queue, void **out, struct err *err)
+{
+    *out = queue->stream;
+    return context_enter(queue->context, err);
+}
+
 static int event_create(struct gpu_context *context, bool timed, struct gpu_event **out, struct err *err)
 {
     *out = NULL;
@@ -567,7 +573,7 @@ static void graph_destroy(struct gpu_graph *graph)
     free(graph);
 }
 
-#define DRIVER(name, open_function)                                                                          \
+#define DRIVER(name, open_function, native)                                                                  \
     {                                                                                                        \
         .kind = (name), .takes_code = true, .open = (open_function), .close = library_close,                 \
         .count = device_count, .info = device_info, .context_create = context_create,                        \
@@ -575,13 +581,14 @@ static void graph_destroy(struct gpu_graph *graph)
         .memory_destroy = memory_destroy, .host_create = host_create, .host_destroy = host_destroy,          \
         .memory_export = memory_export, .memory_import = memory_import, .memory_unimport = memory_unimport,  \
         .peer_enable = peer_enable, .queue_create = queue_create, .queue_destroy = queue_destroy,            \
-        .queue_sync = queue_sync, .event_create = event_create, .event_destroy = event_destroy,              \
-        .event_record = event_record, .event_wait = event_wait, .event_done = event_done,                    \
-        .event_sync = event_sync, .event_elapsed = event_elapsed, .copy_in = copy_in, .copy_out = copy_out,  \
-        .copy = copy, .fill = fill, .module_load = module_load, .module_unload = module_unload,              \
-        .function = module_function, .launch = launch, .capture_begin = capture_begin,                       \
-        .capture_end = capture_end, .graph_launch = graph_launch, .graph_destroy = graph_destroy             \
+        .queue_native = (native), .queue_sync = queue_sync, .event_create = event_create,                    \
+        .event_destroy = event_destroy, .event_record = event_record, .event_wait = event_wait,              \
+        .event_done = event_done, .event_sync = event_sync, .event_elapsed = event_elapsed,                  \
+        .copy_in = copy_in, .copy_out = copy_out, .copy = copy, .fill = fill, .module_load = module_load,    \
+        .module_unload = module_unload, .function = module_function, .launch = launch,                       \
+        .capture_begin = capture_begin, .capture_end = capture_end, .graph_launch = graph_launch,            \
+        .graph_destroy = graph_destroy                                                                       \
     }
 
-const struct gpu_driver gpu_driver_cuda = DRIVER("cuda", cuda_open);
-const struct gpu_driver gpu_driver_hip = DRIVER("hip", hip_open);
+const struct gpu_driver gpu_driver_cuda = DRIVER("cuda", cuda_open, queue_native);
+const struct gpu_driver gpu_driver_hip = DRIVER("hip", hip_open, NULL);

@@ -582,6 +582,38 @@ static void memory_of_others_is_not_planned_with(void **state)
     event_base_free(base);
 }
 
+static json_t *health_noted;
+
+static void health_note(void *arg, json_t *devices)
+{
+    json_decref(health_noted);
+    health_noted = devices;
+    event_base_loopbreak(arg);
+}
+
+static void a_watcher_that_ends_is_said(void **state)
+{
+    (void)state;
+    struct err err = {0};
+    struct event_base *base = event_base_new();
+    struct agent_config *config = calloc(1, sizeof(*config));
+    json_decref(with_cards("{\"name\":\"n\"}", config));
+    const struct health_options options = {
+        .config = config, .worker = "/bin/false", .pid = health_pid, .note = health_note, .arg = base};
+    const struct timeval most = {.tv_sec = 20};
+    struct health *health = health_create(base, &options, &err);
+    assert_non_null(health);
+    event_base_loopexit(base, &most);
+    event_base_dispatch(base);
+    assert_string_equal(json_string_value(json_object_get(json_object_get(health_noted, "n/cuda0"), "why")),
+                        "the watcher of cards ended: exited with status 1");
+    json_decref(health_noted);
+    health_destroy(health);
+    agent_config_fini(config);
+    free(config);
+    event_base_free(base);
+}
+
 /* A machine of two vendors, one of whose drivers is broken, and cards that were named. */
 static void a_driver_that_is_refused_has_a_line_of_its_own(void **state)
 {
@@ -637,6 +669,7 @@ int main(void)
         cmocka_unit_test(cards_become_devices_and_others_say_why_not),
         cmocka_unit_test(a_throttled_card_is_told_when_it_lasts),
         cmocka_unit_test(memory_of_others_is_not_planned_with),
+        cmocka_unit_test(a_watcher_that_ends_is_said),
         cmocka_unit_test(a_driver_that_is_refused_has_a_line_of_its_own),
         cmocka_unit_test(a_card_belongs_to_one_agent),
         cmocka_unit_test(drivers_that_fail_leave_the_cpu),

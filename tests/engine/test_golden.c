@@ -49,6 +49,53 @@ static void golden_matches_for_every_split_and_micro_batch(void **state)
         }
 }
 
+/* An adapter whose ranks and factors differ from layer to layer, and which some matrices lack: made by peft
+ * (tools/make_golden.py llama-patterns), alone and over cuts. */
+static void patterns_over_layers_match_fp64(void **state)
+{
+    (void)state;
+    char model[512], file[600], init[600], after[600];
+    struct dataset data;
+    struct peft *peft;
+    struct err err;
+    snprintf(model, sizeof model, "%s/llama", golden);
+    snprintf(file, sizeof file, "%s/llama/expected.json", golden);
+    snprintf(init, sizeof init, "%s/llama-patterns/adapter_init", golden);
+    snprintf(after, sizeof after, "%s/llama-patterns/adapter_after_20", golden);
+    json_t *expected = json_of(file);
+    dataset_parse(json_object_get(expected, "batches"), &data);
+    snprintf(file, sizeof file, "%s/llama-patterns/expected.json", golden);
+    json_t *want = json_of(file);
+    struct train_options o = {
+        .model = model, .adapter = init, .data = &data, .steps = 20, .warmup = 4, .peak_lr = 5e-3};
+    struct model_config config;
+    check(model_config_load(model, &config, &err));
+    check(peft_open(init, &config, &peft, &err));
+    o.lora = (struct lora_options){.rank = 4, .alpha = 8, .sites = *peft_get_sites(peft)};
+    o.lora.targets = lora_sites_targets(&o.lora.sites);
+    peft_close(peft);
+    for (uint32_t turn = 0; turn < 3; turn++) {
+        struct trainer trainer;
+        struct train_result result;
+        struct device *device = device_make("cpu", 1);
+        o.cut_count = turn;
+        o.cuts[0] = 2;
+        o.cuts[1] = 4;
+        o.micro_batch_rows = 2 * turn;
+        o.split = turn == 2;
+        trainer_init(&trainer, device, &o);
+        trainer_run(&trainer, &result);
+        assert_true(worst_relative(result.loss, json_object_get(want, "loss"), 20) <= 1e-6);
+        assert_true(worst_relative(result.norm, json_object_get(want, "grad_norm"), 20) <= 1e-5);
+        assert_true(adapter_distance(&trainer, after, init, true, 1e-4) <= 1e-4);
+        trainer_fini(&trainer);
+        device_close(device);
+    }
+    dataset_free(&data);
+    json_decref(expected);
+    json_decref(want);
+}
+
 /* The head's use of a tied embedding has its gradient on another stage than the table. */
 static void a_tied_embedding_is_trained_over_a_cut(void **state)
 {
@@ -137,6 +184,7 @@ int main(void)
         cmocka_unit_test(mixtures_match_fp64_with_the_load_balancing_loss),
         cmocka_unit_test(golden_matches_on_the_checked_device),
         cmocka_unit_test(golden_matches_for_every_split_and_micro_batch),
+        cmocka_unit_test(patterns_over_layers_match_fp64),
         cmocka_unit_test(a_tied_embedding_is_trained_over_a_cut),
         cmocka_unit_test(parts_and_halves_change_no_bit),
         cmocka_unit_test(everything_matches_everywhere),

@@ -289,6 +289,15 @@ static void memory_is_what_was_predicted(void **state)
         o.lora.targets = rand_stream_below(&stream, model_lora_targets(&small) + 1);
         o.lora.rank = 1 + rand_stream_below(&stream, 20);
         o.lora.dropout = rand_stream_below(&stream, 2) * 0.1;
+        if (trial % 3 == 0) { /* layers that differ, some of them without any */
+            o.lora.sites.ways = 3;
+            for (uint32_t way = 0; way < 2; way++)
+                for (uint32_t site = 0; site < 7; site++)
+                    o.lora.sites.way[way].rank[site] = rand_stream_below(&stream, 9);
+            for (uint32_t layer = 0; layer < small.layers; layer++)
+                o.lora.sites.layer[layer] = (uint8_t)rand_stream_below(&stream, 3);
+            o.lora.targets = lora_sites_targets(&o.lora.sites);
+        }
         o.recompute = rand_stream_below(&stream, 2) == 1;
         o.mode = rand_stream_below(&stream, 4) == 0 ? STAGE_INFER : STAGE_TRAIN;
         o.micro_batches_in_flight = 1 + rand_stream_below(&stream, 4);

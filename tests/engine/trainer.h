@@ -88,6 +88,8 @@ struct train_options {
     struct lora_options lora;
     bool full, double_quant;
     enum layer_base base;
+    enum dtype compute;
+    double loss_scale; /* 0: none */
     double router_aux;
     uint32_t steps, cuts[STAGES_MAX - 1], cut_count; /* cuts: first block of stages 1, 2, … */
     uint32_t micro_batch_rows;                       /* 0: the whole batch */
@@ -161,6 +163,7 @@ static inline void trainer_init(struct trainer *t, struct device *device, const 
             .lora = o->lora,
             .full = o->full,
             .base = o->base,
+            .compute = o->compute,
             .double_quant = o->double_quant,
             .split = o->split,
             .seed = o->seed,
@@ -169,6 +172,8 @@ static inline void trainer_init(struct trainer *t, struct device *device, const 
             .recompute = o->recompute,
         };
         check(stage_create(device, t->model, &so, &t->stages[s], &err));
+        if (o->loss_scale != 0)
+            check(stage_loss_scale_set(t->stages[s], o->loss_scale, &err));
         uint64_t bytes = 4ull * (tokens_max * config->hidden + 2ull * ROWS_MAX * config->experts);
         check(buffer_create(device, bytes, MEM_BUFFERS, "boundary", &t->activations[s], &err));
         check(buffer_create(device, bytes, MEM_BUFFERS, "boundary", &t->gradients[s], &err));

@@ -75,6 +75,7 @@ static void every_default_is_the_one_of_interfaces_md(void **state)
     assert_true(spec.method.double_quant && !spec.method.rslora && spec.method.modules_to_save.count == 0);
     assert_int_equal(SPEC_OPTIMIZER_ADAMW, spec.method.optimizer);
     assert_int_equal(SPEC_ORDER_AUTO, spec.placement.order);
+    assert_int_equal(SPEC_BOUNDARY_AUTO, spec.placement.boundary);
     assert_int_equal(SPEC_RESULT_ADAPTER, spec.result.kind);
     assert_int_equal(SPEC_DTYPE_BASE, spec.result.dtype);
     assert_int_equal(SPEC_PLACEMENT_AUTO, spec.placement.kind);
@@ -109,7 +110,8 @@ static void a_specification_given_back_can_be_posted_again(void **state)
         "{v_proj: 1.5}, rslora: true, modules_to_save: [lm_head], base: nf4, double_quant: false, optimizer: "
         "adamw8bit, use_dora: false, bias: none}, train: {compute: fp16, schedule: polynomial, power: 2, "
         "decay: "
-        "matrices, label_smoothing: 0.1, neftune_alpha: 5, router_aux: 0.02}, placement: {schedule: split}, "
+        "matrices, label_smoothing: 0.1, neftune_alpha: 5, router_aux: 0.02}, placement: {schedule: split, "
+        "boundary: bf16}, "
         "result: {kind: merged, dtype: bf16}}",
         "{model: m, data: {train: t}, method: {kind: full, base: fp16}, train: {schedule: "
         "warmup_stable_decay, "
@@ -184,6 +186,8 @@ static void what_is_wrong_is_named_by_its_path(void **state)
         {"{model: m, data: {train: t}, train: {router_aux: model}}", "train.router_aux"},
         {"{model: m, data: {train: t}, train: {decay: norms}}", "train.decay"},
         {"{model: m, data: {train: t}, placement: {schedule: zigzag}}", "placement.schedule"},
+        {"{model: m, data: {train: t}, placement: {boundary: fp8}}", "placement.boundary"},
+        {"{model: m, data: {train: t}, train: {compute: half}}", "train.compute"},
         {"{model: m, data: {train: t}, result: {kind: onnx}}", "result.kind"},
         {"{model: m, data: {train: t}, result: {dtype: bf16}}", "result.dtype"},
         {"{model: m, data: {train: t}, result: {kind: merged, dtype: int8}}", "result.dtype"},

@@ -106,6 +106,13 @@ def run():
                                       target_modules=["q_proj", "v_proj", "up_proj", "down_proj"],
                                       rank_pattern={"v_proj": 4}, alpha_pattern={"up_proj": 4}, modules_to_save=["lm_head"]),
                 os.path.join(work, "patterns"))
+        compare("llama", make_adapter("llama", os.path.join(work, "by-layer"), r=8, lora_alpha=16,
+                                      target_modules="all-linear", exclude_modules=["layers.3.mlp.up_proj"],
+                                      rank_pattern={r"layers\.[0-2]\..*v_proj": 32, "model.layers.0.self_attn.q_proj": 4},
+                                      alpha_pattern={r".*\.1\..*": 5}),
+                os.path.join(work, "layers"))
+        compare("llama", make_adapter("llama", os.path.join(work, "two-layers"), target_modules=["q_proj", "self_attn.v_proj"],
+                                      layers_to_transform=[1, 3], layers_pattern="layers"), os.path.join(work, "two"))
         compare("qwen2", make_adapter("qwen2", os.path.join(work, "tied"), target_modules=["q_proj"],
                                       modules_to_save=["embed_tokens"], ensure_weight_tying=True), os.path.join(work, "retied"))
         for name in ("mixtral", "olmoe"):

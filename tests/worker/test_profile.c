@@ -1,14 +1,14 @@
 /* Profile mode through the worker's socket. */
 #include "worker/worker_fixture.h"
 
-static json_t *profile_message(const struct fixture *fix, const json_t *method)
+static json_t *profile_message(const struct fixture *fix, const json_t *method, const char *compute)
 {
     struct err err;
     json_t *config = model_config_to_json(&fix->config, &err);
     return json_pack(
         "{s:s, s:i, s:s, s:{s:o, s:O}, s:O, s:s, s:s, s:i, s:I, s:f, s:{s:{s:s, s:s, s:i, s:I}, s:s}}",
         "type", "profile", "request", 41, "device", "node0/cpu0", "model", "config", config, "files",
-        json_object_get(fix->model, "files"), "method", method, "base", "fp32", "compute", "fp32",
+        json_object_get(fix->model, "files"), "method", method, "base", "fp32", "compute", compute,
         "sequence_tokens", 32, "start_at", (json_int_t)clock_wall_us() + 20000, "seconds", 0.2, "local",
         "device", "name", "node0/cpu0", "kind", "cpu", "threads", 1, "memory_limit_bytes",
         (json_int_t)1 << 28, "api", fix->store.url);
@@ -34,12 +34,13 @@ static void a_profile_answers_with_the_document_of_the_contract(void **state)
     struct fixture fix;
     fix_open(&fix, "llama");
     json_t *spec = fix_spec(&fix);
-    json_t *event = ask(&fix, profile_message(&fix, json_object_get(spec, "method")));
+    json_t *event = ask(&fix, profile_message(&fix, json_object_get(spec, "method"), "bf16"));
     assert_string_equal(json_string_value(json_object_get(event, "type")), "profile");
     assert_int_equal(json_integer_value(json_object_get(event, "request")), 41);
     const json_t *document = json_object_get(event, "document"),
                  *points = json_object_get(document, "points");
     assert_string_equal(json_string_value(json_object_get(document, "device")), "node0/cpu0");
+    assert_string_equal(json_string_value(json_object_get(document, "compute")), "bf16");
     assert_true(json_is_true(json_object_get(document, "neighbours_busy")));
     assert_true(json_integer_value(json_object_get(document, "base_process_bytes")) > 1 << 20);
     bool seen[3] = {false};
@@ -63,7 +64,7 @@ static void a_method_that_is_not_measured_is_refused_by_name(void **state)
     struct fixture fix;
     fix_open(&fix, "llama");
     json_t *method = json_pack("{s:s}", "kind", "full");
-    json_t *event = ask(&fix, profile_message(&fix, method));
+    json_t *event = ask(&fix, profile_message(&fix, method, "fp32"));
     assert_string_equal(json_string_value(json_object_get(event, "type")), "failed");
     assert_int_equal(json_integer_value(json_object_get(event, "request")), 41);
     assert_non_null(strstr(json_string_value(json_object_get(event, "text")), "full"));

@@ -610,41 +610,12 @@ static void memory_that_the_node_lacks_is_not_the_jobs_fault(void **state)
     fix_close(&fix);
 }
 
-/* The same model with values of one tensor so large that its products overflow. */
-static void spoil_model(struct fixture *fix, const char *tensor_name)
-{
-    struct err err;
-    struct buf bytes;
-    struct safetensors *file = NULL;
-    char path[400], sha256[65];
-    size_t index;
-    json_t *item;
-    json_array_foreach(json_object_get(fix->model, "files"), index, item)
-    {
-        if (strcmp(text_of(item, "name"), "model.safetensors") != 0)
-            continue;
-        buf_init(&bytes, 1 << 28);
-        snprintf(path, sizeof path, "%s/%s", fix->store.dir, text_of(item, "sha256"));
-        must(file_read_all(path, bytes.limit, &bytes, &err));
-        must(safetensors_open_memory(bytes.data, bytes.size, &file, &err));
-        const struct safetensors_tensor *tensor = safetensors_find(file, tensor_name);
-        assert_non_null(tensor);
-        float huge = 3e38f;
-        for (uint64_t at = 0; at < tensor->size; at += sizeof huge)
-            memcpy(bytes.data + tensor->offset + at, &huge, sizeof huge);
-        safetensors_close(file);
-        must(blob_server_add(&fix->store, bytes.data, bytes.size, sha256));
-        json_object_set_new(item, "sha256", json_string(sha256));
-        buf_fini(&bytes);
-    }
-}
-
 static void a_value_that_is_not_finite_stops_all_ranks_with_step_and_tensor(void **state)
 {
     (void)state;
     struct scene scene;
     scene_open(&scene, "llama", 2, 2);
-    spoil_model(&scene.fix, "model.norm.weight");
+    fix_spoil_model(&scene.fix, "model.norm.weight");
     scene_run(&scene, NULL, NULL);
     assert_int_equal(scene.out.done, 0);
     assert_int_equal(scene.out.steps, 0);

@@ -27,6 +27,7 @@
 #include "common/process.h"
 #include "model/config.h"
 #include "model/rows.h"
+#include "model/safetensors.h"
 #include "support/cluster.h"
 #include "support/scratch.h"
 #include "worker/blob_server.h"
@@ -514,6 +515,36 @@ static inline struct plan *fix_plan(const struct fixture *fix, uint32_t stages, 
     if (!plan)
         fail_msg("the hand-written plan is refused: %s", err.text);
     return plan;
+}
+
+/* The same model with values of one tensor so large that its products overflow. */
+static inline void fix_spoil_model(struct fixture *fix, const char *tensor_name)
+{
+    struct err err;
+    struct buf bytes;
+    struct safetensors *file = NULL;
+    char path[400], sha256[65];
+    size_t index;
+    json_t *item;
+    json_array_foreach(json_object_get(fix->model, "files"), index, item)
+    {
+        if (strcmp(json_string_value(json_object_get(item, "name")), "model.safetensors") != 0)
+            continue;
+        buf_init(&bytes, 1 << 28);
+        snprintf(path, sizeof path, "%s/%s", fix->store.dir,
+                 json_string_value(json_object_get(item, "sha256")));
+        must(file_read_all(path, bytes.limit, &bytes, &err));
+        must(safetensors_open_memory(bytes.data, bytes.size, &file, &err));
+        const struct safetensors_tensor *tensor = safetensors_find(file, tensor_name);
+        assert_non_null(tensor);
+        float huge = 3e38f;
+        for (uint64_t at = 0; at < tensor->size; at += sizeof huge)
+            memcpy(bytes.data + tensor->offset + at, &huge, sizeof huge);
+        safetensors_close(file);
+        must(blob_server_add(&fix->store, bytes.data, bytes.size, sha256));
+        json_object_set_new(item, "sha256", json_string(sha256));
+        buf_fini(&bytes);
+    }
 }
 
 /* --- going on from a checkpoint --- */

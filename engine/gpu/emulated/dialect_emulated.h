@@ -73,6 +73,7 @@ static inline __attribute__((unused)) void *emulated_shared_near(const void *add
         name##_body(*(const struct name##_args *)args);                                                      \
     }                                                                                                        \
     static void name##_body(const struct name##_args args)
+#define KERNEL_ALONE(name, threads) KERNEL(name, threads)
 #define POINTER(type, address) ((type *)(uintptr_t)(address))
 #define LOAD(p, i)                                                                                           \
     (*(const __typeof__(*(p)) *)emulated_global_near((uintptr_t)((p) + (i)), sizeof *(p), EMULATED_READ))

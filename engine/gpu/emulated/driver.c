@@ -3,8 +3,8 @@
  * Options, separated by commas: warp32 or warp64 (32), plain (a card without matrix units), checks (who
  * accesses what), and faults, each at the n-th call of its sort on a context: nomem=N (allocations), launch=N
  * (a launch fails), lost=N (launches: the context is lost), ecc=N (launches: an uncorrectable memory error).
- * They come from device_options.isa and from the environment's MOTLEY_EMULATED, the latter for whole services
- * under test.
+ * They come from device_options.isa and from the environment's MOTLEY_EMULATED (or the file that it names as
+ * @PATH, read for each context), the latter for whole services under test.
  */
 #include "engine/gpu/emulated/emulated.h"
 
@@ -184,13 +184,29 @@ static int words_read(struct told *told, const char *text, struct err *err)
     return 0;
 }
 
+/* The environment's options: what is written there, or in the file that "@PATH" names, as it is now. */
+static int environment_read(struct told *told, struct err *err)
+{
+    const char *text = getenv("MOTLEY_EMULATED");
+    char line[256] = "";
+    if (text != NULL && text[0] == '@') {
+        FILE *file = fopen(text + 1, "re");
+        if (file != NULL && fgets(line, sizeof line, file) != NULL)
+            line[strcspn(line, "\n")] = '\0';
+        if (file != NULL)
+            fclose(file);
+        text = line;
+    }
+    return words_read(told, text, err);
+}
+
 /* The device's own options, then the environment's. */
 static int told_read(struct told *told, uint32_t index, const char *options, struct err *err)
 {
     *told = (struct told){.warp_size = 32};
     if (index >= DEVICES)
         return err_set(err, ERR_NOT_FOUND, "no emulated device %u of %u", index, DEVICES);
-    return words_read(told, options, err) != 0 ? -1 : words_read(told, getenv("MOTLEY_EMULATED"), err);
+    return words_read(told, options, err) != 0 ? -1 : environment_read(told, err);
 }
 
 static int emulated_info(struct gpu_library *library, uint32_t index, const char *options,

@@ -390,7 +390,7 @@ FUNCTION void attention_forward(const struct attention_forward_args *args, const
     }
 }
 
-KERNEL(attention_64, 256)
+KERNEL_ALONE(attention_64, 256)
 {
     attention_forward(&args.of, 1);
 }

@@ -3,6 +3,7 @@
  * the C compiler for the emulated device, where each GPU thread is a fiber and every access can be checked.
  *
  *   KERNEL(name, threads) { … args.x … }  a kernel over blocks of `threads`, args being a struct name_args;
+ *   KERNEL_ALONE(name, threads)  the same, where one block a multiprocessor is enough: registers for spills
  *   thread(), block_x(), block_y(), block_z(), blocks_x(), lane(), warp(), warp_size()
  *   barrier()          all threads of the block; memory written before is seen after
  *   warp_barrier()     all lanes of the warp, likewise

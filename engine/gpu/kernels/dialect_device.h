@@ -17,6 +17,13 @@ typedef unsigned long long uint64_t;
 #endif
 #define KERNEL(name, threads)                                                                                \
     extern "C" __attribute__((global)) LAUNCH_BOUNDS(threads) void name(const struct name##_args args)
+#if defined(__HIP__)
+#define KERNEL_ALONE(name, threads) KERNEL(name, threads)
+#else
+#define KERNEL_ALONE(name, threads)                                                                          \
+    extern "C" __attribute__((global)) __attribute__((launch_bounds(threads, 1))) void name(                 \
+        const struct name##_args args)
+#endif
 #define POINTER(type, address) ((type *)(address))
 #define LOAD(p, i) ((p)[i])
 #define STORE(p, i, v) ((void)((p)[i] = (v)))

@@ -6,7 +6,8 @@
 
 #define FLAT_KERNELS(X)                                                                                      \
     X(add_rows, 256)                                                                                         \
-    X(copy_rows, 256) X(bias_rows, 256) X(softcap, 256) X(glu, 256) X(glu_backward, 256) X(cast, 256)
+    X(copy_rows, 256)                                                                                        \
+    X(bias_rows, 256) X(softcap, 256) X(glu, 256) X(glu_backward, 256) X(cast, 256) X(cast_rows, 256)
 
 /* y[rows,width] += alpha * x. In all kernels with `wide`: see four.h. */
 struct add_rows_args {
@@ -51,6 +52,12 @@ struct glu_backward_args {
 struct cast_args {
     uint64_t x, y, count;
     uint32_t x_as, y_as, wide;
+};
+
+/* y[rows,width] = x, f32, in rows that begin at multiples of 16 bytes. */
+struct cast_rows_args {
+    uint64_t x, y;
+    uint32_t rows, width, ldx, ldy, y_as, wide;
 };
 
 #ifdef GPU_KERNELS
@@ -151,6 +158,13 @@ KERNEL(cast, 256)
     struct place at = place_in_array(args.count);
     struct four a = four_load_as(args.x_as, args.x, at.column, at.n, args.wide);
     four_store_as(args.y_as, args.y, at.column, at.n, args.wide, a);
+}
+
+KERNEL(cast_rows, 256)
+{
+    struct place at = place_in_rows(args.rows, args.width);
+    struct four a = four_load(POINTER(const float, args.x), at.row * args.ldx + at.column, at.n, args.wide);
+    four_store_as(args.y_as, args.y, at.row * args.ldy + at.column, at.n, 1, a);
 }
 
 #endif

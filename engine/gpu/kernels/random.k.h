@@ -84,6 +84,7 @@ KERNEL(dropout, 256)
         philox_of(args.key0, args.key1, LOAD(POINTER(const uint32_t, args.positions), at.row),
                   LOAD(POINTER(const uint32_t, args.row_ids), at.row), args.step,
                   args.site + (uint32_t)(at.column / 8));
+    UNROLL
     for (uint32_t half = 0; half < 2; half++) {
         uint64_t i = at.row * args.width + at.column + 4 * half;
         uint32_t n = half_left(at.n, half);
@@ -105,6 +106,7 @@ KERNEL(dropout_backward, 256)
                   LOAD(POINTER(const uint32_t, args.row_ids), at.row), args.step,
                   args.site + (uint32_t)(at.column / 8));
     float *t = POINTER(float, args.t), *dx = POINTER(float, args.dx);
+    UNROLL
     for (uint32_t half = 0; half < 2; half++) {
         uint64_t i = at.row * args.width + at.column + 4 * half;
         uint32_t n = half_left(at.n, half);

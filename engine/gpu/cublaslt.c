@@ -1,0 +1,327 @@
+/* cublasLt: found, checked, and its plans kept by the sizes of a product. */
+#include "engine/gpu/cublaslt.h"
+
+#include <dlfcn.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    PLANS_MAX = 128, /* sizes that a stage multiplies are a few dozen; the least recently used goes */
+    ALIGNMENT = 16   /* bytes */
+};
+
+/* Numbers of cublas_api.h and cublasLt.h. */
+enum {
+    STATUS_NOT_INITIALIZED = 1,
+    STATUS_ALLOC_FAILED = 3,
+    STATUS_INVALID_VALUE = 7,
+    STATUS_ARCH_MISMATCH = 8,
+    STATUS_MAPPING_ERROR = 11,
+    STATUS_EXECUTION_FAILED = 13,
+    STATUS_NOT_SUPPORTED = 15,
+    TYPE_F32 = 0,
+    TYPE_F16 = 2,
+    TYPE_BF16 = 14,
+    COMPUTE_F32 = 68,
+    OPERATION_TRANSPOSE = 1,
+    DESC_TRANSPOSE_A = 3,
+    DESC_TRANSPOSE_B = 4,
+    PREFERENCE_WORKSPACE = 1,
+    PREFERENCE_REDUCTIONS = 3,
+    PREFERENCE_ALIGNMENT_A = 5, /* then of b, c, d */
+    REDUCTION_COMPUTE_TYPE = 2  /* partial sums in the workspace, added in order; in place they are not */
+};
+
+struct algorithm {
+    uint64_t data[8];
+};
+
+struct heuristic {
+    struct algorithm algorithm;
+    size_t workspace_bytes;
+    int status;
+    float waves;
+    int reserved[4];
+};
+_Static_assert(sizeof(struct heuristic) == 96, "cublasLtMatmulHeuristicResult_t");
+
+/* All return a status, 0 for success, but the versions. */
+struct api {
+    size_t (*version)(void), (*runtime_version)(void);
+    int (*create)(void **handle);
+    int (*destroy)(void *handle);
+    int (*desc_create)(void **desc, int compute, int scale);
+    int (*desc_destroy)(void *desc);
+    int (*desc_set)(void *desc, int attribute, const void *value, size_t bytes);
+    int (*layout_create)(void **layout, int type, uint64_t rows, uint64_t columns, int64_t ld);
+    int (*layout_destroy)(void *layout);
+    int (*preference_create)(void **preference);
+    int (*preference_destroy)(void *preference);
+    int (*preference_set)(void *preference, int attribute, const void *value, size_t bytes);
+    int (*heuristic)(void *handle, void *desc, void *a, void *b, void *c, void *d, void *preference,
+                     int asked, struct heuristic *results, int *count);
+    int (*multiply)(void *handle, void *desc, const void *alpha, gpu_address a, void *layout_a, gpu_address b,
+                    void *layout_b, const void *beta, gpu_address c, void *layout_c, gpu_address d,
+                    void *layout_d, const struct algorithm *algorithm, gpu_address workspace,
+                    size_t workspace_bytes, void *stream);
+};
+
+static const struct {
+    const char *name;
+    size_t at;
+} symbols[] = {
+    {"cublasLtGetVersion", offsetof(struct api, version)},
+    {"cublasLtGetCudartVersion", offsetof(struct api, runtime_version)},
+    {"cublasLtCreate", offsetof(struct api, create)},
+    {"cublasLtDestroy", offsetof(struct api, destroy)},
+    {"cublasLtMatmulDescCreate", offsetof(struct api, desc_create)},
+    {"cublasLtMatmulDescDestroy", offsetof(struct api, desc_destroy)},
+    {"cublasLtMatmulDescSetAttribute", offsetof(struct api, desc_set)},
+    {"cublasLtMatrixLayoutCreate", offsetof(struct api, layout_create)},
+    {"cublasLtMatrixLayoutDestroy", offsetof(struct api, layout_destroy)},
+    {"cublasLtMatmulPreferenceCreate", offsetof(struct api, preference_create)},
+    {"cublasLtMatmulPreferenceDestroy", offsetof(struct api, preference_destroy)},
+    {"cublasLtMatmulPreferenceSetAttribute", offsetof(struct api, preference_set)},
+    {"cublasLtMatmulAlgoGetHeuristic", offsetof(struct api, heuristic)},
+    {"cublasLtMatmul", offsetof(struct api, multiply)},
+};
+
+/* What the library was asked for sizes. Its matrices are column by column, so it makes c^T = op(b)^T op(a)^T:
+ * its first operand is our b, its second our a. */
+struct plan {
+    struct cublaslt_product of; /* sizes and type */
+    uint64_t used;              /* counts calls; 0: an empty place */
+    bool none;                  /* the library does not do this */
+    void *desc, *first, *second, *result;
+    struct algorithm algorithm;
+};
+
+struct cublaslt {
+    struct api api;
+    void *handle;
+    uint64_t calls;
+    struct plan plans[PLANS_MAX];
+};
+
+/* --- opening */
+
+static void *library_find(char *name, uint32_t room, struct err *err)
+{
+    static const char *const usual[] = {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so.11"};
+    const char *asked = getenv("MOTLEY_CUBLASLT_LIBRARY");
+    void *library = NULL;
+    if (asked != NULL && strcmp(asked, "none") == 0) {
+        err_set(err, ERR_NOT_FOUND, "turned off: MOTLEY_CUBLASLT_LIBRARY");
+        return NULL;
+    }
+    bool named = asked != NULL && asked[0] != '\0';
+    for (size_t i = 0; library == NULL && i < (named ? 1 : sizeof usual / sizeof *usual); i++) {
+        const char *file = named ? asked : usual[i];
+        library = dlopen(file, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE); /* like drivers: vendor.c */
+        snprintf(name, room, "%s", file);
+    }
+    if (library == NULL)
+        err_set(err, ERR_NOT_FOUND, "no cublasLt on this machine: %s", named ? dlerror() : "libcublasLt.so");
+    return library;
+}
+
+static int symbols_find(void *library, const char *name, struct api *api, struct err *err)
+{
+    for (size_t i = 0; i < sizeof symbols / sizeof *symbols; i++) {
+        void *found = dlsym(library, symbols[i].name);
+        if (found == NULL)
+            return err_set(err, ERR_UNSUPPORTED, "%s lacks %s", name, symbols[i].name);
+        memcpy((char *)api + symbols[i].at, &found, sizeof found); /* of data to a function: POSIX */
+    }
+    return 0;
+}
+
+/* 120103 is 12.1.3; before 11.10 there was a digit fewer: 11401 is 11.4.1. */
+static void version_split(size_t version, uint32_t *major, uint32_t *minor, uint32_t *patch)
+{
+    size_t unit = version >= 100000 ? 10000 : 1000;
+    *major = (uint32_t)(version / unit);
+    *minor = (uint32_t)(version % unit / 100);
+    *patch = (uint32_t)(version % 100);
+}
+
+static int library_check(uint32_t driver_version, struct api *api, char *name, uint32_t room, struct err *err)
+{
+    uint32_t major, minor, patch;
+    void *library = library_find(name, room, err);
+    if (library == NULL || symbols_find(library, name, api, err) != 0)
+        return -1;
+    version_split(api->version(), &major, &minor, &patch);
+    size_t runtime = api->runtime_version();
+    if (major < 11)
+        return err_set(err, ERR_UNSUPPORTED, "%s is of version %u.%u: at least 11.0 is needed", name, major,
+                       minor);
+    if (runtime / 1000 > driver_version / 1000)
+        return err_set(err, ERR_UNSUPPORTED, "%s is of CUDA %zu.%zu, the driver of %u.%u", name,
+                       runtime / 1000, runtime % 1000 / 10, driver_version / 1000,
+                       driver_version % 1000 / 10);
+    size_t at = strlen(name);
+    snprintf(name + at, room - at, ", %u.%u.%u", major, minor, patch);
+    return 0;
+}
+
+int cublaslt_find(uint32_t driver_version, char *name, uint32_t room, struct err *err)
+{
+    struct api api;
+    return library_check(driver_version, &api, name, room, err);
+}
+
+int cublaslt_open(uint32_t driver_version, struct cublaslt **out, struct err *err)
+{
+    char name[256];
+    struct cublaslt *library = calloc(1, sizeof *library);
+    *out = NULL;
+    if (library == NULL)
+        return err_set(err, ERR_NOMEM, "out of memory for cublasLt");
+    int status = library_check(driver_version, &library->api, name, sizeof name, err);
+    if (status == 0 && (status = library->api.create(&library->handle)) != 0)
+        err_set(err, status == STATUS_ALLOC_FAILED ? ERR_NOMEM : ERR_UNSUPPORTED,
+                "%s does not start: error %d of cublasLtCreate", name, status);
+    if (status != 0) {
+        free(library);
+        return -1;
+    }
+    *out = library;
+    return 0;
+}
+
+static void plan_drop(const struct api *api, struct plan *plan)
+{
+    void *const layouts[] = {plan->first, plan->second, plan->result};
+    for (int i = 0; i < 3; i++)
+        if (layouts[i] != NULL)
+            api->layout_destroy(layouts[i]);
+    if (plan->desc != NULL)
+        api->desc_destroy(plan->desc);
+    *plan = (struct plan){0};
+}
+
+void cublaslt_close(struct cublaslt *library)
+{
+    if (library == NULL)
+        return;
+    for (int i = 0; i < PLANS_MAX; i++)
+        plan_drop(&library->api, &library->plans[i]);
+    library->api.destroy(library->handle);
+    free(library);
+}
+
+/* --- plans */
+
+static int type_of(enum dtype dtype)
+{
+    return dtype == DTYPE_BF16 ? TYPE_BF16 : dtype == DTYPE_F16 ? TYPE_F16 : TYPE_F32;
+}
+
+static int descriptors_create(const struct api *api, struct plan *plan)
+{
+    static const int transpose = OPERATION_TRANSPOSE;
+    const struct cublaslt_product *p = &plan->of;
+    int type = type_of(p->type), status = api->desc_create(&plan->desc, COMPUTE_F32, TYPE_F32);
+    if (status == 0 && p->transpose_b)
+        status = api->desc_set(plan->desc, DESC_TRANSPOSE_A, &transpose, sizeof transpose);
+    if (status == 0 && p->transpose_a)
+        status = api->desc_set(plan->desc, DESC_TRANSPOSE_B, &transpose, sizeof transpose);
+    if (status == 0)
+        status = api->layout_create(&plan->first, type, p->transpose_b ? p->k : p->n,
+                                    p->transpose_b ? p->n : p->k, p->ldb);
+    if (status == 0)
+        status = api->layout_create(&plan->second, type, p->transpose_a ? p->m : p->k,
+                                    p->transpose_a ? p->k : p->m, p->lda);
+    return status == 0 ? api->layout_create(&plan->result, TYPE_F32, p->n, p->m, p->ldc) : status;
+}
+
+/* Of what the library would take for these sizes, whatever the addresses, the first. */
+static int algorithm_choose(const struct cublaslt *library, struct plan *plan, uint64_t workspace_bytes)
+{
+    static const uint32_t reductions = REDUCTION_COMPUTE_TYPE, alignment = ALIGNMENT;
+    const struct api *api = &library->api;
+    struct heuristic found = {.status = STATUS_NOT_SUPPORTED};
+    void *preference = NULL;
+    int count = 0, status = api->preference_create(&preference);
+    if (status != 0)
+        return status;
+    status = api->preference_set(preference, PREFERENCE_WORKSPACE, &workspace_bytes, sizeof workspace_bytes);
+    if (status == 0)
+        status = api->preference_set(preference, PREFERENCE_REDUCTIONS, &reductions, sizeof reductions);
+    for (int i = 0; i < 4 && status == 0; i++)
+        status = api->preference_set(preference, PREFERENCE_ALIGNMENT_A + i, &alignment, sizeof alignment);
+    if (status == 0)
+        status = api->heuristic(library->handle, plan->desc, plan->first, plan->second, plan->result,
+                                plan->result, preference, 1, &found, &count);
+    api->preference_destroy(preference);
+    if (status == 0 && (count < 1 || found.workspace_bytes > workspace_bytes))
+        status = STATUS_NOT_SUPPORTED;
+    plan->algorithm = found.algorithm;
+    return status == 0 ? found.status : status;
+}
+
+/* All that a plan depends on. */
+static bool sizes_same(const struct cublaslt_product *x, const struct cublaslt_product *y)
+{
+    return x->m == y->m && x->n == y->n && x->k == y->k && x->lda == y->lda && x->ldb == y->ldb &&
+           x->ldc == y->ldc && x->transpose_a == y->transpose_a && x->transpose_b == y->transpose_b &&
+           x->type == y->type;
+}
+
+/* The plan of these sizes, made when it is asked for first. */
+static struct plan *plan_find(struct cublaslt *library, const struct cublaslt_product *product,
+                              uint64_t workspace_bytes)
+{
+    struct plan *place = &library->plans[0];
+    for (int i = 0; i < PLANS_MAX; i++) {
+        struct plan *plan = &library->plans[i];
+        if (plan->used != 0 && sizes_same(&plan->of, product)) {
+            plan->used = ++library->calls;
+            return plan;
+        }
+        if (plan->used < place->used)
+            place = plan;
+    }
+    plan_drop(&library->api, place);
+    place->used = ++library->calls;
+    place->of = *product;
+    place->none = descriptors_create(&library->api, place) != 0 ||
+                  algorithm_choose(library, place, workspace_bytes) != 0;
+    return place;
+}
+
+/* --- products */
+
+/* Statuses with which it says no before it queues anything. */
+static bool refused(int status)
+{
+    return status == STATUS_INVALID_VALUE || status == STATUS_ARCH_MISMATCH || status == STATUS_NOT_SUPPORTED;
+}
+
+static int multiply_failed(int status, struct err *err)
+{
+    enum err_code code = status == STATUS_ALLOC_FAILED       ? ERR_NOMEM
+                         : status == STATUS_EXECUTION_FAILED ? ERR_DEVICE_FAULT
+                         : status == STATUS_MAPPING_ERROR    ? ERR_DEVICE_FAULT
+                                                             : ERR_INTERNAL;
+    return err_set(err, code, "a product: error %d of cublasLtMatmul", status);
+}
+
+int cublaslt_multiply(struct cublaslt *library, const struct cublaslt_product *product, gpu_address workspace,
+                      uint64_t workspace_bytes, void *stream, bool *done, struct err *err)
+{
+    struct plan *plan = plan_find(library, product, workspace_bytes);
+    *done = false;
+    if (plan->none)
+        return 0;
+    int status =
+        library->api.multiply(library->handle, plan->desc, &product->alpha, product->b, plan->first,
+                              product->a, plan->second, &product->beta, product->c, plan->result, product->c,
+                              plan->result, &plan->algorithm, workspace, workspace_bytes, stream);
+    plan->none = refused(status);
+    *done = status == 0;
+    return status == 0 || plan->none ? 0 : multiply_failed(status, err);
+}

@@ -1,0 +1,171 @@
+/* Which products go to the vendor's library, and in what pieces.
+ *
+ * Those in fp32 as they are. For 16 bits the op asks for operands rounded to bf16 or fp16, which the library
+ * multiplies when they lie so in memory: they are brought there first, into two areas of the device's own, as
+ * many columns of op(b) and rows of op(a) at a time as fit; what is stored in that type already is used where
+ * it lies. All of this follows from the shape alone. The areas are the compute queue's: ops on others are
+ * left to our own kernels.
+ */
+#include "engine/gpu/cublaslt.h"
+#include "engine/gpu/gpu.h"
+
+enum {
+    STAGE_BYTES = 32 << 20, /* of each area */
+    SIDE_MIN = 64,          /* rows and columns: narrower products are ours */
+    ALIGNMENT = 16
+};
+static const uint64_t TERMS_MIN = 1 << 24; /* m * n * k from which on the library is asked */
+
+void gpu_library_open(struct gpu *gpu, uint32_t driver_version)
+{
+    struct err ignored; /* without it all products are our own kernels'; `--devices` says why */
+    void *stream;
+    if (gpu->driver->queue_native == NULL ||
+        gpu->driver->queue_native(gpu->queues[DEVICE_COMPUTE], &stream, &ignored) != 0 ||
+        cublaslt_open(driver_version, &gpu->products, &ignored) != 0)
+        return;
+    for (int i = 0; i < 2; i++)
+        if (gpu->driver->memory_create(gpu->context, STAGE_BYTES, &gpu->stages[i], &ignored) != 0)
+            gpu->stages[i] = 0; /* then it does those in fp32 alone */
+}
+
+void gpu_library_close(struct gpu *gpu)
+{
+    struct err ignored;
+    void *stream;
+    if (gpu->products == NULL)
+        return;
+    gpu->driver->queue_native(gpu->queues[DEVICE_COMPUTE], &stream,
+                              &ignored); /* its context, for this thread */
+    for (int i = 0; i < 2; i++)
+        if (gpu->stages[i] != 0)
+            gpu->driver->memory_destroy(gpu->context, gpu->stages[i], &ignored);
+    cublaslt_close(gpu->products);
+}
+
+/* An operand as the library gets it: op(x) has `lines` (rows of a, columns of b) of k terms. */
+struct side {
+    gpu_address at, stage;
+    uint32_t lines, k, ld, bytes; /* of a value */
+    bool along;                   /* the terms of a line lie side by side */
+    bool kept;                    /* used where it lies */
+    uint32_t step;                /* lines at a time */
+};
+
+static uint32_t up(uint32_t x)
+{
+    return (x + 7) / 8 * 8;
+}
+
+static struct side side_of(const struct operand *x, uint32_t lines, uint32_t k, uint32_t ld, bool along,
+                           bool kept, gpu_address stage)
+{
+    struct side side = {.at = gpu_at(x),
+                        .stage = stage,
+                        .lines = lines,
+                        .k = k,
+                        .ld = ld,
+                        .bytes = dtype_bytes(x->dtype),
+                        .along = along,
+                        .kept = kept,
+                        .step = lines};
+    if (kept)
+        return side;
+    uint64_t fit = STAGE_BYTES / 2 / (along ? up(k) : k) / 128 * 128;
+    side.step = fit < lines ? (uint32_t)fit : lines;
+    return side;
+}
+
+static bool side_fits(const struct side *side)
+{
+    if (side->kept)
+        return side->at % ALIGNMENT == 0 && (uint64_t)side->ld * side->bytes % ALIGNMENT == 0;
+    return side->stage != 0 && side->step > 0;
+}
+
+/* Lines [begin, begin + count) as the library takes them: where they lie, and how far apart their rows. */
+static int side_bring(struct gpu_call *call, const struct side *side, uint32_t begin, uint32_t count,
+                      enum dtype type, gpu_address *at, uint32_t *ld)
+{
+    gpu_address from = side->at + (uint64_t)begin * side->bytes * (side->along ? side->ld : 1);
+    struct cast_rows_args args = {.x = from,
+                                  .y = side->stage,
+                                  .rows = side->along ? count : side->k,
+                                  .width = side->along ? side->k : count,
+                                  .ldx = side->ld,
+                                  .y_as = gpu_element(type)};
+    if (side->kept) {
+        *at = from;
+        *ld = side->ld;
+        return 0;
+    }
+    args.ldy = up(args.width);
+    args.wide = gpu_fours(from, 4, side->ld);
+    *at = side->stage;
+    *ld = args.ldy;
+    return gpu_launch(call, KERNEL_cast_rows, gpu_row_blocks(args.rows, args.width, 4), 1, 1, &args,
+                      sizeof args);
+}
+
+static bool library_takes(const struct gpu_call *call, const struct op_gemm *o)
+{
+    const struct gpu *gpu = call->gpu;
+    bool halves = o->pack == PACK_BF16 || o->pack == PACK_F16;
+    if (gpu->products == NULL || call->queue != DEVICE_COMPUTE || o->m < SIDE_MIN || o->n < SIDE_MIN ||
+        (uint64_t)o->m * o->n * o->k < TERMS_MIN)
+        return false;
+    return (o->pack == PACK_F32 || (halves && o->b.dtype == o->compute)) && gpu_at(&o->c) % ALIGNMENT == 0 &&
+           o->ldc % 4 == 0;
+}
+
+/* Rows [row, row + rows) and columns [column, column + columns) of c. */
+static int piece_multiply(struct gpu_call *call, const struct op_gemm *o,
+                          const struct cublaslt_product *piece, uint32_t row, uint32_t column, bool *done)
+{
+    struct cublaslt_product p = *piece;
+    void *stream;
+    p.transpose_a = o->transpose_a;
+    p.transpose_b = o->transpose_b;
+    p.k = o->k;
+    p.type = o->compute;
+    p.alpha = o->alpha;
+    p.beta = o->beta;
+    p.ldc = o->ldc;
+    p.c = gpu_at(&o->c) + 4 * ((uint64_t)row * o->ldc + column);
+    if (call->gpu->driver->queue_native(call->gpu->queues[call->queue], &stream, call->err) != 0 ||
+        cublaslt_multiply(call->gpu->products, &p, gpu_scratch(call), GPU_SCRATCH_BYTES, stream, done,
+                          call->err) != 0)
+        return -1;
+    if (*done || (row == 0 && column == 0))
+        return 0;
+    return err_set(call->err, ERR_INTERNAL, "a product of %u x %u x %u: cublasLt refuses a part of it", o->m,
+                   o->n, o->k);
+}
+
+int gpu_library_gemm(struct gpu_call *call, const struct op_gemm *o, bool *done)
+{
+    bool fp32 = o->compute == DTYPE_F32;
+    struct cublaslt_product piece = {0};
+    *done = false;
+    if (!library_takes(call, o))
+        return 0;
+    struct side a = side_of(&o->a, o->m, o->k, o->lda, !o->transpose_a, fp32, call->gpu->stages[0]);
+    struct side b =
+        side_of(&o->b, o->n, o->k, o->ldb, o->transpose_b, fp32 || o->pack != PACK_F32, call->gpu->stages[1]);
+    if (!side_fits(&a) || !side_fits(&b))
+        return 0;
+    for (uint32_t column = 0; column < o->n; column += b.step) {
+        piece.n = o->n - column < b.step ? o->n - column : b.step;
+        if (side_bring(call, &b, column, piece.n, o->compute, &piece.b, &piece.ldb) != 0)
+            return -1;
+        for (uint32_t row = 0; row < o->m; row += a.step) {
+            piece.m = o->m - row < a.step ? o->m - row : a.step;
+            if (side_bring(call, &a, row, piece.m, o->compute, &piece.a, &piece.lda) != 0 ||
+                piece_multiply(call, o, &piece, row, column, done) != 0)
+                return -1;
+            if (!*done)
+                return 0;
+        }
+    }
+    return 0;
+}

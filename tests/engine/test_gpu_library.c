@@ -1,0 +1,282 @@
+/* Products by cublasLt, faked (fakes/cublaslt.c) on the fake driver: what it is asked for, what becomes of
+ * every call that fails, passes that are recorded, and libraries that do not serve. */
+#include "engine/harness.h"
+
+#include <dlfcn.h>
+
+#include "engine/fakes/cublaslt.h"
+#include "engine/fakes/fake.h"
+#include "engine/gpu/code.h"
+#include "engine/gpu/cublaslt.h"
+
+enum { M = 264, N = 256, K = 260, LDC = 260 }; /* just enough for the library */
+
+static void *symbol_of(const char *file, const char *name)
+{
+    void *library = dlopen(file, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    void *found = library == NULL ? NULL : dlsym(library, name);
+    if (found == NULL)
+        fail_msg("%s", dlerror());
+    return found;
+}
+
+static struct fake_lt *lt_of(void)
+{
+    struct fake_lt *lt = symbol_of(MOTLEY_FAKES "/libfake_cublaslt.so", "fake_lt");
+    setenv("MOTLEY_CUBLASLT_LIBRARY", MOTLEY_FAKES "/libfake_cublaslt.so", 1);
+    assert_int_equal(lt->live, 0);
+    lt->calls = lt->fail_at = lt->products = lt->misuses = 0;
+    lt->none = 0;
+    lt->trace[0] = '\0';
+    return lt;
+}
+
+static struct fake_control *cuda_of(void)
+{
+    return symbol_of(MOTLEY_FAKES "/libfake_cuda.so", "fake_control");
+}
+
+static bool code_inside(void)
+{
+    struct err err;
+    if (gpu_code_choose("cuda", "sm_86", &err) != NULL)
+        return true;
+    printf("%s\n", err.text);
+    return false;
+}
+
+static void clean(const struct fake_lt *lt, const char *when)
+{
+    if (lt->misuses != 0)
+        fail_msg("%s: %s (%llu misuses)", when, lt->misuse, (unsigned long long)lt->misuses);
+    if (lt->live != 0)
+        fail_msg("%s: %llu objects are left", when, (unsigned long long)lt->live);
+}
+
+/* A device and a product on it. */
+struct scene {
+    struct bench b;
+    struct op op;
+    double *a, *w, *old;
+};
+
+static void scene_open(struct scene *s, enum dtype compute, bool transpose_a, bool transpose_b, bool halves)
+{
+    struct err err;
+    memset(s, 0, sizeof *s);
+    check(device_open(&(struct device_options){.kind = "cuda", .name = "library"}, &s->b.device, &err));
+    rand_stream_init(&s->b.stream, 9, 0);
+    s->a = doubles(M * K), s->w = doubles(N * K), s->old = doubles(M * LDC);
+    struct op_gemm *o = &s->op.gemm;
+    s->op.kind = OP_GEMM;
+    *o = (struct op_gemm){.m = M,
+                          .n = N,
+                          .k = K,
+                          .transpose_a = transpose_a,
+                          .transpose_b = transpose_b,
+                          .alpha = 0.5f,
+                          .beta = 1,
+                          .a = normal(&s->b, M * K, s->a),
+                          .b = normal(&s->b, N * K, s->w),
+                          .c = normal(&s->b, M * LDC, s->old),
+                          .lda = transpose_a ? M : K,
+                          .ldb = transpose_b ? K : N,
+                          .ldc = LDC,
+                          .compute = compute};
+    if (!halves)
+        return;
+    struct operand half = bytes_in(&s->b, NULL, 2 * N * K, compute);
+    submit(&s->b, (struct op){.kind = OP_CAST, .cast = {.count = N * K, .x = o->b, .y = half}});
+    o->b = half;
+    o->pack = compute == DTYPE_BF16 ? PACK_BF16 : PACK_F16;
+}
+
+static void scene_close(struct scene *s)
+{
+    free(s->a), free(s->w), free(s->old);
+    bench_close(&s->b);
+}
+
+/* c after `times` products, against double. */
+static void scene_right(struct scene *s, uint32_t times)
+{
+    const struct op_gemm *o = &s->op.gemm;
+    struct err err;
+    float *got = malloc(4 * M * LDC);
+    check(buffer_read(o->c.buffer, 0, got, 4 * M * LDC, &err));
+    check(device_sync(s->b.device, &err));
+    for (size_t i = 0; i < M; i += 7)
+        for (size_t j = 0; j < LDC; j++) {
+            double want = s->old[i * LDC + j];
+            for (size_t p = 0; p < K && j < N; p++)
+                want += 0.5 * times * rounded(o->compute, s->a[o->transpose_a ? p * M + i : i * K + p]) *
+                        rounded(o->compute, s->w[o->transpose_b ? j * K + p : p * N + j]);
+            if (!(fabs((double)got[i * LDC + j] - want) <= (j < N ? 6e-5 : 0)))
+                fail_msg("c[%zu, %zu] is %.9g, not %.9g", i, j, (double)got[i * LDC + j], want);
+        }
+    free(got);
+}
+
+static void large_products_go_to_the_library(void **state)
+{
+    static const struct {
+        enum dtype compute;
+        bool transpose_a, transpose_b, halves;
+    } cases[] = {{DTYPE_F32, false, true, false},  {DTYPE_F32, true, false, false},
+                 {DTYPE_BF16, false, true, true},  {DTYPE_F16, false, false, true},
+                 {DTYPE_BF16, true, false, false}, {DTYPE_F16, false, true, false}};
+    struct fake_lt *lt = lt_of();
+    (void)state;
+    if (!code_inside())
+        skip();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct scene s;
+        scene_open(&s, cases[i].compute, cases[i].transpose_a, cases[i].transpose_b, cases[i].halves);
+        lt->products = 0;
+        submit(&s.b, s.op);
+        assert_int_equal(lt->products, 1);
+        lt->trace[0] = '\0';
+        submit(&s.b, s.op); /* planned already: one call */
+        assert_string_equal(lt->trace, " Matmul");
+        scene_right(&s, 2);
+        scene_close(&s);
+        clean(lt, "a product");
+    }
+}
+
+/* What the library is not for, or says it cannot do, our own kernels do. */
+static void other_products_are_our_own(void **state)
+{
+    struct fake_lt *lt = lt_of();
+    struct scene s;
+    (void)state;
+    if (!code_inside())
+        skip();
+    scene_open(&s, DTYPE_F32, false, true, false);
+    lt->none = 1;
+    submit(&s.b, s.op);
+    lt->none = 0;
+    lt->trace[0] = '\0';
+    submit(&s.b, s.op); /* it is not asked again */
+    assert_string_equal(lt->trace, "");
+    scene_right(&s, 2);
+    s.op.gemm.m = 32; /* narrow */
+    submit(&s.b, s.op);
+    s.op.gemm.m = M;
+    s.op.gemm.k = 200; /* few terms */
+    submit(&s.b, s.op);
+    s.op.gemm.k = K;
+    s.op.gemm.c.at = 4; /* not on 16 bytes */
+    s.op.gemm.m--;
+    submit(&s.b, s.op);
+    assert_int_equal(lt->products, 0);
+    scene_close(&s);
+    clean(lt, "our own");
+}
+
+/* Recorded and replayed, it gives the bits that it gave. */
+static void recorded_passes_hold_the_library_s_products(void **state)
+{
+    struct fake_lt *lt = lt_of();
+    struct scene s;
+    struct err err;
+    (void)state;
+    if (!code_inside())
+        skip();
+    scene_open(&s, DTYPE_BF16, false, true, false);
+    for (int i = 0; i < 3; i++) {
+        bool replayed = false;
+        check(device_pass_begin(s.b.device, 77, &replayed, &err));
+        if (!replayed)
+            submit(&s.b, s.op);
+        assert_int_equal(replayed, i == 2);
+        check(device_pass_end(s.b.device, &err));
+    }
+    scene_right(&s, 3);
+    scene_close(&s);
+    clean(lt, "passes");
+}
+
+/* Every call of the library failing once, with each sort of error: the device opens and multiplies all the
+ * same, but where a product may have begun, which ends typed; nothing is left. */
+static void every_call_may_fail_once(void **state)
+{
+    static const int errors[] = {3, 13, 15};
+    struct fake_lt *lt = lt_of();
+    (void)state;
+    if (!code_inside())
+        skip();
+    for (size_t e = 0; e < sizeof errors / sizeof *errors; e++) {
+        bool failed = true;
+        for (uint64_t call = 1; failed; call++) {
+            struct scene s;
+            struct err err;
+            lt->calls = 0;
+            lt->fail_at = call;
+            lt->fail_with = errors[e];
+            lt->trace[0] = '\0';
+            scene_open(&s, DTYPE_BF16, false, true, true);
+            int status = op_submit(s.b.device, &s.op, &err);
+            failed = lt->calls >= call;
+            bool multiplied = failed && strcmp(strrchr(lt->trace, ' '), " Matmul") == 0 && lt->calls == call;
+            lt->fail_at = lt->calls < call ? call : 0; /* closing may fail, too */
+            if (status != 0) {
+                assert_true(multiplied && errors[e] != 15);
+                assert_int_equal(err.code, errors[e] == 3 ? ERR_NOMEM : ERR_DEVICE_FAULT);
+                assert_non_null(strstr(err.text, "cublasLtMatmul"));
+            } else {
+                assert_true(!multiplied || errors[e] == 15);
+                scene_right(&s, 1);
+            }
+            scene_close(&s);
+            failed = failed || lt->calls >= call;
+            lt->fail_at = 0;
+            clean(lt, lt->trace);
+        }
+    }
+    assert_int_equal(cuda_of()->live, 0);
+    assert_int_equal(cuda_of()->misuses, 0);
+}
+
+static void refused(uint32_t driver, enum err_code code, const char *why)
+{
+    char name[256];
+    struct err err;
+    assert_int_equal(cublaslt_find(driver, name, sizeof name, &err), -1);
+    assert_int_equal(err.code, code);
+    if (strstr(err.text, why) == NULL)
+        fail_msg("'%s' does not say '%s'", err.text, why);
+}
+
+static void libraries_that_do_not_serve_are_named(void **state)
+{
+    struct fake_lt *lt = lt_of();
+    char name[256];
+    struct err err;
+    (void)state;
+    check(cublaslt_find(12040, name, sizeof name, &err));
+    assert_non_null(strstr(name, "libfake_cublaslt.so, 12.1.3"));
+    refused(11040, ERR_UNSUPPORTED, "is of CUDA 12.1, the driver of 11.4");
+    lt->version = 10201;
+    refused(12040, ERR_UNSUPPORTED, "is of version 10.2: at least 11.0 is needed");
+    lt->version = 120103;
+    setenv("MOTLEY_CUBLASLT_LIBRARY", MOTLEY_FAKES "/libfake_bare.so", 1);
+    refused(12040, ERR_UNSUPPORTED, "lacks cublasLtGetVersion");
+    setenv("MOTLEY_CUBLASLT_LIBRARY", MOTLEY_FAKES "/none.so", 1);
+    refused(12040, ERR_NOT_FOUND, "none.so");
+    setenv("MOTLEY_CUBLASLT_LIBRARY", "none", 1);
+    refused(12040, ERR_NOT_FOUND, "turned off: MOTLEY_CUBLASLT_LIBRARY");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(large_products_go_to_the_library),
+        cmocka_unit_test(other_products_are_our_own),
+        cmocka_unit_test(recorded_passes_hold_the_library_s_products),
+        cmocka_unit_test(every_call_may_fail_once),
+        cmocka_unit_test(libraries_that_do_not_serve_are_named),
+    };
+    setenv("MOTLEY_CUDA_LIBRARY", MOTLEY_FAKES "/libfake_cuda.so", 1);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,350 @@
+/* Training with 16-bit products: beside PyTorch's numbers for the same products (tools/golden_rounded.py) and
+ * for its autocast; what no split, repeat or loss scale may change; and a loss scale that is too large. */
+#include "engine/golden.h"
+#include "engine/seeded.h"
+
+/* --- beside PyTorch --- */
+
+static double worst_of(const double *got, json_t *curve, const char *what, uint32_t count)
+{
+    return worst_relative(got, json_object_get(curve, what), count);
+}
+
+/* The numbers are the reference's but where a value lies so close between two of 16 bits that fp64 and fp32
+ * round it to either side: then one operand of many is off by 2^-8 (bf16) or 2^-11. autocast rounds the
+ * outputs of linears and the operands of attention, too. */
+static void run_rounded(json_t *values, const char *name, const char *method, const char *compute,
+                        const char *device_kind, struct train_options o)
+{
+    char path[512], file[600], adapter[600], key[32];
+    bool lora = strcmp(method, "lora") == 0, half = strcmp(compute, "fp16") == 0;
+    const json_t *target;
+    size_t i;
+    snprintf(path, sizeof path, "%s/%s", golden, name);
+    snprintf(file, sizeof file, "%s/expected.json", path);
+    snprintf(adapter, sizeof adapter, "%s/adapter_init", path);
+    snprintf(key, sizeof key, "%s_%s", method, compute);
+    json_t *expected = json_of(file);
+    json_t *curves = json_object_get(json_object_get(json_object_get(values, "families"), name), key);
+    json_t *rounded = json_object_get(curves, "rounded"), *cast = json_object_get(curves, "autocast");
+    const json_t *settings = json_object_get(expected, method);
+    struct dataset data;
+    struct trainer trainer;
+    struct train_result result;
+    dataset_parse(json_object_get(expected, "batches"), &data);
+    o.model = path;
+    o.data = &data;
+    o.steps = (uint32_t)json_integer_value(json_object_get(values, "steps"));
+    o.warmup = 4;
+    o.full = !lora;
+    o.compute = half ? DTYPE_F16 : DTYPE_BF16;
+    o.loss_scale = half ? json_number_value(json_object_get(values, "scale_fp16")) : 1;
+    o.peak_lr = json_number_value(json_object_get(settings, "peak_lr"));
+    o.weight_decay = json_number_value(json_object_get(settings, "weight_decay"));
+    if (lora) {
+        o.adapter = adapter;
+        o.lora = (struct lora_options){.rank = 16, .alpha = 32};
+        json_array_foreach(json_object_get(settings, "targets"), i, target) o.lora.targets |=
+            lora_target_from_name(json_string_value(target));
+    }
+    struct device *device = device_make(device_kind, 1);
+    trainer_init(&trainer, device, &o);
+    trainer_run(&trainer, &result);
+    double loss = worst_of(result.loss, rounded, "loss", o.steps),
+           norm = worst_of(result.norm, rounded, "grad_norm", o.steps);
+    double from_cast = worst_of(result.loss, cast, "loss", o.steps);
+    print_message("    %s %s on %s: loss %.1e, norm %.1e; from autocast: loss %.1e\n", name, key, device_kind,
+                  loss, norm, from_cast);
+    assert_true(loss <= (half ? 2e-5 : 1e-4));
+    assert_true(norm <= (half ? 2e-3 : 1e-2));
+    assert_true(from_cast <= (half ? 2e-3 : 1e-2));
+    trainer_fini(&trainer);
+    device_close(device);
+    dataset_free(&data);
+    json_decref(expected);
+}
+
+static void every_family_matches_pytorch_with_rounded_products(void **state)
+{
+    char path[512];
+    (void)state;
+    snprintf(path, sizeof path, "%s/rounded.json", golden);
+    json_t *values = json_of(path);
+    for (uint32_t i = 0; i < FAMILIES; i++) {
+        run_rounded(values, families[i], "lora", i % 2 ? "bf16" : "fp16", i % 4 == 1 ? "checked" : "cpu",
+                    (struct train_options){0});
+        run_rounded(values, families[i], "full", i % 2 ? "fp16" : "bf16", "cpu",
+                    (struct train_options){.cuts = {2}, .cut_count = i % 3 == 0, .micro_batch_rows = 2});
+    }
+    json_decref(values);
+}
+
+/* --- what changes no number --- */
+
+/* Too wide to be computed in double: its products are those of large models. */
+static const struct model_config seeded_wide = {
+    .arch = MODEL_LLAMA,
+    .hidden = 320,
+    .layers = 2,
+    .heads = 5,
+    .kv_heads = 1,
+    .head_dim = 64,
+    .ffn = 448,
+    .vocab = 101,
+    .max_positions = 256,
+    .norm_eps = 1e-5,
+    .rope = {.theta = 10000, .kind = ROPE_DEFAULT, .factor = 1},
+    .tied = true,
+};
+
+enum { STEPS = 2, VALUES_MAX = 1 << 19 };
+
+struct plan {
+    const struct model_config *config;
+    enum dtype compute;
+    enum layer_base base; /* but of block 0, which is in fp32 where it is apart */
+    double loss_scale;
+    uint32_t threads, cut, rows; /* cut 0: one stage */
+    bool recompute, split;
+};
+
+struct outcome {
+    double loss[STEPS];
+    float *values; /* of everything trained, after the steps */
+    uint64_t count;
+};
+
+static struct stage *plan_stage(const struct plan *p, struct device *device, uint32_t begin, uint32_t end)
+{
+    struct err err;
+    struct stage *stage;
+    struct weight_source source = seeded_source(p->config);
+    struct stage_options o = {.config = p->config,
+                              .block_begin = begin,
+                              .block_end = end,
+                              .mode = STAGE_TRAIN,
+                              .lora = {.rank = 4, .alpha = 8, .targets = LORA_ALL},
+                              .base = end == 1 ? LAYER_BASE_F32 : p->base,
+                              .compute = p->compute,
+                              .seed = 3,
+                              .micro_batches_in_flight = 1,
+                              .tokens_max = SEEDED_TOKENS,
+                              .recompute = p->recompute,
+                              .split = p->split};
+    check(stage_create_from(device, &source, &o, &stage, &err));
+    check(stage_loss_scale_set(stage, p->loss_scale == 0 ? 1 : p->loss_scale, &err));
+    return stage;
+}
+
+static void plan_pass(const struct plan *p, struct stage *const *stages, uint32_t count, struct buffer *x,
+                      struct buffer *d, uint64_t step)
+{
+    struct err err;
+    for (uint32_t first = 0; first < SEEDED_ROWS; first += p->rows) {
+        struct micro_batch mb;
+        struct saved *saved[2];
+        seeded_batch(&mb, first, p->rows, step);
+        for (uint32_t s = 0; s < count; s++)
+            check(
+                stage_forward(stages[s], &mb, s == 0 ? NULL : x, s + 1 == count ? NULL : x, &saved[s], &err));
+        for (uint32_t s = count; s-- > 0;)
+            check(stage_backward(stages[s], &mb, saved[s], s + 1 == count ? NULL : d, s == 0 ? NULL : d, 1,
+                                 &err));
+    }
+}
+
+static void values_append(struct outcome *out, struct stage *stage)
+{
+    struct err err;
+    for (uint32_t i = 0; i < stage_parameter_count(stage); i++) {
+        struct parameter p = stage_parameter_at(stage, i);
+        assert_true(out->count + (uint64_t)p.rows * p.columns <= VALUES_MAX);
+        check(stage_state_read(stage, i, STATE_VALUE, out->values + out->count, &err));
+        out->count += (uint64_t)p.rows * p.columns;
+    }
+}
+
+static struct outcome plan_run(const struct plan *p)
+{
+    struct err err;
+    struct device *device = device_make("cpu", p->threads);
+    struct stage *stages[2];
+    struct buffer *x, *d;
+    struct outcome out = {.values = calloc(VALUES_MAX, 4)};
+    uint32_t last = p->config->layers + 2, count = p->cut == 0 ? 1 : 2;
+    for (uint32_t s = 0; s < count; s++)
+        stages[s] = plan_stage(p, device, s == 0 ? 0 : p->cut, s + 1 == count ? last : p->cut);
+    check(buffer_create(device, 4ull * SEEDED_TOKENS * p->config->hidden, MEM_BUFFERS, "x", &x, &err));
+    check(buffer_create(device, 4ull * SEEDED_TOKENS * p->config->hidden, MEM_BUFFERS, "d", &d, &err));
+    for (uint32_t step = 0; step < STEPS; step++) {
+        uint64_t labelled;
+        double square;
+        for (uint32_t s = 0; s < count; s++)
+            check(stage_step_begin(stages[s], &err));
+        plan_pass(p, stages, count, x, d, step);
+        check(stage_loss(stages[count - 1], &out.loss[step], &labelled, &err));
+        for (uint32_t s = 0; s < count; s++) {
+            check(stage_grad_square_sum(stages[s], &square, &err));
+            check(stage_update(stages[s], seeded_update(), &err));
+        }
+    }
+    for (uint32_t s = 0; s < count; s++) {
+        values_append(&out, stages[s]);
+        stage_destroy(stages[s]);
+    }
+    buffer_destroy(x);
+    buffer_destroy(d);
+    device_close(device);
+    return out;
+}
+
+/* Losses of the first `steps`. */
+static void same(const struct plan *a, const struct plan *b, int steps, double tolerance)
+{
+    struct outcome first = plan_run(a), second = plan_run(b);
+    assert_int_equal(first.count, second.count);
+    for (int step = 0; step < steps; step++)
+        if (!(fabs(first.loss[step] / second.loss[step] - 1) <= tolerance))
+            fail_msg("compute %d, %s, cut %u and %u: loss %.17g and %.17g at step %d", a->compute,
+                     a->config->hidden == 320 ? "wide" : "narrow", a->cut, b->cut, first.loss[step],
+                     second.loss[step], step);
+    if (tolerance == 0)
+        assert_memory_equal(first.values, second.values, 4 * first.count);
+    free(first.values);
+    free(second.values);
+}
+
+static const struct model_config *const configs[] = {&seeded_dense, &seeded_experts, &seeded_wide};
+
+static void splits_repeats_and_threads_change_no_bit(void **state)
+{
+    (void)state;
+    for (uint32_t i = 0; i < 6; i++) {
+        struct plan whole = {.config = configs[i / 2],
+                             .compute = i % 2 ? DTYPE_F16 : DTYPE_BF16,
+                             .base = i % 2 ? LAYER_BASE_F32 : LAYER_BASE_BF16,
+                             .loss_scale = i % 2 ? 64 : 1,
+                             .threads = 1,
+                             .rows = 4},
+                    cut = whole, rows = whole;
+        cut.threads = 3;
+        cut.cut = 2;
+        cut.recompute = i % 3 == 0;
+        cut.split = i % 3 == 1;
+        same(&whole, &cut, STEPS, 0);
+        rows.rows = 2;
+        same(&whole, &rows, STEPS, 2e-5);
+    }
+}
+
+/* Frozen weights are rounded to what a base kept in 16 bits holds: in fp32 they give the same numbers. (The
+ * embedding, which is looked up as it is kept, is another stage's here.) */
+static void a_base_in_fp32_is_rounded_to_what_16_bits_keep(void **state)
+{
+    (void)state;
+    for (uint32_t i = 0; i < 4; i++) {
+        struct model_config untied = i / 2 ? seeded_wide : seeded_dense;
+        untied.tied = false;
+        struct plan kept = {.config = &untied,
+                            .compute = i % 2 ? DTYPE_F16 : DTYPE_BF16,
+                            .base = i % 2 ? LAYER_BASE_F16 : LAYER_BASE_BF16,
+                            .threads = 2,
+                            .cut = 1,
+                            .rows = 4},
+                    wide = kept;
+        wide.base = LAYER_BASE_F32;
+        same(&kept, &wide, 1,
+             1e-6); /* q, k and v are one product in fp32: AdamW makes more of the last bits */
+    }
+}
+
+static void a_loss_scale_changes_no_bit_where_exponents_are_wide(void **state)
+{
+    (void)state;
+    for (uint32_t i = 0; i < 4; i++) {
+        struct plan one = {.config = configs[i % 3],
+                           .compute = i % 2 ? DTYPE_F32 : DTYPE_BF16,
+                           .threads = 1,
+                           .rows = 2},
+                    scaled = one;
+        scaled.loss_scale = i % 2 ? 4096 : 0x1p-10;
+        same(&one, &scaled, STEPS, 0);
+    }
+}
+
+/* --- a loss scale that is too large --- */
+
+static void an_overflow_is_told_and_leaves_no_trace(void **state)
+{
+    struct plan p = {
+        .config = &seeded_wide, .compute = DTYPE_F16, .loss_scale = 256, .threads = 1, .rows = 4};
+    struct outcome plain = plan_run(&p), after = {.values = calloc(VALUES_MAX, 4)};
+    struct device *device = device_make("cpu", 1);
+    struct stage *stage = plan_stage(&p, device, 0, p.config->layers + 2);
+    struct err err;
+    uint64_t labelled;
+    double loss, square = 0;
+    (void)state;
+    check(stage_loss_scale_set(stage, 0x1p24, &err));
+    check(stage_step_begin(stage, &err));
+    plan_pass(&p, &stage, 1, NULL, NULL, 0);
+    check(stage_loss(stage, &loss, &labelled, &err)); /* it is not scaled */
+    assert_true(loss == plain.loss[0]);
+    assert_int_equal(stage_grad_square_sum(stage, &square, &err), -1);
+    assert_int_equal(err.code, ERR_NOT_FINITE);
+    assert_non_null(strstr(err.text, "model."));
+    assert_true(isnan(square));
+    assert_int_equal(stage_update_count(stage), 0);
+    check(stage_loss_scale_set(stage, 256, &err));
+    for (uint32_t step = 0; step < STEPS; step++) {
+        check(stage_step_begin(stage, &err));
+        plan_pass(&p, &stage, 1, NULL, NULL, step);
+        check(stage_loss(stage, &loss, &labelled, &err));
+        assert_true(loss == plain.loss[step]);
+        check(stage_grad_square_sum(stage, &square, &err));
+        check(stage_update(stage, seeded_update(), &err));
+    }
+    values_append(&after, stage);
+    assert_memory_equal(plain.values, after.values, 4 * plain.count);
+    stage_destroy(stage);
+    device_close(device);
+    free(plain.values);
+    free(after.values);
+}
+
+static void what_is_no_loss_scale_or_dtype_is_refused(void **state)
+{
+    const double scales[] = {0, -2, 3, 0x1p25, 0x1p-25, NAN, INFINITY};
+    struct plan p = {.config = &seeded_dense, .compute = DTYPE_F16, .threads = 1, .rows = 4};
+    struct device *device = device_make("cpu", 1);
+    struct stage *stage = plan_stage(&p, device, 0, p.config->layers + 2);
+    struct stage_memory memory;
+    struct stage_options o;
+    struct err err;
+    (void)state;
+    for (size_t i = 0; i < sizeof scales / sizeof scales[0]; i++) {
+        assert_int_equal(stage_loss_scale_set(stage, scales[i], &err), -1);
+        assert_int_equal(err.code, ERR_INVALID);
+        assert_non_null(strstr(err.text, "loss scale"));
+    }
+    stage_options_get(stage, &o);
+    o.compute = DTYPE_U8;
+    assert_int_equal(stage_memory_predict(&o, &memory, &err), -1);
+    assert_int_equal(err.code, ERR_INVALID);
+    assert_non_null(strstr(err.text, "products in dtype"));
+    stage_destroy(stage);
+    device_close(device);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_family_matches_pytorch_with_rounded_products),
+        cmocka_unit_test(splits_repeats_and_threads_change_no_bit),
+        cmocka_unit_test(a_base_in_fp32_is_rounded_to_what_16_bits_keep),
+        cmocka_unit_test(a_loss_scale_changes_no_bit_where_exponents_are_wide),
+        cmocka_unit_test(an_overflow_is_told_and_leaves_no_trace),
+        cmocka_unit_test(what_is_no_loss_scale_or_dtype_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
