@@ -54,7 +54,8 @@ struct pair {
     uint32_t mine_count, takes_count;
     bool in; /* it does */
     /* what we write into: its own */
-    struct buffer **theirs; /* [theirs_count], imported */
+    struct buffer **theirs; /* [theirs_count], imported; NULL when they were let go of */
+    uint64_t *sizes;        /* [theirs_count] of them */
     struct stream *gives;
     uint32_t theirs_count, gives_count;
     bool out;           /* we do */
@@ -215,6 +216,7 @@ static void import_theirs(struct ops *ops, struct pair *pair, const struct offer
     struct err err = {.code = ERR_NONE};
     pair->said = (struct answer){.yes = 1};
     for (uint32_t i = 0; i < pair->theirs_count && pair->said.yes; i++) {
+        pair->sizes[i] = offers[i].handle.bytes;
         if (offers[i].handle.bytes < sizeof(uint64_t) ||
             memchr(offers[i].handle.kind, 0, sizeof offers[i].handle.kind) == NULL)
             refuse(pair, "a handle that says nothing");
@@ -285,7 +287,8 @@ static int get_offers(const struct exchange *x, struct pair *pair)
     struct offer *offers = calloc((size_t)hello.buffers + 1, sizeof *offers);
     pair->gives = calloc((size_t)hello.streams + 1, sizeof *pair->gives);
     pair->theirs = calloc((size_t)hello.buffers + 1, sizeof(struct buffer *));
-    int result = offers && pair->gives && pair->theirs
+    pair->sizes = calloc((size_t)hello.buffers + 1, sizeof *pair->sizes);
+    int result = offers && pair->gives && pair->theirs && pair->sizes
                      ? 0
                      : err_set(x->err, ERR_NOMEM, "no memory for what rank %u shares", pair->peer);
     if (result == 0 && (get(x, pair, pair->gives, hello.streams * sizeof *pair->gives) < 0 ||
@@ -440,15 +443,26 @@ int local_connect(struct ops *ops, uint64_t deadline_ns, struct err *err)
     return 0;
 }
 
+void local_let_go(struct local *local)
+{
+    for (uint32_t p = 0; local && local->pairs && p < local->count; p++) {
+        struct pair *pair = &local->pairs[p];
+        for (uint32_t i = 0; pair->theirs && i < pair->theirs_count; i++) {
+            buffer_destroy(pair->theirs[i]);
+            pair->theirs[i] = NULL;
+        }
+    }
+}
+
 void local_destroy(struct local *local)
 {
     if (!local)
         return;
+    local_let_go(local);
     for (uint32_t p = 0; local->pairs && p < local->count; p++) {
         struct pair *pair = &local->pairs[p];
-        for (uint32_t i = 0; pair->theirs && i < pair->theirs_count; i++)
-            buffer_destroy(pair->theirs[i]);
         free(pair->theirs);
+        free(pair->sizes);
         free(pair->gives);
         free(pair->mine);
         free(pair->offers);
@@ -507,8 +521,8 @@ static void receiver_ready(const struct mesh_done *done)
     const struct pair *pair = pair_of(ops, call->instr->peer);
     struct err err = done->err;
     if (done->ok && done->size == sizeof *ready && ready->buffer < pair->theirs_count &&
-        ready->bytes == call->size && ready->at <= buffer_bytes(pair->theirs[ready->buffer]) &&
-        ready->bytes <= buffer_bytes(pair->theirs[ready->buffer]) - ready->at) {
+        ready->bytes == call->size && ready->at <= pair->sizes[ready->buffer] &&
+        ready->bytes <= pair->sizes[ready->buffer] - ready->at) {
         call->job =
             (struct courier_job){.start = copy, .copied = ops->local->copied, .finish = copied, .arg = call};
         courier_push(ops->courier, &call->job);

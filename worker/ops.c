@@ -128,8 +128,7 @@ void ops_stop(struct ops *ops)
         return;
     if (ops->courier)
         courier_stop(ops->courier);
-    local_destroy(ops->local);
-    ops->local = NULL;
+    local_let_go(ops->local);
 }
 
 uint64_t ops_local_bytes(const struct ops *ops)
@@ -143,6 +142,7 @@ void ops_destroy(struct ops *ops)
         return;
     ops_stop(ops);
     courier_destroy(ops->courier);
+    local_destroy(ops->local);
     for (int kind = 0; kind < PROGRAM_KINDS; kind++) {
         exec_destroy(ops->programs[kind].exec);
         for (uint32_t i = 0; ops->programs[kind].reduces && i < ops->me->programs[kind].instr_count; i++)

@@ -153,7 +153,10 @@ int local_connect(struct ops *ops, uint64_t deadline_ns, struct err *err);
 /* Begin a transfer that is `used`. Ends with call_end. */
 int local_send(struct call *call, struct err *err);
 int local_receive(struct call *call, struct err *err);
-/* Lets go of other processes' memory: before the mesh says goodbye, so that they still have it. */
+/* Lets go of other processes' memory, when the courier has stopped and before the mesh says goodbye, so that
+ * they still have it; what the mesh still brings finds the rest. */
+void local_let_go(struct local *local);
+/* When the mesh has ended. Either of them: NULL is a no-op. */
 void local_destroy(struct local *local);
 
 /* ops_check.c. ERR_UNSUPPORTED names what is not done; ERR_INVALID a slot that does not fit its use. */
