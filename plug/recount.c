@@ -7,6 +7,7 @@
 
 #include <string.h>
 
+#include "planner/emit/shared.h"
 #include "planner/kind/kind.h"
 
 static bool same_slot(const struct plan_slot *a, const struct plan_slot *b)
@@ -54,7 +55,7 @@ static int slot_check(const struct plan_rank *rank, uint32_t number, uint32_t s,
                        number, s, slot_kind_name(slot->kind), (unsigned long long)slot->bytes_total,
                        (unsigned long long)slot->bytes_bound, slot_needs(slot, mine),
                        (unsigned long long)mine->bytes_bound);
-    if (slot->purpose < PURPOSE_COUNT && slot->place == SLOT_ON_DEVICE)
+    if (slot->purpose < PURPOSE_COUNT && slot->place != SLOT_ON_HOST)
         more[slot->purpose] += (double)slot->bytes_total;
     return 0;
 }
@@ -110,7 +111,7 @@ static int rank_check(const struct plan_rank *rank, uint32_t number, const struc
             return -1;
     }
     for (uint32_t s = 0; s < ours->slot_count; s++) {
-        if (ours->slots[s].purpose < PURPOSE_COUNT && ours->slots[s].place == SLOT_ON_DEVICE)
+        if (ours->slots[s].purpose < PURPOSE_COUNT && ours->slots[s].place != SLOT_ON_HOST)
             more[ours->slots[s].purpose] -= (double)ours->slots[s].bytes_total;
     }
     for (int kind = 0; kind < PROGRAM_KINDS; kind++) {
@@ -131,11 +132,31 @@ static int starts_check(const struct plan *plan, struct err *err)
     return 0;
 }
 
+static bool has_shared_slots(const struct plan *plan)
+{
+    for (uint32_t r = 0; r < plan->rank_count; r++)
+        for (uint32_t s = 0; s < plan->ranks[r].slot_count; s++)
+            if (plan->ranks[r].slots[s].place == SLOT_SHARED)
+                return true;
+    return false;
+}
+
+/* Our plan for the candidate, with memory shared within nodes where the plan given shares any. */
+static struct plan *ours_for(const struct problem *problem, const struct candidate *candidate,
+                             const struct plan *plan, struct err *err)
+{
+    struct plan *ours = kinds[plan->placement]->emit(problem, candidate, true, err);
+    if (ours && has_shared_slots(plan) && plan_share_slots(ours, problem->cluster, err) < 0) {
+        plan_destroy(ours);
+        return NULL;
+    }
+    return ours;
+}
+
 int recount_memory(const struct problem *problem, const struct candidate *candidate, struct plan *plan,
                    struct err *err)
 {
-    struct plan *ours =
-        starts_check(plan, err) < 0 ? NULL : kinds[plan->placement]->emit(problem, candidate, true, err);
+    struct plan *ours = starts_check(plan, err) < 0 ? NULL : ours_for(problem, candidate, plan, err);
     if (!ours)
         return -1;
     int result = ours->rank_count == plan->rank_count && ours->tokens_bound <= plan->tokens_bound

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # The planner is a library of its own: it builds with a plain compiler from planner/, program/, six files of common/ and
 # the descriptions of model/, and its tests (four of them; with MOTLEY_LONG all that include no other room) run linked with nothing beside libc and
-# libm but what common/ itself stands on: jansson (documents) and libcrypto (SHA-256 of a plan's seal). It uses no clock,
-# file, socket, process or environment.
+# libm but what common/ and model/ themselves stand on: jansson (documents), libcrypto (SHA-256 of a plan's seal) and
+# PCRE2 (expressions over modules' names in a specification). It uses no clock, file, socket, process or environment.
 set -euo pipefail
 root=${MOTLEY_SOURCE:-$(cd "$(dirname "$0")/../.." && pwd)}
 cd "$root"
@@ -16,7 +16,8 @@ tests="bound catalogue kind_data planner"
 [ -z "${MOTLEY_LONG:-}" ] || tests=$(cd tests/planner && grep -L '\"\(show\|replay\)/\|oracle' test_*.c | sed 's/^test_//; s/\.c$//')
 allowed="common/buf.c common/digest.c common/err.c common/json.c common/rand.c common/units.c
     model/arch.c model/block_cost.c model/blocks.c model/config.c model/config_parse.c model/flat.c model/footprint.c model/layer.c
-    model/layer_tensors.c model/order.c model/pack.c model/packing.c model/spec.c model/spec_check.c model/spec_json.c
+    model/layer_tensors.c model/lora_match.c model/lora_rules.c model/lora_sites.c model/names.c model/nf4_skipped.c model/order.c
+    model/pack.c model/packing.c model/rope.c model/spec.c model/spec_check.c model/spec_json.c
     model/tensor_type.c"
 
 build() { # SOURCE...
@@ -34,12 +35,12 @@ if [ -n "$impure" ]; then
 fi
 
 libraries() {
-    ldd "$1" | awk '{print $1}' | sed 's/\.so.*//; s,.*/,,' | grep -vxE 'linux-vdso|ld-linux-.*|libc|libm|libjansson|libcrypto|libcmocka' || true
+    ldd "$1" | awk '{print $1}' | sed 's/\.so.*//; s,.*/,,' | grep -vxE 'linux-vdso|ld-linux-.*|libc|libm|libjansson|libcrypto|libpcre2-8|libcmocka' || true
 }
 for name in $tests; do
     build "tests/planner/test_$name.c"
     $cc "$work/tests_planner_test_$name.c.o" "$work"/planner_*.o "$work"/program_*.o "$work"/common_*.o "$work"/model_*.o \
-        -Wl,--gc-sections -o "$work/test_$name" -lcmocka -ljansson -lcrypto -lm
+        -Wl,--gc-sections -o "$work/test_$name" -lcmocka -ljansson -lcrypto -lpcre2-8 -lm
     more=$(libraries "$work/test_$name")
     if [ -n "$more" ]; then
         echo "test_$name is linked with: $more" >&2
