@@ -1,7 +1,7 @@
 # Thin: every target installs what it needs (tools/packages.sh), then calls CMake, ctest or a script.
 SHELL := /bin/bash
 JOBS := $(shell nproc)
-TEST_LOG := build/Testing/Temporary/LastTest.log
+SLOTS := $(shell expr 2 \* $$(nproc)) # of ctest: a test takes one or two (tests/CMakeLists.txt)
 
 .PHONY: build demo packages-test test bench gpu-check gpu-bench lint equality emulated-check sanitize fuzz chaos clean
 .DEFAULT_GOAL := build
@@ -20,7 +20,7 @@ packages-test:
 	@tools/packages.sh test
 
 test: packages-test build
-	@ctest --test-dir build --output-on-failure --timeout 300 -j $(JOBS)
+	@ctest --test-dir build --output-on-failure --timeout 600 -j $(SLOTS)
 	@tools/lint.py
 
 bench: build
@@ -41,13 +41,13 @@ lint:
 # Every family and method on every split beside PyTorch's numbers, in the engine, by workers and through the service.
 equality: build
 	@tools/packages.sh test
-	@MOTLEY_EQUALITY=1 ctest --test-dir build --output-on-failure --timeout 3600 -j $(JOBS) \
+	@MOTLEY_EQUALITY=1 ctest --test-dir build --output-on-failure --timeout 3600 -j $(SLOTS) \
 	  -R '^engine/(golden|smollm2|stage)|^worker/(golden|orders|programs|run|smollm2)|^system/golden'
 
 # Every GPU kernel on the emulated device, every access checked: many more trials of each op, every family trained.
 emulated-check: build
 	@tools/packages.sh test
-	@MOTLEY_EMULATED_CHECK=1 ctest --test-dir build --output-on-failure --timeout 3600 -j $(JOBS) -R '^engine/gpu_'
+	@MOTLEY_EMULATED_CHECK=1 ctest --test-dir build --output-on-failure --timeout 3600 -j $(SLOTS) -R '^engine/gpu_'
 
 # Everything under ASan+UBSan, and mesh, worker, agent and scheduler under TSan.
 sanitize:

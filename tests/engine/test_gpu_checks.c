@@ -1,12 +1,14 @@
 /* `make emulated-check`: PyTorch's numbers for every family on the emulated GPU, every access of every kernel
- * checked, with warps of 32 and of 64 threads, alone and split. */
+ * checked, with warps of 32 and of 64 threads, alone and split. Five steps are each batch once: later ones run
+ * the same kernels on the same shapes. */
 #include "engine/golden.h"
 
 static void golden_run(const char *name, const char *kind, uint32_t turn)
 {
     setenv("MOTLEY_EMULATED", turn % 2 == 0 ? "warp32,checks" : "warp64,checks", 1);
     run_golden(name, kind, "emulated", 1,
-               (struct train_options){.cuts = {2},
+               (struct train_options){.steps = 5,
+                                      .cuts = {2},
                                       .cut_count = turn % 3 == 2 && strcmp(kind, "lora") == 0 ? 1 : 0,
                                       .micro_batch_rows = 2,
                                       .recompute = turn % 4 == 1,

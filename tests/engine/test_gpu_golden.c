@@ -7,7 +7,7 @@ static void families_match_fp64_on_gpus(void **state)
     (void)state;
     setenv("MOTLEY_EMULATED", "warp64", 1);
     run_golden("mixtral", "full", "emulated", 1,
-               (struct train_options){.micro_batch_rows = 2, .recompute = true});
+               (struct train_options){.steps = 5, .micro_batch_rows = 2, .recompute = true});
     setenv("MOTLEY_EMULATED", "warp32", 1);
     run_golden("gemma2", "lora", "emulated", 1,
                (struct train_options){.cuts = {2}, .cut_count = 1, .micro_batch_rows = 2, .split = true});

@@ -23,7 +23,7 @@ struct bounds {
 static const struct bounds bounds_dense[] = {{3e-5, 1e-3, 1e-2, 2e-3}, {1e-5, 2e-4, 5e-3, 4e-4}};
 static const struct bounds bounds_mixture[] = {{3e-5, 1e-2, 5e-2, 1.5e-2}, {1e-5, 5e-3, 1e-1, 1e-2}};
 static const double first_norm = 5e-4, first_same = 1e-8;
-enum { FIRST_SAME_MIN = 4, GOLDEN_STEPS = 6 };
+enum { FIRST_SAME_MIN = 4, ROUNDED_STEPS = 6 };
 
 /* Returns whether the first step's loss is the reference's. */
 static bool run_rounded(json_t *values, const char *name, const char *method, const char *compute,
@@ -47,7 +47,7 @@ static bool run_rounded(json_t *values, const char *name, const char *method, co
     dataset_parse(json_object_get(expected, "batches"), &data);
     o.model = path;
     o.data = &data;
-    o.steps = o.steps == 0 ? GOLDEN_STEPS : o.steps;
+    o.steps = o.steps == 0 ? ROUNDED_STEPS : o.steps;
     o.warmup = 4;
     o.full = !lora;
     o.compute = half ? DTYPE_F16 : DTYPE_BF16;

@@ -178,8 +178,8 @@ class Motley:
 
 
 def poll():
-    """Between two questions to the service; every caller has a deadline."""
-    time.sleep(0.05)
+    """Between two questions to the service, each of which starts a client; every caller has a deadline."""
+    time.sleep(0.1)
 
 
 def tokens_rows(batches):

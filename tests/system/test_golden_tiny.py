@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Through the whole service, tiny Llama models give PyTorch's numbers on one device and on any split."""
+"""Through the whole service, tiny Llama models give PyTorch's numbers on one device and on any split; with MOTLEY_EQUALITY
+(`make equality`) every golden model does, by every method, on every placement."""
 import json
 import os
 
-from motley import (GOLDEN, Failed, Motley, expect, golden_spec, largest_relative, main, relative_difference, safetensors,
-                    tokens_rows, two_unlike)
+from motley import (GOLDEN, Motley, expect, golden_spec, largest_relative, main, relative_difference, safetensors, tokens_rows,
+                    two_unlike)
 
 LOSS, NORM, ADAPTER, GRADIENT = 1e-6, 1e-5, 1e-4, 1e-4  # relative; fp32 itself costs at most 6e-7 in these runs (golden README)
 
@@ -54,33 +55,36 @@ def run_case(motley, model, placement, tag):
     return f"loss {loss:.1e}, norm {norm:.1e}, adapter {adapter:.1e}", [m["loss"] for m in steps], ours
 
 
+SPLIT = {"kind": "pipeline", "stages": 2, "micro_batch_rows": 1}
+
+
 def losses_norms_and_adapters_are_pytorchs():
     details = []
-    with Motley(two_unlike()) as motley:
-        for model in ("llama", "llama3-rope"):
-            single, single_losses, _ = run_case(motley, model, {"kind": "single"}, "single")
-            split, split_losses, adapter = run_case(motley, model, {"kind": "pipeline", "stages": 2, "micro_batch_rows": 1}, "split")
-            again, again_losses, again_adapter = run_case(motley, model, {"kind": "pipeline", "stages": 2, "micro_batch_rows": 1}, "again")
-            expect(again_losses == split_losses, f"{model}: two runs of one plan differ in loss")
-            expect(all(adapter[n][1] == again_adapter[n][1] for n in adapter), f"{model}: two runs of one plan differ in the adapter")
-            apart = largest_relative(split_losses, single_losses)
-            expect(apart <= LOSS, f"{model}: split against single {apart:.2e}")
-            for order in ("interleaved", "split"):
-                placement = {"kind": "pipeline", "stages": 2, "micro_batch_rows": 1, "schedule": order}
-                job = trained(motley, model, placement, order)
-                said = job["run"]["plan_answer"]["schedule"]
-                expect(said.split()[0] == order, f"{model}: {order} asked for, {said} planned")
-                losses = [m["loss"] for m in motley.metrics(job["id"])[0]]
-                expect(largest_relative(losses, single_losses) <= LOSS, f"{model}: {order} against single")
-            details.append(f"{model}: single [{single}], split [{split}], apart {apart:.1e}")
+    for model in ("llama", "llama3-rope"):
+        single, single_losses, _ = run_case(motley, model, {"kind": "single"}, "single")
+        split, split_losses, adapter = run_case(motley, model, SPLIT, "split")
+        apart = largest_relative(split_losses, single_losses)
+        expect(apart <= LOSS, f"{model}: split against single {apart:.2e}")
+        details.append(f"{model}: single [{single}], split [{split}], apart {apart:.1e}")
+        if model != "llama":
+            continue
+        _, again_losses, again_adapter = run_case(motley, model, SPLIT, "again")
+        expect(again_losses == split_losses, f"{model}: two runs of one plan differ in loss")
+        expect(all(adapter[n][1] == again_adapter[n][1] for n in adapter), f"{model}: two runs of one plan differ in the adapter")
+        for order in ("interleaved", "split"):
+            job = trained(motley, model, {**SPLIT, "schedule": order}, order)
+            said = job["run"]["plan_answer"]["schedule"]
+            expect(said.split()[0] == order, f"{model}: {order} asked for, {said} planned")
+            losses = [m["loss"] for m in motley.metrics(job["id"])[0]]
+            expect(largest_relative(losses, single_losses) <= LOSS, f"{model}: {order} against single")
     return "; ".join(details)
 
 
-def sixteen_bits(motley):
+def sixteen_bits():
     """Computed in bf16 and fp16, in a pipeline whose ranks send so: near PyTorch's fp64, planned as what is run."""
-    placement, words = {"kind": "pipeline", "stages": 2, "micro_batch_rows": 1}, []
+    words = []
     for compute, bound in (("bf16", 5e-3), ("fp16", 1e-3)):
-        job = trained(motley, "llama", placement, compute, train={"compute": compute})
+        job = trained(motley, "llama", SPLIT, compute, train={"compute": compute})
         steps, _ = motley.metrics(job["id"])
         off = largest_relative([m["loss"] for m in steps], golden("llama")[1]["lora_fp64"]["loss"])
         expect(1e-7 < off <= bound, f"{compute}: loss off by {off:.2e}")
@@ -110,31 +114,73 @@ def gradients_of(motley, model, placement, tag):
 
 def gradients_are_pytorchs():
     worst = {}
-    with Motley(two_unlike()) as motley:
-        for model in ("llama", "llama3-rope"):
-            for tag, placement in (("single", {"kind": "single"}),
-                                   ("split", {"kind": "pipeline", "stages": 2, "micro_batch_rows": 1})):
-                worst[f"{model} {tag}"] = gradients_of(motley, model, placement, f"gradients-{tag}")
-        narrow = sixteen_bits(motley)
-    return narrow + ", gradients " + ", ".join(f"{name} {value:.1e}" for name, value in worst.items())
+    for model, tag, placement in (("llama", "single", {"kind": "single"}), ("llama3-rope", "split", SPLIT)):
+        worst[f"{model} {tag}"] = gradients_of(motley, model, placement, f"gradients-{tag}")
+    return ", ".join(f"{name} {value:.1e}" for name, value in worst.items())
 
 
 def two_jobs_share_the_devices():
     """Each asks for one device; the second is placed while the first holds the other."""
     folder, expected = golden("llama")
-    with Motley(two_unlike()) as motley:
-        rows = motley.write_rows("rows.jsonl", tokens_rows(expected["batches"]) * 4)
-        idents = []
-        for device in ("left/cpu0", "right/cpu0", "left/cpu0"):
-            spec = golden_spec(f"on-{device[:4]}", folder, rows, 0.005, expected, 16,
-                               placement={"kind": "single", "devices": [device]}, train={"steps": 40})
-            idents.append((device, motley.submit(spec)["id"]))
-        for device, ident in idents:
-            job = motley.wait_state(ident, ("succeeded", "failed", "cancelled"))
-            expect(job["state"] == "succeeded", f"job {ident} on {device}: {job['state']}: {job.get('why')}")
-            expect([r["device"] for r in job["run"]["ranks"]] == [device], f"job {ident}: ran on {job['run']['ranks']}")
-    return None
+    rows = motley.write_rows("rows.jsonl", tokens_rows(expected["batches"]) * 4)
+    idents = []
+    for device in ("left/cpu0", "right/cpu0", "left/cpu0"):
+        spec = golden_spec(f"on-{device[:4]}", folder, rows, 0.005, expected, 16,
+                           placement={"kind": "single", "devices": [device]}, train={"steps": 40})
+        idents.append((device, motley.submit(spec)["id"]))
+    for device, ident in idents:
+        job = motley.wait_state(ident, ("succeeded", "failed", "cancelled"))
+        expect(job["state"] == "succeeded", f"job {ident} on {device}: {job['state']}: {job.get('why')}")
+        expect([r["device"] for r in job["run"]["ranks"]] == [device], f"job {ident}: ran on {job['run']['ranks']}")
+
+
+# ---- make equality ----
+
+METHODS = {"lora": {}, "full": {"method": {"kind": "full"}}, "full_aux": {"method": {"kind": "full"}, "train": {"router_aux": True}}}
+PLACEMENTS = {"single": {"kind": "single"}, "two": SPLIT, "three": {**SPLIT, "stages": 3}, "data": {"kind": "data"},
+              "interleaved": {**SPLIT, "schedule": "interleaved"}, "halves": {**SPLIT, "schedule": "split"}}
+APART = 2e-5  # relative, to float64 and to one device: what a placement may cost
+
+
+def losses_of(many, model, method, tag):
+    folder, expected = golden(model)
+    rows = many.write_rows(f"{model}.jsonl", tokens_rows(expected["batches"]))
+    settings = expected["lora" if method == "lora" else "full"]
+    spec = golden_spec(f"{model}-{method}-{tag}", folder, rows, settings["peak_lr"], expected,
+                       len(expected["batches"][0]["ids"]), placement=PLACEMENTS[tag])
+    if method == "lora":
+        spec["method"].update(start_from=os.path.join(folder, "adapter_init"), targets=settings["targets"])
+    else:
+        spec["method"] = METHODS[method]["method"]
+        spec["train"].update(weight_decay=settings["weight_decay"], **METHODS[method].get("train", {}))
+    job = many.submit(spec, wait=True)
+    expect(job["state"] == "succeeded", f"{model} {method} {tag}: {job['state']}: {job.get('why')}")
+    return [m["loss"] for m in many.metrics(job["id"])[0]]
+
+
+def every_model_and_method_is_trained_alike_on_every_placement():
+    runs, worst = 0, 0.0
+    config = two_unlike()
+    config["agents"].append({"name": "third", "devices": [{"kind": "cpu", "threads": 1, "memory": "450MiB"}]})
+    with Motley(config) as many:
+        for model in sorted(os.listdir(GOLDEN)):
+            if not os.path.exists(os.path.join(GOLDEN, model, "expected.json")):
+                continue
+            for method in METHODS:
+                reference = golden(model)[1].get(f"{method}_fp64")
+                if reference is None:
+                    continue
+                single = losses_of(many, model, method, "single")
+                for tag in PLACEMENTS:
+                    losses = single if tag == "single" else losses_of(many, model, method, tag)
+                    apart = max(largest_relative(losses, reference["loss"]), largest_relative(losses, single))
+                    expect(apart <= APART, f"{model} {method} {tag}: loss off by {apart:.2e}")
+                    runs, worst = runs + 1, max(worst, apart)
+                expect(losses_of(many, model, method, tag) == losses, f"{model} {method} {tag}: two runs differ")
+    return f"{runs} runs, at most {worst:.1e} apart"
 
 
 if __name__ == "__main__":
-    main(two_jobs_share_the_devices, gradients_are_pytorchs, losses_norms_and_adapters_are_pytorchs)
+    with Motley(two_unlike()) as motley:
+        main(two_jobs_share_the_devices, gradients_are_pytorchs, sixteen_bits, losses_norms_and_adapters_are_pytorchs,
+             *([every_model_and_method_is_trained_alike_on_every_placement] if "MOTLEY_EQUALITY" in os.environ else []))

@@ -17,18 +17,18 @@ static void check_golden(const struct fixture *fix, enum trained trained, const 
     }
 }
 
-/* Each of the shapes; of several the first twice, and groups. */
+/* Each of the shapes (every second of them only in make equality); of several the first twice, and groups. */
 static void check_shapes(const char *model, enum trained trained, const struct shape *shapes, size_t count)
 {
     struct fixture fix;
     struct world world;
     struct outcome one, out, again;
-    bool repeated = false;
+    bool repeated = false, everything = getenv("MOTLEY_EQUALITY") != NULL;
     fix_open(&fix, model);
     json_object_clear(fix.adapter); /* as peft begins: with dropout what is golden no longer counts */
     world_init(&world, &fix, BASE_FP32, trained);
     run_from(&fix, &world, &(struct shape){PLACE_SINGLE, SCHEDULE_1F1B, 1}, (struct resume){0}, &one);
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; i < count; i += everything ? 1 : 2) {
         char what[120];
         snprintf(what, sizeof what, "%s, %s %s on %u ranks", model, plan_placement_name(shapes[i].placement),
                  plan_schedule_name(shapes[i].order), shapes[i].ranks);
@@ -62,8 +62,8 @@ static void every_order_gives_one_devices_numbers(void **state)
 {
     static const struct shape shapes[] = {{PLACE_PIPELINE, SCHEDULE_INTERLEAVED, 2},
                                           {PLACE_PIPELINE, SCHEDULE_SPLIT, 2},
-                                          {PLACE_PIPELINE, SCHEDULE_INTERLEAVED, 3},
-                                          {PLACE_PIPELINE, SCHEDULE_SPLIT, 3}};
+                                          {PLACE_PIPELINE, SCHEDULE_SPLIT, 3},
+                                          {PLACE_PIPELINE, SCHEDULE_INTERLEAVED, 3}};
     (void)state;
     check_shapes("llama", ADAPTERS, SHAPES(shapes));
 }
@@ -81,9 +81,9 @@ static void every_order_gives_one_devices_numbers_of_a_mixture(void **state)
 static void the_load_balancing_loss_is_over_all_stages(void **state)
 {
     static const struct shape shapes[] = {{PLACE_PIPELINE, SCHEDULE_INTERLEAVED, 2},
-                                          {PLACE_PIPELINE, SCHEDULE_SPLIT, 3},
                                           {PLACE_DATA, SCHEDULE_1F1B, 2},
-                                          {PLACE_HYBRID, SCHEDULE_1F1B, 3}},
+                                          {PLACE_HYBRID, SCHEDULE_1F1B, 3},
+                                          {PLACE_PIPELINE, SCHEDULE_SPLIT, 3}},
                               few[] = {{PLACE_PIPELINE, SCHEDULE_1F1B, 3}};
     (void)state;
     check_shapes("mixtral", EVERYTHING_BALANCED, SHAPES(shapes));
