@@ -29,6 +29,10 @@ function(engine_only_needs header library folder out)
   endif()
 endfunction()
 engine_only_needs(jansson.h jansson jansson has_jansson)
+engine_only_needs(pcre2.h pcre2-8 pcre2 has_pcre2)
+if(NOT has_pcre2) # adapters' files need both
+  set(has_jansson FALSE)
+endif()
 engine_only_needs(zlib.h z zlib has_zlib)
 engine_only_needs(cmocka.h cmocka cmocka has_cmocka)
 engine_only_needs(cblas.h "" cblas has_cblas)
@@ -40,10 +44,10 @@ endif()
 # What of the rooms below the engine it is linked with.
 set(common buf clock err file rand units)
 set(model arch blocks by_name config dequantise dynamic_map flat footprint gguf layer layer_tensors nf4 nf4_avx2
-  nf4_stored pack source tensor_type lora_sites)
+  nf4_stored pack rope source tensor_type lora_sites)
 if(has_jansson)
   list(APPEND common json)
-  list(APPEND model config_parse gguf_config hub_json packing peft safetensors safetensors_write source_local tensors)
+  list(APPEND model config_parse gguf_config hub_json lora_match lora_rules names nf4_skipped packing peft safetensors safetensors_write source_local tensors)
 endif()
 file(GLOB_RECURSE engine ${CMAKE_SOURCE_DIR}/engine/*.c)
 list(FILTER engine EXCLUDE REGEX "engine/profile\\.c$") # it needs OpenSSL, for the key that agents ask by
