@@ -44,10 +44,10 @@ endif()
 # What of the rooms below the engine it is linked with.
 set(common buf clock err file rand units)
 set(model arch blocks by_name config dequantise dynamic_map flat footprint gguf layer layer_tensors nf4 nf4_avx2
-  nf4_stored pack rope source tensor_type lora_sites)
+  nf4_stored pack packing rope source tensor_type lora_sites)
 if(has_jansson)
   list(APPEND common json)
-  list(APPEND model config_parse gguf_config hub_json lora_match lora_rules names nf4_skipped packing peft safetensors safetensors_write source_local tensors)
+  list(APPEND model config_parse gguf_config hub_json lora_match lora_rules names nf4_skipped peft safetensors safetensors_write source_local tensors)
 endif()
 file(GLOB_RECURSE engine ${CMAKE_SOURCE_DIR}/engine/*.c)
 list(FILTER engine EXCLUDE REGEX "engine/profile\\.c$") # it needs OpenSSL, for the key that agents ask by
