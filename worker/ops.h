@@ -11,7 +11,7 @@
  * travel by the mesh have page-locked host memory of bytes_bound beside it. What is written on the device
  * goes down to it behind the instruction that wrote, what arrived goes up ahead of the one that reads, both
  * on queues of their own beside compute. Slots of the place SLOT_SHARED have buffers of bytes_bound from the
- * beginning, into which peers of the same node write (local.h). KV caches are made when a program first uses
+ * beginning, into which peers of the same node write (local.c). KV caches are made when a program first uses
  * them and freed by ops_forget_caches.
  *
  * On the wire of a pair, a stream of each instr_tag has its own mesh queue, and each group has one.

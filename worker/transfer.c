@@ -1,4 +1,4 @@
-/* SEND and RECV, by the mesh or within the node (local.h). */
+/* SEND and RECV, by the mesh or within the node (local.c). */
 #include <stdlib.h>
 
 #include "common/clock.h"
