@@ -27,15 +27,13 @@ static uint64_t mix_buffer(uint64_t key, const struct buffer *buffer, uint64_t a
 }
 
 /* Everything on which the ops of a pass and their operands depend, beside the stage's options, for which the
- * buffer of its scalars stands. Whoever makes ops depend on something more adds it here. 0: they differ with
- * every step, since masks and noise are drawn by its number. */
+ * buffer of its scalars stands. Whoever makes ops depend on something more adds it here; what changes with
+ * every step lies in the micro-batch's description on the device (ids, rows, the step's number). */
 static uint64_t pass_key(const struct pass *pass, const struct pass_range *range)
 {
     const struct stage *stage = pass->stage;
     const struct saved *slot = pass->slot;
     uint64_t key = buffer_serial(stage->scalars);
-    if (pass->dropout || (pass->train && stage->options.embed_noise > 0 && stage->layout.has_embedding))
-        return 0;
     key = mix(mix(mix(key, range->kind), range->begin), range->end);
     key = mix_buffer(mix_buffer(key, range->in, 0), range->out, 0);
     key = mix_double(mix_double(key, range->scale), (double)stage->loss_scale);
