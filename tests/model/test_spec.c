@@ -76,6 +76,7 @@ static void every_default_is_the_one_of_interfaces_md(void **state)
     assert_int_equal(SPEC_OPTIMIZER_ADAMW, spec.method.optimizer);
     assert_int_equal(SPEC_ORDER_AUTO, spec.placement.order);
     assert_int_equal(SPEC_BOUNDARY_AUTO, spec.placement.boundary);
+    assert_int_equal(SPEC_MOMENTS_DEVICE, spec.placement.moments);
     assert_int_equal(SPEC_RESULT_ADAPTER, spec.result.kind);
     assert_int_equal(SPEC_DTYPE_BASE, spec.result.dtype);
     assert_int_equal(SPEC_PLACEMENT_AUTO, spec.placement.kind);
@@ -102,7 +103,8 @@ static void a_specification_given_back_can_be_posted_again(void **state)
         "{time: 2h, retries: 3}}",
         "{model: m, priority: -4, data: {train: t}, train: {recompute: true, betas: [0.8, 0.99], steps: 7}, "
         "placement: "
-        "{kind: pipeline, devices: [a/cpu0, b/cpu0], exclude: [c/cpu0], micro_batch_rows: 4, stages: 2}}",
+        "{kind: pipeline, devices: [a/cpu0, b/cpu0], exclude: [c/cpu0], micro_batch_rows: 4, stages: 2, "
+        "moments: host}}",
         "{model: m, data: {train: t}, method: {targets: [gate_proj, q_proj], start_from: a/b}, train: "
         "{recompute: "
         "false}, eval: null, limits: {}}",
