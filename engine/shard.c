@@ -373,22 +373,38 @@ int shard_step_begin(struct shard *shard, struct err *err)
     return 0;
 }
 
-/* Sums of squares of each piece's values or gradients into host_sums. Waits. */
-static int square_sums(struct shard *shard, bool gradients, struct err *err)
+struct summed {
+    struct queue queue;
+    const struct shard *shard;
+    bool gradients;
+};
+
+/* Each piece's sum of squares into the shard's place of sums. */
+static void sums_queue(void *context)
 {
-    struct queue queue = {.device = shard->device, .err = err};
+    struct summed *s = context;
+    const struct shard *shard = s->shard;
     for (uint32_t i = 0; i < shard->piece_count; i++) {
         const struct piece *piece = &shard->pieces[i];
         const struct range_state *range = &shard->ranges[piece->range];
-        queue_op(&queue, &(struct op){.kind = OP_SQUARE_SUM,
-                                      .square_sum = {.count = piece->is.count,
-                                                     .x = f32_at(gradients ? range->gradients : range->values,
-                                                                 piece->is.at),
-                                                     .out = {.buffer = shard->sums.buffer,
-                                                             .at = shard->sums.at + 8ull * i,
-                                                             .dtype = DTYPE_F64}}});
+        struct buffer *area = s->gradients ? range->gradients : range->values;
+        queue_op(&s->queue, &(struct op){.kind = OP_SQUARE_SUM,
+                                         .square_sum = {.count = piece->is.count,
+                                                        .x = f32_at(area, piece->is.at),
+                                                        .out = {.buffer = shard->sums.buffer,
+                                                                .at = shard->sums.at + 8ull * i,
+                                                                .dtype = DTYPE_F64}}});
     }
-    if (queue.failed ||
+}
+
+/* Sums of squares of each piece's values or gradients into host_sums. Waits. */
+static int square_sums(struct shard *shard, bool gradients, struct err *err)
+{
+    struct summed s = {
+        .queue = {.device = shard->device, .err = err}, .shard = shard, .gradients = gradients};
+    if (shard->piece_count > 0)
+        sums_run(&s.queue, shard->sums, gradients, sums_queue, &s);
+    if (s.queue.failed ||
         (shard->piece_count > 0 && buffer_read(shard->sums.buffer, shard->sums.at, shard->host_sums,
                                                8ull * shard->piece_count, err) != 0))
         return -1;

@@ -181,6 +181,7 @@ static void slot_place(struct footprint *f, const struct footprint_options *o)
     slot->positions = take(&at, o->tokens, 1);
     slot->row_ids = take(&at, o->tokens, 1);
     slot->row_start = take(&at, o->rows + 1ull, 1);
+    slot->step = take(&at, 1, 1);
     slot->label_index = take(&at, o->labelled, 1);
     slot->targets = take(&at, o->labelled, 1);
     slot->meta_bytes = at;

@@ -325,8 +325,33 @@ static struct plan *plan_with(struct scene *t, enum plan_dtype boundary, double 
     return plan;
 }
 
-/* The same candidate with boundary tensors in 16 bits: half the bytes in each and nothing else. Faster, but
- * for the anomalies of list scheduling (Graham 1969). */
+static bool is_boundary(const struct plan_slot *slot)
+{
+    return slot->kind == SLOT_ACTIVATION || slot->kind == SLOT_GRADIENT;
+}
+
+/* Seconds of the plan's own programs where boundary tensors have half the bytes. */
+static double halved_seconds(const struct scene *t, struct plan *plan)
+{
+    struct err err = {0};
+    double seconds = 0;
+    for (uint32_t r = 0; r < plan->rank_count; r++) {
+        for (uint32_t i = 0; i < plan->ranks[r].slot_count; i++) {
+            struct plan_slot *slot = &plan->ranks[r].slots[i];
+            slot->bytes_per_token /= is_boundary(slot) ? 2 : 1;
+            slot->bytes_bound /= is_boundary(slot) ? 2 : 1;
+        }
+    }
+    if (price_plan(&t->p, plan, 2, &seconds, &err) < 0)
+        fail_msg("%s", err.text);
+    return seconds;
+}
+
+/* The same candidate with boundary tensors in 16 bits: half the bytes in each and nothing else. The same
+ * orders are never slower with them, and strict orders are the same. Eager ones (look_eager) come from list
+ * scheduling, where whoever can begin first does: shorter transfers can give another order, and a longer step
+ * (Graham 1969). Of 1,658 such plans two were slower so, by 6.8 % (seed 118) and 3.7 %. The search takes eager
+ * or strict orders, whichever is faster. */
 static void boundaries_in_16_bits_are_half(void **state)
 {
     (void)state;
@@ -344,7 +369,7 @@ static void boundaries_in_16_bits_are_half(void **state)
             bool travels = false;
             for (uint32_t s = 0; s < a->slot_count; s++) {
                 const struct plan_slot *x = &a->slots[s], *y = &b->slots[s];
-                bool boundary = x->kind == SLOT_ACTIVATION || x->kind == SLOT_GRADIENT;
+                bool boundary = is_boundary(x);
                 travels |= boundary;
                 assert_int_equal(y->dtype, boundary ? dtype : PLAN_F32);
                 assert_int_equal(x->dtype, PLAN_F32);
@@ -356,8 +381,9 @@ static void boundaries_in_16_bits_are_half(void **state)
                 assert_true((a->memory_peak[p] > b->memory_peak[p]) == (travels && p == PURPOSE_BUFFERS));
         }
         if (wide) {
-            assert_true(narrow_s <= 1.1 * wide_s);
-            slower += narrow_s > wide_s;
+            assert_true(narrow_s <= wide_s * (t.shape == EAGER ? 1.07 : 1 + 1e-9));
+            assert_true(halved_seconds(&t, wide) <= wide_s * (1 + 1e-9));
+            slower += narrow_s > wide_s * (1 + 1e-9);
             faster += narrow_s < wide_s * 0.9999;
             seen += wide->rank_count > 1;
         }
@@ -366,7 +392,7 @@ static void boundaries_in_16_bits_are_half(void **state)
         scene_fini(&t);
     }
     print_message("%u of %u plans are faster in 16 bits\n", faster, seen);
-    assert_true(seen > 40 && faster > seen / 2 && slower < seen / 20);
+    assert_true(seen > 40 && faster > seen / 2 && slower <= 1);
 }
 
 /* A plan of every order in a chain says which candidate it is: the same instructions again. */
