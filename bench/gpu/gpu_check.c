@@ -104,8 +104,10 @@ static void large_products_are_their_definition(void **state)
     (void)state;
     large_product();
     setenv("MOTLEY_CUBLASLT_LIBRARY", "none", 1); /* our own kernels, too */
+    setenv("MOTLEY_ROCBLAS_LIBRARY", "none", 1);
     large_product();
     unsetenv("MOTLEY_CUBLASLT_LIBRARY");
+    unsetenv("MOTLEY_ROCBLAS_LIBRARY");
 }
 
 static void families_match_fp64(void **state)
