@@ -195,13 +195,16 @@ int report_memory(struct session *session, struct err *err)
 int report_links(struct session *session, struct err *err)
 {
     struct mesh_stats stats;
-    char text[160];
+    char text[160], within[64] = "";
     if (!session->mesh)
         return 0;
     if (mesh_stats(session->mesh, MESH_RANK_NONE, &stats, err) < 0)
         return -1;
-    snprintf(text, sizeof text, "sent %llu bytes over the mesh and %llu within the node",
-             (unsigned long long)stats.sent_bytes, (unsigned long long)ops_local_bytes(session->ops));
+    if (ops_local_bytes(session->ops) > 0)
+        snprintf(within, sizeof within, " and %llu within the node",
+                 (unsigned long long)ops_local_bytes(session->ops));
+    snprintf(text, sizeof text, "sent %llu bytes over the mesh%s", (unsigned long long)stats.sent_bytes,
+             within);
     return report_log(session->link, "info", text, err);
 }
 
