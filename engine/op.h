@@ -313,8 +313,8 @@ struct op_softcap {
  * Without transpose_a: c[i] = alpha * a[i] * op(b_g) + beta * c[i] for rows i of group g; a [rows, k],
  * op(b) [k, n]. With: c_g[m,n] = alpha * a_g^T b_g + beta * c_g; a [rows, m], b [rows, n], sums in the order
  * of rows. f32; compute as op_gemm has it. Without transpose_a b may be frozen weights as they are kept, as
- * op_gemm has them: then `stride` counts bytes, and absmax and scales of a matrix lie as far from those of the
- * one before. CPU devices as there. */
+ * op_gemm has them: then `stride` counts bytes, and absmax and scales of a matrix lie as far from those of
+ * the one before. CPU devices as there. */
 struct op_gemm_grouped {
     uint32_t first, groups, groups_all; /* offsets is u32 [groups_all + 1] */
     uint32_t rows, m, n, k;             /* m: with transpose_a; k: without */

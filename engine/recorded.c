@@ -1,5 +1,6 @@
 /* Passes that a device may record and run again as a whole: what a stage queues for a micro-batch is the same
- * ops again wherever the shape, the place and the buffers are, and what a shard queues for its sums always is.
+ * ops again wherever the shape, the place and the buffers are, and what a shard queues for its sums always
+ * is.
  */
 #include "engine/stage_private.h"
 
@@ -86,8 +87,8 @@ void pass_run(struct pass *pass, const struct pass_range *range,
     run(&pass->queue, pass_key(pass, range), ranged_queue, &x);
 }
 
-void sums_run(struct queue *queue, struct area_view sums, bool of_gradients,
-              void (*queue_all)(void *context), void *context)
+void sums_run(struct queue *queue, struct area_view sums, bool of_gradients, void (*queue_all)(void *context),
+              void *context)
 {
     run(queue, mix(mix_buffer(0, sums.buffer, sums.at), of_gradients), queue_all, context);
 }

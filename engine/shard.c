@@ -93,18 +93,18 @@ static void range_needs(const struct stage_options *options, const struct footpr
 int shard_memory_predict(const struct stage_options *options, uint32_t range_count,
                          const struct shard_range *ranges, struct stage_memory *out, struct err *err)
 {
-    struct stage_options checked = *options;
-    struct footprint_model model;
-    struct footprint layout;
+    struct laid_out *all;
     struct needs needs = {0};
     *out = (struct stage_memory){0};
-    if (stage_layout_init(&checked, &model, &layout, err) != 0)
-        return -1;
-    for (uint32_t i = 0; i < range_count; i++) {
-        if (range_check(&checked, &layout, &ranges[i], err) != 0)
-            return -1;
-        range_needs(&checked, &layout, &ranges[i], &needs);
+    int status = laid_out_create(options, &all, err);
+    for (uint32_t i = 0; i < range_count && status == 0; i++) {
+        status = range_check(&all->options, &all->layout, &ranges[i], err);
+        if (status == 0)
+            range_needs(&all->options, &all->layout, &ranges[i], &needs);
     }
+    free(all);
+    if (status != 0)
+        return -1;
     out->bytes[MEM_ADAPTERS] = needs.adapters;
     out->bytes[MEM_OPTIMIZER] = needs.optimizer + 2 * needs.page;
     out->bytes[MEM_BUFFERS] = footprint_counted(8 * needs.pieces);

@@ -405,10 +405,8 @@ static void dropout_backward_want(struct trial *t)
 static void embed_noise_draw(struct trial *t)
 {
     struct op_embed_noise *o = &t->op.embed_noise;
-    *o = (struct op_embed_noise){.rows = draw_rows(t, 5),
-                                 .width = 1 + draw_below(t, 60),
-                                 .alpha = 5,
-                                 .seed = 0x123456789abcull};
+    *o = (struct op_embed_noise){
+        .rows = draw_rows(t, 5), .width = 1 + draw_below(t, 60), .alpha = 5, .seed = 0x123456789abcull};
     o->tokens = o->rows == 0 ? 0 : draw_below(t, 50);
     t->op.kind = OP_EMBED_NOISE;
     bind(t, &o->x);
