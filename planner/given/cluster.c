@@ -165,7 +165,10 @@ int cluster_add_device(struct cluster *cluster, const struct cluster_device *dev
         (struct device){.name = name,
                         .kind = kind,
                         .node = node,
-                        .memory_limit_bytes = device->memory_limit_bytes,
+                        .memory_limit_bytes = device->memory_limit_bytes > device->base_bytes
+                                                  ? device->memory_limit_bytes - device->base_bytes
+                                                  : 1, /* nothing fits there */
+                        .base_bytes = device->base_bytes,
                         .threads = device->threads ? device->threads : 1,
                         .speed = device->speed > 0 ? device->speed : 1,
                         .heat = device->heat > 0 ? device->heat : 1,

@@ -37,7 +37,8 @@ struct profile {
 struct device {
     char *name, *kind;
     uint32_t node;
-    uint64_t memory_limit_bytes;
+    uint64_t memory_limit_bytes; /* for what plans allocate: */
+    uint64_t base_bytes;         /* this is taken off already */
     uint32_t threads;
     double speed, heat, price_per_hour, watts, idle_watts;
     const struct catalogue_entry *like; /* NULL: none given */
