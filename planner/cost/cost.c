@@ -60,9 +60,7 @@ static const struct catalogue_entry *entry_of(const struct device *device)
 static void entry_rates(const struct catalogue_entry *entry, const struct workload *workload, double threads,
                         double *flops_per_s, double *bytes_per_s)
 {
-    bool half = workload->compute != COMPUTE_FP32 && entry->flops_16 > entry->flops_fp32;
-    *flops_per_s =
-        (half ? entry->flops_16 * entry->efficiency_16 : entry->flops_fp32 * entry->efficiency) * threads;
+    *flops_per_s = catalogue_rate(entry, workload->compute != COMPUTE_FP32) * threads;
     *bytes_per_s = entry->memory_bytes_per_s * threads;
 }
 
