@@ -107,8 +107,8 @@ static int kinds_make(struct footprint_model *m, const struct model_config *conf
 }
 
 /* Every chunk of logits reads the head's matrix once more. With a row for every eight inputs a wide head's
- * products have rows enough that arithmetic, not this reading, takes their time, and the chunk takes an eighth
- * of the bytes of that matrix in fp32. */
+ * products have rows enough that arithmetic, not this reading, takes their time, and the chunk takes an
+ * eighth of the bytes of that matrix in fp32. */
 static uint32_t head_rows(const struct model_config *config)
 {
     uint32_t rows = larger(HEAD_LOGIT_FLOATS / config->vocab, config->hidden / HEAD_ROWS_SHARE);
