@@ -109,8 +109,8 @@ enum { EMBED_NOISE_WIDTH_MAX = 16384 };
 struct op_embed_noise {
     uint32_t rows, tokens, width;
     float alpha;
-    uint64_t seed, step;
-    struct operand x, row_start /* u32 [rows + 1] */, row_ids /* u32 [tokens] */;
+    uint64_t seed;
+    struct operand x, row_start /* u32 [rows + 1] */, row_ids /* u32 [tokens] */, step /* u32 [1] */;
 };
 
 /* y = x / sqrt(mean(x^2) + eps) * (offset + weight), per vector (Zhang and Sennrich 2019, eq. 4; offset 1 as
@@ -195,9 +195,9 @@ struct op_glu_backward {
 struct op_dropout {
     uint32_t tokens, width;
     float p;
-    uint64_t seed, step;
+    uint64_t seed;
     uint32_t layer, target; /* < 4096, < 16 */
-    struct operand x, positions /* u32 [tokens] */, row_ids /* u32 [tokens] */, y;
+    struct operand x, positions /* u32 [tokens] */, row_ids /* u32 [tokens] */, step /* u32 [1] */, y;
 };
 
 /* With the same mask: dx += mask * t / (1 - p) (unless absent), then t = mask * x / (1 - p): the gradient of
@@ -205,9 +205,9 @@ struct op_dropout {
 struct op_dropout_backward {
     uint32_t tokens, width;
     float p;
-    uint64_t seed, step;
+    uint64_t seed;
     uint32_t layer, target;
-    struct operand x, positions, row_ids, t, dx;
+    struct operand x, positions, row_ids, step, t, dx;
 };
 
 /* y[i] = x[index[i]], i < rows; x has x_rows rows. */
@@ -313,8 +313,8 @@ struct op_softcap {
  * Without transpose_a: c[i] = alpha * a[i] * op(b_g) + beta * c[i] for rows i of group g; a [rows, k],
  * op(b) [k, n]. With: c_g[m,n] = alpha * a_g^T b_g + beta * c_g; a [rows, m], b [rows, n], sums in the order
  * of rows. f32; compute as op_gemm has it. Without transpose_a b may be frozen weights as they are kept, as
- * op_gemm has them: then `stride` counts bytes, and absmax and scales of a matrix lie as far from those of the
- * one before. CPU devices as there. */
+ * op_gemm has them: then `stride` counts bytes, and absmax and scales of a matrix lie as far from those of
+ * the one before. CPU devices as there. */
 struct op_gemm_grouped {
     uint32_t first, groups, groups_all; /* offsets is u32 [groups_all + 1] */
     uint32_t rows, m, n, k;             /* m: with transpose_a; k: without */

@@ -259,6 +259,11 @@ static int on_measured(struct event_batch *batch, const struct event_head *head,
                             err);
     }
     if (profile) {
+        const char *name = json_string_value(json_object_get(document, "device"));
+        const struct store_sched_device *device = name != NULL ? event_device(batch->view, name) : NULL;
+        if (device != NULL && device->heat < 1) { /* its tables are so much slower already */
+            json_object_set_new(document, "heat", json_real(device->heat));
+        }
         catalogue_compare(batch, head->node, document);
         return event_append(batch->owned[E_PROFILES],
                             json_pack("{s:I, s:s, s:O}", "request", json_integer_value(request), "node",

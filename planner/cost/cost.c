@@ -313,7 +313,7 @@ int cost_device_init(struct cost_device *cost, const struct device *device, cons
         return -1;
     }
     recompute_layers_alone(cost);
-    double factor = 1 / (device->speed * device->heat);
+    double factor = (device->profile.present ? device->profile.heat : 1) / (device->speed * device->heat);
     for (int cls = 0; cls < COST_CLASSES; cls++)
         slow_down(&cost->curves[cls], &cost->step_s[cls], factor);
     for (int part = 0; part < COST_PARTS; part++)

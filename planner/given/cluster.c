@@ -250,6 +250,8 @@ static int profile_read(struct json_reader *r, struct profile *profile, const ch
     int origin = ORIGIN_MEASURED;
     double base = 0;
     struct json_reader compared;
+    profile->heat = 1;
+    jr_f64(r, "heat", JR_OPTIONAL, 1e-3, 1, &profile->heat);
     jr_array(r, "points", JR_REQUIRED, 1, CLUSTER_POINTS_MAX, &points);
     jr_choice(r, "origin", JR_OPTIONAL, cost_origin_names, &origin);
     jr_f64(r, "base_process_bytes", JR_OPTIONAL, 0, 1e15, &base);

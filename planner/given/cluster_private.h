@@ -30,6 +30,7 @@ struct profile {
     struct profile_point *points[PROFILE_BLOCKS];
     double step_s[PROFILE_BLOCKS]; /* of an optimiser step, a block of that kind */
     uint64_t process_base_bytes;
+    double heat;            /* the device's φ while it was measured: its tables have it already */
     double catalogue_ratio; /* its rate by what the catalogue says of such a device; 0: not compared */
     /* bytes a block of that kind takes, as the device's allocator counts them; 0: not said */
     uint64_t weights_bytes[PROFILE_BLOCKS], adapter_bytes[PROFILE_BLOCKS], optimizer_bytes[PROFILE_BLOCKS];
