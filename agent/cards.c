@@ -8,9 +8,68 @@
 
 #include "common/program_json.h"
 
-enum { ANSWER_SECONDS = 30 };
+enum { ANSWER_SECONDS = 30, CARDS_ALONE_MAX = 64 };
 static const uint64_t RESERVE_BYTES = 500000000; /* of a card, beside the share that plans use */
 static const uint64_t STEP_BYTES = 64 << 20;     /* so that a few bytes more or less are no other device */
+
+static const char *text_of(const json_t *object, const char *key)
+{
+    const char *text = json_string_value(json_object_get(object, key));
+    return text != NULL ? text : "";
+}
+
+/* The card that a process sees which is shown `uuid` alone; or why it does not. */
+static json_t *card_alone(const char *worker, const char *uuid)
+{
+    const char *argv[] = {worker, "--visible", uuid, "--devices", NULL};
+    struct err why = {.text = "its driver does not show it"};
+    json_t *answer = program_json(argv, ANSWER_SECONDS, &why), *driver;
+    size_t i;
+    json_array_foreach(json_object_get(answer, "drivers"), i, driver)
+    {
+        const char *said = text_of(driver, "why");
+        if (*said != '\0' && strcmp(text_of(driver, "kind"), "cuda") == 0) {
+            snprintf(why.text, sizeof(why.text), "%s", said);
+        }
+    }
+    json_t *card = json_incref((json_t *)(uintptr_t)cards_find(answer, "cuda", 0));
+    json_decref(answer);
+    if (card == NULL) {
+        card = json_pack("{s:s, s:b, s:s}", "kind", "cuda", "usable", 0, "why", why.text);
+    }
+    json_object_set_new(card, "uuid", json_string(uuid));
+    json_object_set_new(card, "visible", json_string(uuid));
+    return card;
+}
+
+/* Cards that are seen one at a time come first and are numbered in their order, those that are cut behind. */
+static void cards_alone(const char *worker, json_t *answer)
+{
+    json_t *apart = json_object_get(answer, "apart"), *cards = json_array(), *item;
+    json_int_t number = 0;
+    size_t i;
+    if (apart == NULL) {
+        json_decref(cards);
+        return;
+    }
+    json_array_foreach(apart, i, item)
+    {
+        if (json_is_string(item) && i < CARDS_ALONE_MAX) {
+            json_t *card = card_alone(worker, json_string_value(item));
+            json_object_set_new(card, "index", json_integer(number++));
+            json_array_append_new(cards, card);
+        }
+    }
+    json_array_foreach(json_object_get(answer, "cards"), i, item)
+    {
+        if (json_object_get(item, "index") == NULL) {
+            json_object_set_new(item, "index", json_integer(number++));
+        }
+        json_array_append(cards, item);
+    }
+    json_object_set_new(answer, "cards", cards);
+    json_object_del(answer, "apart");
+}
 
 json_t *cards_ask(const char *worker, struct err *err)
 {
@@ -22,6 +81,7 @@ json_t *cards_ask(const char *worker, struct err *err)
         json_decref(answer);
         answer = json_pack("{s:[{s:s, s:s}], s:[]}", "drivers", "kind", "", "why", why.text, "cards");
     }
+    cards_alone(worker, answer);
     if (answer == NULL) {
         err_set(err, ERR_NOMEM, "no memory for a list of cards");
     }

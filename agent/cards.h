@@ -10,7 +10,9 @@
 
 /* What `worker --devices` prints (engine/gpu/cards.h): new {"drivers", "cards"}. Blocking, at most half a
  * minute. A program that fails, hangs or prints something else leaves {"drivers": [{"kind": "", "why"}],
- * "cards": []}: the machine's CPU works on. NULL: ERR_NOMEM. */
+ * "cards": []}: the machine's CPU works on. Cards that a process sees only alone (MIG slices, and what is
+ * beside them) are asked for one by one, half a minute each, and have "visible": what a worker's
+ * CUDA_VISIBLE_DEVICES must be, and its device's number then is 0. NULL: ERR_NOMEM. */
 json_t *cards_ask(const char *worker, struct err *err);
 
 /* The card of this kind and number, or NULL. */

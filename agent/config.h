@@ -40,6 +40,7 @@ struct agent_device {
     uint32_t threads;
     uint64_t memory_limit_bytes; /* 0: of a card, until agent_config_cards */
     uint64_t base_bytes; /* of a card: what a worker takes beside the limit (cards.h); 0: none or not known */
+    char visible[48];    /* of a card that is seen alone (cards.h): a worker's CUDA_VISIBLE_DEVICES; "" */
     bool locked;         /* `lock` is an open file that keeps the card to us (card_lock) */
     int lock;
 };

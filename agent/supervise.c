@@ -263,9 +263,9 @@ static json_t *document_make(const struct supervisor *supervisor, const struct p
         "{s:{s:s, s:s, s:s, s:I, s:I, s:I}, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s?, s:s, s:s, s:I}",
         "device", "name", device->name, "kind", device->kind, "isa", device->isa, "threads",
         (json_int_t)device->threads, "memory_limit_bytes", (json_int_t)device->memory_limit_bytes, "index",
-        (json_int_t)device->index, "listen", listen, "advertise", supervisor->config->host, "identity",
-        identity->certificate.identity, "cert", identity->cert_file, "key", identity->key_file, "ca",
-        identity->ca_file, "api", identity->api, "api_ca",
+        (json_int_t)(device->visible[0] != '\0' ? 0 : device->index), "listen", listen, "advertise",
+        supervisor->config->host, "identity", identity->certificate.identity, "cert", identity->cert_file,
+        "key", identity->key_file, "ca", identity->ca_file, "api", identity->api, "api_ca",
         strncmp(identity->api, "https", 5) == 0 ? identity->ca_file : NULL, "token", identity->token, "cache",
         cache, "cache_limit_bytes", (json_int_t)supervisor->config->cache_limit_bytes);
     json_t *document = local == NULL ? NULL : json_copy((json_t *)(uintptr_t)message);
@@ -292,14 +292,16 @@ static uint64_t place_host_bytes(const struct agent_device *device, const json_t
 static int work_start(struct supervisor *supervisor, struct place *place, const struct child_work *work,
                       const json_t *message, struct err *err)
 {
-    char dir[PATH_SIZE], threads[48], omp[48], isa[48], core[48], group[4096];
+    char dir[PATH_SIZE], threads[48], omp[48], isa[48], core[48], visible[80], group[4096];
     const char *type = core_type(place->device->isa);
     snprintf(threads, sizeof(threads), "OPENBLAS_NUM_THREADS=1"); /* the engine cuts the work itself */
     snprintf(omp, sizeof(omp), "OMP_NUM_THREADS=%u", place->device->threads);
     bool cpu = strcmp(place->device->kind, "cpu") == 0; /* "warp32" is no matter of the CPU's kernels */
     snprintf(isa, sizeof(isa), "MOTLEY_ISA=%s", cpu ? place->device->isa : "native");
     snprintf(core, sizeof(core), "OPENBLAS_CORETYPE%s%s", type == NULL ? "" : "=", type == NULL ? "" : type);
-    const char *env[] = {threads, omp, isa, core, NULL};
+    const char *shown = place->device->visible;
+    snprintf(visible, sizeof(visible), "CUDA_VISIBLE_DEVICES=%s", shown);
+    const char *env[] = {threads, omp, isa, core, *shown != '\0' ? visible : NULL, NULL};
     int made = work->run >= 0
                    ? file_path(dir, sizeof(dir), err, "%s/run/%" PRId64 "-%" PRId64, supervisor->home,
                                work->run, work->rank)

@@ -60,10 +60,13 @@ static int print_json(json_t *document)
 
 int main(int argc, char **argv)
 {
-    static const struct option names[] = {
-        {"socket", required_argument, NULL, 's'}, {"dir", required_argument, NULL, 'd'},
-        {"devices", no_argument, NULL, 'D'},      {"code", no_argument, NULL, 'C'},
-        {"health", required_argument, NULL, 'H'}, {NULL, 0, NULL, 0}};
+    static const struct option names[] = {{"socket", required_argument, NULL, 's'},
+                                          {"dir", required_argument, NULL, 'd'},
+                                          {"devices", no_argument, NULL, 'D'},
+                                          {"code", no_argument, NULL, 'C'},
+                                          {"health", required_argument, NULL, 'H'},
+                                          {"visible", required_argument, NULL, 'V'},
+                                          {NULL, 0, NULL, 0}};
     struct worker_options options = {0};
     struct err err;
     /* Large blocks always come from, and go back to, the system: a plan counts this process's memory closely.
@@ -77,6 +80,8 @@ int main(int argc, char **argv)
             options.dir = optarg;
         else if (option == 'D')
             return print_json(gpu_cards(&err));
+        else if (option == 'V')
+            setenv("CUDA_VISIBLE_DEVICES", optarg, 1); /* before any driver is opened */
         else if (option == 'C')
             return print_json(gpu_code_list(&err));
         else if (option == 'H')

@@ -1,9 +1,11 @@
 #include "engine/gpu/cards.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "engine/gpu/code.h"
 #include "engine/gpu/gpu.h"
+#include "engine/gpu/health.h"
 #include "engine/gpu/products.h"
 
 /* Free memory, asked through a context of the card's own; ERR_UNSUPPORTED where this build has no code for
@@ -75,13 +77,62 @@ static void driver_describe(const struct gpu_driver *driver, json_t *drivers, js
         driver->close(library);
 }
 
+/* A card that is cut into slices (NVIDIA's MIG): nobody's device. */
+static json_t *cut_describe(const json_t *record, size_t slices)
+{
+    const char *why = slices > 0 ? "it is cut into MIG slices, which are devices of their own"
+                                 : "its MIG mode is on, and it has no slices: nvidia-smi mig -cgi";
+    return json_pack("{s:s, s:O*, s:O*, s:O*, s:O*, s:b, s:s}", "kind", "cuda", "name",
+                     json_object_get(record, "name"), "pci", json_object_get(record, "pci"), "uuid",
+                     json_object_get(record, "uuid"), "memory_bytes", json_object_get(record, "memory_bytes"),
+                     "usable", 0, "why", why);
+}
+
+/* Where a card is cut, a process sees one slice and nothing beside it: cards that are not cut, and slices,
+ * are `apart`, to be asked for by processes that are shown them alone. */
+static void cards_apart(json_t *all, const json_t *records)
+{
+    json_t *apart = json_array(), *cards = json_array(), *record, *slice;
+    size_t i, k, cut = 0;
+    json_array_foreach((json_t *)records, i, record)
+    {
+        const json_t *mig = json_object_get(record, "mig"), *slices = json_object_get(mig, "slices");
+        if (strcmp(json_string_value(json_object_get(record, "kind")), "cuda") != 0)
+            continue;
+        if (!json_is_true(json_object_get(mig, "mode"))) {
+            json_array_append(apart, json_object_get(record, "uuid"));
+            continue;
+        }
+        json_array_append_new(cards, cut_describe(record, json_array_size(slices)));
+        json_array_foreach((json_t *)slices, k, slice)
+            json_array_append(apart, json_object_get(slice, "uuid"));
+        cut++;
+    }
+    json_array_foreach(json_object_get(all, "cards"), i,
+                       record) if (strcmp(json_string_value(json_object_get(record, "kind")), "cuda") != 0)
+        json_array_append(cards, record);
+    if (cut > 0) {
+        json_object_set(all, "apart", apart);
+        json_object_set(all, "cards", cards);
+    }
+    json_decref(apart);
+    json_decref(cards);
+}
+
 json_t *gpu_cards(struct err *err)
 {
+    const char *shown = getenv("CUDA_VISIBLE_DEVICES");
     json_t *drivers = json_array(), *cards = json_array();
     for (const struct gpu_driver *const *driver = gpu_drivers; *driver != NULL; driver++)
         if (*driver != &gpu_driver_emulated || getenv("MOTLEY_EMULATED_CARDS") != NULL)
             driver_describe(*driver, drivers, cards);
     json_t *all = json_pack("{s:o, s:o}", "drivers", drivers, "cards", cards);
+    struct gpu_health *health = shown == NULL || *shown == '\0' ? gpu_health_open(err) : NULL;
+    json_t *reading = health == NULL ? NULL : gpu_health_read(health, err);
+    if (all != NULL)
+        cards_apart(all, json_object_get(reading, "cards"));
+    json_decref(reading);
+    gpu_health_close(health);
     if (all == NULL)
         err_set(err, ERR_NOMEM, "out of memory for a list of cards");
     return all;

@@ -458,6 +458,49 @@ static void drivers_that_fail_leave_the_cpu(void **state)
     json_decref(cards);
 }
 
+/* Two slices of the first card and the second card whole: each a device, seen by a worker that is shown it
+ * alone; the card that is cut is none, and says why. */
+static void slices_of_a_card_are_devices(void **state)
+{
+    static const char *const seen[] = {"MIG-00010203", "MIG-00010204", "GPU-00010201"};
+    (void)state;
+    struct err err = {0};
+    char worker[4096];
+    struct agent_config *config = calloc(1, sizeof(*config));
+    json_t *document = parsed("{\"name\":\"n\"}");
+    snprintf(worker, sizeof(worker), "%s/motley-worker", getenv("MOTLEY_BIN"));
+    setenv("MOTLEY_CUDA_LIBRARY", MOTLEY_FAKES "/libfake_cuda.so", 1);
+    setenv("MOTLEY_NVML_LIBRARY", MOTLEY_FAKES "/libfake_nvml.so", 1);
+    setenv("MOTLEY_FAKE_MIG", "1", 1);
+    json_t *cards = cards_ask(worker, &err), *card;
+    unsetenv("MOTLEY_FAKE_MIG");
+    unsetenv("MOTLEY_NVML_LIBRARY");
+    unsetenv("MOTLEY_CUDA_LIBRARY");
+    assert_int_equal(json_array_size(json_object_get(cards, "cards")), 4);
+    for (uint32_t i = 0; i < 3; i++) {
+        card = (json_t *)(uintptr_t)cards_find(cards, "cuda", i);
+        assert_string_equal(json_string_value(json_object_get(card, "visible")), seen[i]);
+        assert_string_equal(json_string_value(json_object_get(card, "name")), "Fake RTX");
+        json_object_set_new(card, "usable", json_true()); /* a build without kernels says no */
+        json_object_set_new(card, "free_bytes", json_integer(400 << 20));
+    }
+    assert_int_equal(agent_config_read(document, "127.0.0.1", config, &err), 0);
+    assert_int_equal(agent_config_cards(config, cards, &err), 0);
+    assert_int_equal(config->device_count, 4); /* the CPU, too */
+    for (uint32_t i = 0; i < 3; i++) {
+        char name[16];
+        snprintf(name, sizeof(name), "n/cuda%u", i);
+        assert_string_equal(config->devices[1 + i].name, name);
+        assert_string_equal(config->devices[1 + i].visible, seen[i]);
+    }
+    json_t *inventory = inventory_make(config, &err);
+    assert_string_equal(why_of(inventory, 3), "it is cut into MIG slices, which are devices of their own");
+    json_decref(inventory);
+    json_decref(document);
+    agent_config_fini(config);
+    free(config);
+}
+
 /* ---- the health of cards ---- */
 
 static pid_t health_worker_pid; /* of the worker on every device; 0: none */
@@ -676,6 +719,7 @@ int main(void)
         cmocka_unit_test(a_driver_that_is_refused_has_a_line_of_its_own),
         cmocka_unit_test(a_card_belongs_to_one_agent),
         cmocka_unit_test(drivers_that_fail_leave_the_cpu),
+        cmocka_unit_test(slices_of_a_card_are_devices),
         cmocka_unit_test(the_inventory_is_plausible_and_stable),
     };
     return cmocka_run_group_tests(tests, dir_up, dir_down);

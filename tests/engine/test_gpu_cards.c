@@ -143,11 +143,44 @@ static void a_card_in_exclusive_use_is_named_and_the_next_one_serves(void **stat
     fail_msg("no call that fails says that the card is in exclusive use");
 }
 
+/* A process sees one slice at most: the list says what to show alone, and why a card that is cut is none. */
+static void a_card_that_is_cut_is_its_slices(void **state)
+{
+    static const char *const apart[] = {"MIG-00010203", "MIG-00010204", "GPU-00010201"};
+    (void)state;
+    setup();
+    setenv("MOTLEY_NVML_LIBRARY", MOTLEY_FAKES "/libfake_nvml.so", 1);
+    json_t *all = asked();
+    assert_null(json_object_get(all, "apart")); /* nothing is cut */
+    assert_non_null(of_kind(all, "cards", "cuda", 1));
+    json_decref(all);
+    setenv("MOTLEY_FAKE_MIG", "1", 1);
+    all = asked();
+    assert_int_equal(json_array_size(json_object_get(all, "apart")), 3);
+    for (size_t i = 0; i < 3; i++)
+        assert_string_equal(json_string_value(json_array_get(json_object_get(all, "apart"), i)), apart[i]);
+    says(of_kind(all, "cards", "cuda", 0), "it is cut into MIG slices");
+    assert_null(of_kind(all, "cards", "cuda", 1));
+    assert_non_null(of_kind(all, "cards", "hip", 1)); /* the other vendor's stay */
+    json_decref(all);
+    setenv("CUDA_VISIBLE_DEVICES", apart[0], 1); /* shown alone, it is a card like any other */
+    all = asked();
+    assert_null(json_object_get(all, "apart"));
+    assert_non_null(of_kind(all, "cards", "cuda", 0));
+    assert_null(of_kind(all, "cards", "cuda", 1));
+    json_decref(all);
+    unsetenv("CUDA_VISIBLE_DEVICES");
+    unsetenv("MOTLEY_FAKE_MIG");
+    unsetenv("MOTLEY_NVML_LIBRARY");
+    control_of(CUDA)->devices = 2;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_broken_driver_takes_nothing_from_the_other),
         cmocka_unit_test(a_card_that_cannot_be_used_says_why),
+        cmocka_unit_test(a_card_that_is_cut_is_its_slices),
         cmocka_unit_test(a_card_in_exclusive_use_is_named_and_the_next_one_serves),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -136,7 +136,7 @@ static void an_older_driver_a_sliced_card_and_one_that_is_lost(void **state)
     nvml->mig = 1;
     json_t *all = reading(health);
     assert_int_equal(number(card(all, 0), "used_bytes"), 6400000000); /* its reserve is not told apart */
-    assert_int_equal(json_array_size(json_object_get(json_object_get(card(all, 0), "mig"), "slices")), 1);
+    assert_int_equal(json_array_size(json_object_get(json_object_get(card(all, 0), "mig"), "slices")), 2);
     json_decref(all);
     nvml->older = 0;
     all = reading(health);

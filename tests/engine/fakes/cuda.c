@@ -1,5 +1,6 @@
 /* libcuda.so.1, faked: the names and shapes of NVIDIA's cuda.h. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "engine/fakes/fake.h"
@@ -39,6 +40,10 @@ CU(cuInit, unsigned flags)
 {
     int result = fake_enter(__func__);
     initialised = result == 0 && flags == 0;
+    const char *shown =
+        getenv("CUDA_VISIBLE_DEVICES"); /* a UUID; with a card that is cut nothing else is seen */
+    if (shown != NULL || getenv("MOTLEY_FAKE_MIG") != NULL)
+        fake_control.devices = shown != NULL ? 1 : 0;
     return result != 0 ? result : flags != 0 ? FAKE_INVALID_VALUE : 0;
 }
 

@@ -1,5 +1,7 @@
 /* libnvidia-ml.so.1, faked: two cards, the second with NVLink to the first. */
+#include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "engine/fakes/health.h"
@@ -7,7 +9,13 @@
 FAKE_EXPORT struct fake_health fake_health = {.lost = -1, .used = 6000000000u, .pid = 77};
 
 enum { NOT_SUPPORTED = 3, NOT_FOUND = 6, TIMEOUT = 10, GPU_IS_LOST = 15 };
-static char cards[2], slice, set;
+static char cards[2], slices[2], set;
+
+/* The first card's, at 1 and 3. MOTLEY_FAKE_MIG in the environment cuts it, too. */
+static bool is_slice(const void *device)
+{
+    return device == &slices[0] || device == &slices[1];
+}
 
 #define NVML(name, ...)                                                                                      \
     FAKE_EXPORT int name(__VA_ARGS__);                                                                       \
@@ -59,7 +67,8 @@ NVML(nvmlDeviceGetHandleByIndex_v2, unsigned index, void **device)
 }
 NVML(nvmlDeviceGetUUID, void *device, char *out, unsigned room)
 {
-    snprintf(out, room, device == &slice ? "MIG-00010203" : "GPU-0001020%d", number(device));
+    snprintf(out, room, is_slice(device) ? "MIG-0001020%d" : "GPU-0001020%d",
+             is_slice(device) ? 3 + (device == &slices[1]) : number(device));
     return 0;
 }
 NVML(nvmlDeviceGetName, void *device, char *out, unsigned room)
@@ -125,8 +134,8 @@ NVML(nvmlDeviceGetMemoryInfo_v2, void *device, struct memory_v2 *out)
 {
     if (fake_health.older || out->version != (sizeof *out | 2u << 24))
         return NOT_SUPPORTED;
-    out->total = device == &slice ? 12000000000u : 24000000000u;
-    out->used = device == &slice ? 1000000000u : fake_health.used;
+    out->total = is_slice(device) ? 12000000000u : 24000000000u;
+    out->used = is_slice(device) ? 1000000000u : fake_health.used;
     return alive(device);
 }
 struct process {
@@ -146,13 +155,13 @@ NVML(nvmlDeviceGetComputeRunningProcesses_v3, void *device, unsigned *count, str
 }
 NVML(nvmlDeviceGetMigMode, void *device, unsigned *now, unsigned *next)
 {
-    *now = *next = (unsigned)(fake_health.mig && number(device) == 0);
+    *now = *next = (unsigned)((fake_health.mig || getenv("MOTLEY_FAKE_MIG") != NULL) && number(device) == 0);
     return 0;
 }
 NVML(nvmlDeviceGetMigDeviceHandleByIndex, void *device, unsigned index, void **out)
 {
-    *out = &slice;
-    return number(device) == 0 && index == 1 ? 0 : NOT_FOUND;
+    *out = &slices[index == 3];
+    return number(device) == 0 && (index == 1 || index == 3) ? 0 : NOT_FOUND;
 }
 NVML(nvmlDeviceGetTopologyCommonAncestor, void *one, void *other, int *level)
 {
