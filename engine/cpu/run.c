@@ -104,6 +104,8 @@ bool cpu_runs(const struct op *op)
 {
     struct operand_use uses[OP_OPERANDS_MAX];
     uint32_t count = op_operands(op, uses);
+    if (op_sixteen(op))
+        return false;
     for (uint32_t i = 0; i < count; i++)
         if ((uses[i].dtypes & 1u << uses[i].operand.dtype) == 0)
             return false;
