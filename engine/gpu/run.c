@@ -18,7 +18,7 @@ bool gpu_runs(const struct gpu *gpu, const struct op *op)
 {
     struct operand_use uses[OP_OPERANDS_MAX];
     const struct gpu_op *found = op_find(op->kind);
-    if (found == NULL || op_sixteen(op))
+    if (found == NULL)
         return false;
     uint32_t count = op_operands(op, uses);
     for (uint32_t i = 0; i < count; i++)
