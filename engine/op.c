@@ -177,7 +177,7 @@ static void attention_cached_operands(const struct op_attention_cached *op, stru
     use(uses, "q", op->q, OPERAND_READ, op->tokens, q, op->ldq);
     use(uses, "k", op->k, OPERAND_READ, held, kv, kv);
     use(uses, "v", op->v, OPERAND_READ, held, kv, kv);
-    use(uses, "out", op->out, OPERAND_WRITE, op->tokens, q, q);
+    use_as(uses, AS_F32 | 1u << op->compute, "out", op->out, OPERAND_WRITE, op->tokens, q, q);
 }
 
 static void dropout_operands(const struct op_dropout *op, struct uses *uses)

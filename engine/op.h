@@ -157,7 +157,7 @@ struct op_rope {
  * the values are rounded to it as they are read (out: written), so numbers do not depend on how they are
  * kept. Products and sums are f32, probabilities are rounded before they are multiplied with v; maxima that
  * the running softmax takes off are whole powers of two, so a probability is rounded alike in tiles of any
- * size. */
+ * size (but for fp16's numbers below its normal range, 2^-14). */
 struct op_attention {
     uint32_t rows, tokens, heads, kv_heads, head_dim, ld, window;
     float scale, cap;
@@ -167,8 +167,8 @@ struct op_attention {
 
 /* Gradients dq, dk, dv (laid out as q, k, v) from dout; delta[tokens, heads] is workspace. (Dao et al. 2022,
  * algorithm 4.) Gradients and delta are f32. compute as op_attention has it: dout, probabilities and the
- * scores' gradients are rounded before they are multiplied; delta is the sum of dout (not rounded) times out.
- */
+ * gradients of the products q k^T (scale and the cap's slope in them, made of probabilities not yet rounded)
+ * are rounded before they are multiplied; delta is the sum of dout (not rounded) times out. */
 struct op_attention_backward {
     uint32_t rows, tokens, heads, kv_heads, head_dim, ld, window;
     float scale, cap;
@@ -177,7 +177,7 @@ struct op_attention_backward {
 };
 
 /* Attention of `tokens` new positions begin… of one sequence over a cache k, v[begin + tokens, kv_heads *
- * head_dim]. compute as op_attention has it; the operands are f32. */
+ * head_dim]. compute as op_attention has it; q, k and v are f32, and out f32 or of compute's dtype. */
 struct op_attention_cached {
     uint32_t tokens, begin, heads, kv_heads, head_dim, ldq, window;
     float scale, cap;
