@@ -277,11 +277,16 @@ static json_t *document_make(const struct supervisor *supervisor, const struct p
 }
 
 /* What a device's own limit means for its worker's memory in the host: a card has its own, and its worker
- * may hold in the host what it stages and what a checkpoint's parts take. */
-static uint64_t place_host_bytes(const struct agent_device *device)
+ * may hold in the host what it stages and what a checkpoint's parts take; and the moments that the plan, if
+ * the message brings one, places there. */
+static uint64_t place_host_bytes(const struct agent_device *device, const json_t *message)
 {
     bool card = strcmp(device->kind, "cuda") == 0 || strcmp(device->kind, "hip") == 0;
-    return card ? CARD_HOST_BYTES : device->memory_limit_bytes;
+    const json_t *ranks = json_object_get(json_object_get(message, "plan"), "ranks");
+    size_t rank = (size_t)json_integer_value(json_object_get(message, "rank"));
+    json_int_t moments =
+        json_integer_value(json_object_get(json_array_get(ranks, rank), "moments_host_bytes"));
+    return (card ? CARD_HOST_BYTES : device->memory_limit_bytes) + (moments > 0 ? (uint64_t)moments : 0);
 }
 
 static int work_start(struct supervisor *supervisor, struct place *place, const struct child_work *work,
@@ -302,7 +307,7 @@ static int work_start(struct supervisor *supervisor, struct place *place, const 
                                work->request, (unsigned)(place - supervisor->places));
     made = made < 0 ? -1
                     : groups_worker(supervisor->groups, (uint32_t)(place - supervisor->places),
-                                    place_host_bytes(place->device), group, err);
+                                    place_host_bytes(place->device, message), group, err);
     json_t *document = made < 0 ? NULL : document_make(supervisor, place, message);
     if (document == NULL) {
         return made < 0 ? -1 : err_set(err, ERR_NOMEM, "no memory for an assignment");

@@ -40,7 +40,7 @@ def built():
 
 def ours(program, kind, part, toy, alone=False):
     """The line that gpu_bench prints, or a reason there is none. alone: our kernels without the vendor's products."""
-    environment = {**os.environ, "MOTLEY_CUBLASLT_LIBRARY": "none"} if alone else None
+    environment = {**os.environ, "MOTLEY_CUBLASLT_LIBRARY": "none", "MOTLEY_ROCBLAS_LIBRARY": "none"} if alone else None
     try:
         done = subprocess.run([program, kind, part] + (["toy"] if toy else []), capture_output=True, text=True,
                               check=False, timeout=PART_SECONDS, env=environment)

@@ -2,6 +2,7 @@
 #include "engine/layout.h"
 
 #include <math.h>
+#include <stdlib.h>
 
 enum {
     LAYOUT_WIDTH_MAX = 1 << 20, /* of any matrix side but the vocabulary */
@@ -243,22 +244,34 @@ int stage_layout_init(struct stage_options *o, struct footprint_model *model, st
     return 0;
 }
 
+int laid_out_create(const struct stage_options *options, struct laid_out **out, struct err *err)
+{
+    struct laid_out *all = *out = malloc(sizeof *all);
+    if (all == NULL)
+        return err_set(err, ERR_NOMEM, "out of memory for a stage's layout");
+    all->options = *options;
+    if (stage_layout_init(&all->options, &all->model, &all->layout, err) == 0)
+        return 0;
+    free(all);
+    *out = NULL;
+    return -1;
+}
+
 int stage_memory_predict(const struct stage_options *options, struct stage_memory *out, struct err *err)
 {
-    struct stage_options checked = *options;
-    struct footprint_model model;
-    struct footprint layout;
+    struct laid_out *all;
     *out = (struct stage_memory){0};
-    if (stage_layout_init(&checked, &model, &layout, err) != 0)
+    if (laid_out_create(options, &all, err) != 0)
         return -1;
-    *out = (struct stage_memory){.bytes = {[MEM_WEIGHTS] = layout.weights,
-                                           [MEM_ADAPTERS] = layout.adapters,
-                                           [MEM_OPTIMIZER] = layout.optimizer,
-                                           [MEM_ACTIVATIONS] = layout.activations,
-                                           [MEM_BUFFERS] = layout.buffers},
-                                 .host = layout.host};
-    if (checked.workspace != NULL)
-        out->bytes[MEM_BUFFERS] -= footprint_counted(layout.workspace.bytes);
+    *out = (struct stage_memory){.bytes = {[MEM_WEIGHTS] = all->layout.weights,
+                                           [MEM_ADAPTERS] = all->layout.adapters,
+                                           [MEM_OPTIMIZER] = all->layout.optimizer,
+                                           [MEM_ACTIVATIONS] = all->layout.activations,
+                                           [MEM_BUFFERS] = all->layout.buffers},
+                                 .host = all->layout.host};
+    if (options->workspace != NULL)
+        out->bytes[MEM_BUFFERS] -= footprint_counted(all->layout.workspace.bytes);
+    free(all);
     for (int i = 0; i < MEM_PURPOSES; i++)
         out->total += out->bytes[i];
     return 0;
@@ -266,11 +279,10 @@ int stage_memory_predict(const struct stage_options *options, struct stage_memor
 
 int stage_workspace_bytes(const struct stage_options *options, uint64_t *bytes, struct err *err)
 {
-    struct stage_options checked = *options;
-    struct footprint_model model;
-    struct footprint layout;
-    if (stage_layout_init(&checked, &model, &layout, err) != 0)
+    struct laid_out *all;
+    if (laid_out_create(options, &all, err) != 0)
         return -1;
-    *bytes = layout.workspace.bytes;
+    *bytes = all->layout.workspace.bytes;
+    free(all);
     return 0;
 }

@@ -299,12 +299,12 @@ static void drop(struct layer_run *run, const struct layer_step *step, const str
                                       .width = step->inputs,
                                       .p = (float)stage->options.lora.dropout,
                                       .seed = stage->options.seed,
-                                      .step = pass->slot->step,
                                       .layer = run->layer,
                                       .target = member->site,
                                       .x = x,
                                       .positions = pass_meta(pass, stage->layout.slot.positions, DTYPE_U32),
                                       .row_ids = pass_meta(pass, stage->layout.slot.row_ids, DTYPE_U32),
+                                      .step = pass_meta(pass, stage->layout.slot.step, DTYPE_U32),
                                       .y = y}});
 }
 
@@ -321,12 +321,12 @@ static void drop_backward(struct layer_run *run, const struct layer_step *step,
                                       .width = step->inputs,
                                       .p = (float)stage->options.lora.dropout,
                                       .seed = stage->options.seed,
-                                      .step = pass->slot->step,
                                       .layer = run->layer,
                                       .target = member->site,
                                       .x = x,
                                       .positions = pass_meta(pass, stage->layout.slot.positions, DTYPE_U32),
                                       .row_ids = pass_meta(pass, stage->layout.slot.row_ids, DTYPE_U32),
+                                      .step = pass_meta(pass, stage->layout.slot.step, DTYPE_U32),
                                       .t = t,
                                       .dx = dx}});
 }

@@ -185,6 +185,7 @@ static void dropout_operands(const struct op_dropout *op, struct uses *uses)
     use(uses, "x", op->x, OPERAND_READ, op->tokens, op->width, op->width);
     use_flat(uses, AS_U32, "positions", op->positions, OPERAND_READ, op->tokens);
     use_flat(uses, AS_U32, "row_ids", op->row_ids, OPERAND_READ, op->tokens);
+    use_flat(uses, AS_U32, "step", op->step, OPERAND_READ, 1);
     use(uses, "y", op->y, OPERAND_WRITE, op->tokens, op->width, op->width);
 }
 
@@ -193,6 +194,7 @@ static void dropout_backward_operands(const struct op_dropout_backward *op, stru
     use(uses, "x", op->x, OPERAND_READ, op->tokens, op->width, op->width);
     use_flat(uses, AS_U32, "positions", op->positions, OPERAND_READ, op->tokens);
     use_flat(uses, AS_U32, "row_ids", op->row_ids, OPERAND_READ, op->tokens);
+    use_flat(uses, AS_U32, "step", op->step, OPERAND_READ, 1);
     use(uses, "t", op->t, op->dx.buffer == NULL ? OPERAND_WRITE : OPERAND_UPDATE, op->tokens, op->width,
         op->width);
     use_optional(uses, "dx", op->dx, OPERAND_UPDATE, op->tokens, op->width, op->width);
@@ -276,6 +278,7 @@ static void embed_noise_operands(const struct op_embed_noise *op, struct uses *u
     use(uses, "x", op->x, OPERAND_UPDATE, op->tokens, op->width, op->width);
     use_flat(uses, AS_U32, "row_start", op->row_start, OPERAND_READ, op->rows + 1ull);
     use_flat(uses, AS_U32, "row_ids", op->row_ids, OPERAND_READ, op->tokens);
+    use_flat(uses, AS_U32, "step", op->step, OPERAND_READ, 1);
 }
 
 static void rope_operands(const struct op_rope *op, struct uses *uses)

@@ -110,8 +110,8 @@ enum { EMBED_NOISE_WIDTH_MAX = 16384 };
 struct op_embed_noise {
     uint32_t rows, tokens, width;
     float alpha;
-    uint64_t seed, step;
-    struct operand x, row_start /* u32 [rows + 1] */, row_ids /* u32 [tokens] */;
+    uint64_t seed;
+    struct operand x, row_start /* u32 [rows + 1] */, row_ids /* u32 [tokens] */, step /* u32 [1] */;
 };
 
 /* y = x / sqrt(mean(x^2) + eps) * (offset + weight), per vector (Zhang and Sennrich 2019, eq. 4; offset 1 as
@@ -209,9 +209,9 @@ struct op_glu_backward {
 struct op_dropout {
     uint32_t tokens, width;
     float p;
-    uint64_t seed, step;
+    uint64_t seed;
     uint32_t layer, target; /* < 4096, < 16 */
-    struct operand x, positions /* u32 [tokens] */, row_ids /* u32 [tokens] */, y;
+    struct operand x, positions /* u32 [tokens] */, row_ids /* u32 [tokens] */, step /* u32 [1] */, y;
 };
 
 /* With the same mask: dx += mask * t / (1 - p) (unless absent), then t = mask * x / (1 - p): the gradient of
@@ -219,9 +219,9 @@ struct op_dropout {
 struct op_dropout_backward {
     uint32_t tokens, width;
     float p;
-    uint64_t seed, step;
+    uint64_t seed;
     uint32_t layer, target;
-    struct operand x, positions, row_ids, t, dx;
+    struct operand x, positions, row_ids, step, t, dx;
 };
 
 /* y[i] = x[index[i]], i < rows; x has x_rows rows. */

@@ -3,35 +3,31 @@
 #include "engine/stage_private.h"
 
 #include <math.h>
+#include <stdlib.h>
 
-struct plan {
-    struct stage_options options;
-    struct footprint_model model;
-    struct footprint layout;
-};
-
-/* The tensors of a block under these options. */
-static int tensors_of(const struct stage_options *options, uint32_t block, struct plan *plan,
+/* The tensors of a block under these options, within *all, which the caller frees. */
+static int tensors_of(const struct stage_options *options, uint32_t block, struct laid_out **all,
                       const struct layer_tensors **tensors, struct err *err)
 {
-    plan->options = *options;
-    if (stage_layout_init(&plan->options, &plan->model, &plan->layout, err) != 0)
-        return -1;
+    *all = NULL;
     if (block < options->block_begin || block >= options->block_end)
         return err_set(err, ERR_INVALID, "block %u is not of blocks %u..%u", block, options->block_begin,
                        options->block_end);
-    *tensors = footprint_tensors(&plan->layout, block);
+    if (laid_out_create(options, all, err) != 0)
+        return -1;
+    *tensors = footprint_tensors(&(*all)->layout, block);
     return 0;
 }
 
 int stage_area_bytes(const struct stage_options *options, uint32_t block, enum block_area area,
                      uint64_t *bytes, struct err *err)
 {
-    struct plan plan;
+    struct laid_out *all;
     const struct layer_tensors *tensors;
-    if (tensors_of(options, block, &plan, &tensors, err) != 0)
+    if (tensors_of(options, block, &all, &tensors, err) != 0)
         return -1;
     *bytes = flat_bytes(tensors, area);
+    free(all);
     return 0;
 }
 
@@ -51,10 +47,10 @@ static int shares_check(uint32_t count, const double *shares, struct err *err)
 int stage_area_cuts(const struct stage_options *options, uint32_t block, enum block_area area, uint32_t count,
                     const double *shares, uint64_t *cuts, struct err *err)
 {
-    struct plan plan;
+    struct laid_out *all;
     const struct layer_tensors *tensors;
     double before = 0;
-    if (shares_check(count, shares, err) != 0 || tensors_of(options, block, &plan, &tensors, err) != 0)
+    if (shares_check(count, shares, err) != 0 || tensors_of(options, block, &all, &tensors, err) != 0)
         return -1;
     uint64_t bytes = flat_bytes(tensors, area);
     uint32_t last = count - 1; /* of those with a share: it has the rest */
@@ -68,6 +64,7 @@ int stage_area_cuts(const struct stage_options *options, uint32_t block, enum bl
                       : share > 0 ? flat_cut(tensors, area, (uint64_t)(before * (double)bytes))
                                   : cuts[i];
     }
+    free(all);
     return 0;
 }
 
@@ -89,27 +86,33 @@ static int view_check(const struct device *device, uint32_t block, const char *w
         (unsigned long long)view->at);
 }
 
+static int part_load(struct device *device, const struct weight_source *source,
+                     const struct stage_options *options, const struct area_part *part, struct err *err)
+{
+    struct loader loader;
+    uint64_t bytes = flat_bytes(part->tensors, part->area);
+    if (part->begin > part->end || part->end > bytes)
+        return err_set(err, ERR_INVALID, "block %u: bytes %llu..%llu of an area of %llu", part->block,
+                       (unsigned long long)part->begin, (unsigned long long)part->end,
+                       (unsigned long long)bytes);
+    if (view_check(device, part->block, "these", part->end - part->begin, &part->view, err) != 0 ||
+        loader_init(&loader, device, options, source, err) != 0)
+        return -1;
+    int status = area_load(&loader, part);
+    loader_fini(&loader);
+    return status;
+}
+
 int stage_area_load(struct device *device, const struct weight_source *source,
                     const struct stage_options *options, uint32_t block, enum block_area area, uint64_t begin,
                     uint64_t end, struct area_view view, struct err *err)
 {
-    struct plan plan;
-    struct loader loader;
-    const struct layer_tensors *tensors;
-    if (tensors_of(options, block, &plan, &tensors, err) != 0)
+    struct laid_out *all;
+    struct area_part part = {.block = block, .area = area, .view = view, .begin = begin, .end = end};
+    if (tensors_of(options, block, &all, &part.tensors, err) != 0)
         return -1;
-    if (begin > end || end > flat_bytes(tensors, area))
-        return err_set(err, ERR_INVALID, "block %u: bytes %llu..%llu of an area of %llu", block,
-                       (unsigned long long)begin, (unsigned long long)end,
-                       (unsigned long long)flat_bytes(tensors, area));
-    if (view_check(device, block, "these", end - begin, &view, err) != 0 ||
-        loader_init(&loader, device, &plan.options, source, err) != 0)
-        return -1;
-    int status = area_load(
-        &loader,
-        &(struct area_part){
-            .block = block, .tensors = tensors, .area = area, .view = view, .begin = begin, .end = end});
-    loader_fini(&loader);
+    int status = part_load(device, source, &all->options, &part, err);
+    free(all);
     return status;
 }
 

@@ -72,6 +72,7 @@ int slot_take(struct stage *stage, const struct micro_batch *batch, struct saved
             row_ids[t] = batch->row_ids == NULL ? row : batch->row_ids[row];
         }
     memcpy(slot->staging + l->row_start, batch->row_start, 4ull * (batch->rows + 1));
+    *(uint32_t *)(void *)(slot->staging + l->step) = (uint32_t)batch->step;
     if (stage->layout.has_embedding)
         memcpy(slot->staging + l->ids, batch->ids, 4ull * slot->tokens);
     if (labels_collect(slot, batch, err) != 0 || slot_write(slot, err) != 0)
@@ -198,10 +199,10 @@ void embed(struct pass *pass, struct operand out)
                                               .width = stage->config.hidden,
                                               .alpha = (float)stage->options.embed_noise,
                                               .seed = stage->options.seed,
-                                              .step = pass->slot->step,
                                               .x = out,
                                               .row_start = pass_meta(pass, l->row_start, DTYPE_U32),
-                                              .row_ids = pass_meta(pass, l->row_ids, DTYPE_U32)}});
+                                              .row_ids = pass_meta(pass, l->row_ids, DTYPE_U32),
+                                              .step = pass_meta(pass, l->step, DTYPE_U32)}});
 }
 
 /* What the embedding learns from the gradient d of its output. */

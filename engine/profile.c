@@ -410,8 +410,7 @@ static double recomputed_share(const struct model_config *config)
 static json_t *point_json(const struct profile *profile, const struct kind *kind, struct point *point)
 {
     struct stage_options options = options_of(profile, kind);
-    struct footprint_model model;
-    struct footprint layout;
+    struct laid_out *all;
     struct err ignored;
     uint32_t tokens = point->rows * point->row_tokens;
     double forward = typical(point, PHASE_FORWARD);
@@ -420,16 +419,19 @@ static json_t *point_json(const struct profile *profile, const struct kind *kind
     options.row_tokens_max = point->row_tokens;
     options.rows_max = point->rows;
     options.labelled_max = max_u32(point->labelled, 1);
-    if (stage_layout_init(&options, &model, &layout, &ignored) != 0)
+    if (laid_out_create(&options, &all, &ignored) != 0)
         return NULL;
-    return json_pack("{s:s, s:i, s:i, s:i, s:f, s:f, s:f, s:f, s:I, s:I, s:I}", "block", kind->name, "rows",
-                     (int)point->rows, "tokens", (int)tokens, "labelled", (int)point->labelled, "sum_sq",
-                     (double)point->rows * point->row_tokens * point->row_tokens, "forward_s", forward,
-                     "backward_s", typical(point, PHASE_BACKWARD), "recompute_s",
-                     forward * (kind->layers > 0 ? recomputed_share(profile->request->config) : 1),
-                     "saved_bytes", (json_int_t)(layout.slot.bytes - layout.slot.meta_bytes),
-                     "boundary_bytes", (json_int_t)(4ull * tokens * layout.model->shape.hidden),
-                     "workspace_bytes", (json_int_t)layout.workspace.bytes);
+    json_t *json =
+        json_pack("{s:s, s:i, s:i, s:i, s:f, s:f, s:f, s:f, s:I, s:I, s:I}", "block", kind->name, "rows",
+                  (int)point->rows, "tokens", (int)tokens, "labelled", (int)point->labelled, "sum_sq",
+                  (double)point->rows * point->row_tokens * point->row_tokens, "forward_s", forward,
+                  "backward_s", typical(point, PHASE_BACKWARD), "recompute_s",
+                  forward * (kind->layers > 0 ? recomputed_share(profile->request->config) : 1),
+                  "saved_bytes", (json_int_t)(all->layout.slot.bytes - all->layout.slot.meta_bytes),
+                  "boundary_bytes", (json_int_t)(4ull * tokens * all->model.shape.hidden), "workspace_bytes",
+                  (json_int_t)all->layout.workspace.bytes);
+    free(all);
+    return json;
 }
 
 static int shape_digest(const struct model_config *config, char hex[DIGEST_HEX_SIZE], struct err *err)

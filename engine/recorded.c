@@ -1,5 +1,6 @@
 /* Passes that a device may record and run again as a whole: what a stage queues for a micro-batch is the same
- * ops again wherever the shape, the place and the buffers are.
+ * ops again wherever the shape, the place and the buffers are, and what a shard queues for its sums always
+ * is.
  */
 #include "engine/stage_private.h"
 
@@ -27,15 +28,13 @@ static uint64_t mix_buffer(uint64_t key, const struct buffer *buffer, uint64_t a
 }
 
 /* Everything on which the ops of a pass and their operands depend, beside the stage's options, for which the
- * buffer of its scalars stands. Whoever makes ops depend on something more adds it here. 0: they differ with
- * every step, since masks and noise are drawn by its number. */
+ * buffer of its scalars stands. Whoever makes ops depend on something more adds it here; what changes with
+ * every step lies in the micro-batch's description on the device (ids, rows, the step's number). */
 static uint64_t pass_key(const struct pass *pass, const struct pass_range *range)
 {
     const struct stage *stage = pass->stage;
     const struct saved *slot = pass->slot;
     uint64_t key = buffer_serial(stage->scalars);
-    if (pass->dropout || (pass->train && stage->options.embed_noise > 0 && stage->layout.has_embedding))
-        return 0;
     key = mix(mix(mix(key, range->kind), range->begin), range->end);
     key = mix_buffer(mix_buffer(key, range->in, 0), range->out, 0);
     key = mix_double(mix_double(key, range->scale), (double)stage->loss_scale);
@@ -48,25 +47,48 @@ static uint64_t pass_key(const struct pass *pass, const struct pass_range *range
         key = mix_buffer(key, block->trained, block->trained_at);
         key = mix_buffer(key, block->gradients, block->gradients_at);
     }
-    return key == 0 ? 1 : key;
+    return key;
 }
 
-void pass_run(struct pass *pass, const struct pass_range *range,
-              void (*queue_all)(struct pass *pass, const struct pass_range *range))
+static void run(struct queue *queue, uint64_t key, void (*queue_all)(void *context), void *context)
 {
-    struct queue *queue = &pass->queue;
     bool replayed, again;
-    if (device_pass_begin(queue->device, pass_key(pass, range), &replayed, queue->err) != 0) {
+    if (device_pass_begin(queue->device, key == 0 ? 1 : key, &replayed, queue->err) != 0) {
         queue->failed = true;
         return;
     }
     if (replayed)
         return;
-    queue_all(pass, range);
+    queue_all(context);
     if (device_pass_end(queue->device, !queue->failed, &again, queue->err) != 0)
         queue->failed = true;
     if (!again)
         return;
     queue->failed = false;
-    queue_all(pass, range);
+    queue_all(context);
+}
+
+struct ranged {
+    struct pass *pass;
+    const struct pass_range *range;
+    void (*queue_all)(struct pass *pass, const struct pass_range *range);
+};
+
+static void ranged_queue(void *context)
+{
+    const struct ranged *x = context;
+    x->queue_all(x->pass, x->range);
+}
+
+void pass_run(struct pass *pass, const struct pass_range *range,
+              void (*queue_all)(struct pass *pass, const struct pass_range *range))
+{
+    struct ranged x = {.pass = pass, .range = range, .queue_all = queue_all};
+    run(&pass->queue, pass_key(pass, range), ranged_queue, &x);
+}
+
+void sums_run(struct queue *queue, struct area_view sums, bool of_gradients, void (*queue_all)(void *context),
+              void *context)
+{
+    run(queue, mix(mix_buffer(0, sums.buffer, sums.at), of_gradients), queue_all, context);
 }

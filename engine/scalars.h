@@ -15,14 +15,12 @@ struct dropout_key {
     float scale;                           /* 1 / (1 - p) */
 };
 
-/* All but the row's position and row_id. */
-static inline struct dropout_key dropout_key_of(float p, uint64_t seed, uint64_t step, uint32_t layer,
-                                                uint32_t target)
+/* All but the step, and the row's position and row_id. */
+static inline struct dropout_key dropout_key_of(float p, uint64_t seed, uint32_t layer, uint32_t target)
 {
     double kept = floor((1.0 - (double)p) * 65536.0 + 0.5);
     return (struct dropout_key){
         .key = {(uint32_t)seed, (uint32_t)(seed >> 32)},
-        .step = (uint32_t)step,
         .site = layer << 20 | target << 16,
         .keep_last = (uint16_t)(kept < 1 ? 0 : kept - 1),
         .scale = 1.0f / (1.0f - p),

@@ -93,18 +93,18 @@ static void range_needs(const struct stage_options *options, const struct footpr
 int shard_memory_predict(const struct stage_options *options, uint32_t range_count,
                          const struct shard_range *ranges, struct stage_memory *out, struct err *err)
 {
-    struct stage_options checked = *options;
-    struct footprint_model model;
-    struct footprint layout;
+    struct laid_out *all;
     struct needs needs = {0};
     *out = (struct stage_memory){0};
-    if (stage_layout_init(&checked, &model, &layout, err) != 0)
-        return -1;
-    for (uint32_t i = 0; i < range_count; i++) {
-        if (range_check(&checked, &layout, &ranges[i], err) != 0)
-            return -1;
-        range_needs(&checked, &layout, &ranges[i], &needs);
+    int status = laid_out_create(options, &all, err);
+    for (uint32_t i = 0; i < range_count && status == 0; i++) {
+        status = range_check(&all->options, &all->layout, &ranges[i], err);
+        if (status == 0)
+            range_needs(&all->options, &all->layout, &ranges[i], &needs);
     }
+    free(all);
+    if (status != 0)
+        return -1;
     out->bytes[MEM_ADAPTERS] = needs.adapters;
     out->bytes[MEM_OPTIMIZER] = needs.optimizer + 2 * needs.page;
     out->bytes[MEM_BUFFERS] = footprint_counted(8 * needs.pieces);
@@ -373,22 +373,38 @@ int shard_step_begin(struct shard *shard, struct err *err)
     return 0;
 }
 
-/* Sums of squares of each piece's values or gradients into host_sums. Waits. */
-static int square_sums(struct shard *shard, bool gradients, struct err *err)
+struct summed {
+    struct queue queue;
+    const struct shard *shard;
+    bool gradients;
+};
+
+/* Each piece's sum of squares into the shard's place of sums. */
+static void sums_queue(void *context)
 {
-    struct queue queue = {.device = shard->device, .err = err};
+    struct summed *s = context;
+    const struct shard *shard = s->shard;
     for (uint32_t i = 0; i < shard->piece_count; i++) {
         const struct piece *piece = &shard->pieces[i];
         const struct range_state *range = &shard->ranges[piece->range];
-        queue_op(&queue, &(struct op){.kind = OP_SQUARE_SUM,
-                                      .square_sum = {.count = piece->is.count,
-                                                     .x = f32_at(gradients ? range->gradients : range->values,
-                                                                 piece->is.at),
-                                                     .out = {.buffer = shard->sums.buffer,
-                                                             .at = shard->sums.at + 8ull * i,
-                                                             .dtype = DTYPE_F64}}});
+        struct buffer *area = s->gradients ? range->gradients : range->values;
+        queue_op(&s->queue, &(struct op){.kind = OP_SQUARE_SUM,
+                                         .square_sum = {.count = piece->is.count,
+                                                        .x = f32_at(area, piece->is.at),
+                                                        .out = {.buffer = shard->sums.buffer,
+                                                                .at = shard->sums.at + 8ull * i,
+                                                                .dtype = DTYPE_F64}}});
     }
-    if (queue.failed ||
+}
+
+/* Sums of squares of each piece's values or gradients into host_sums. Waits. */
+static int square_sums(struct shard *shard, bool gradients, struct err *err)
+{
+    struct summed s = {
+        .queue = {.device = shard->device, .err = err}, .shard = shard, .gradients = gradients};
+    if (shard->piece_count > 0)
+        sums_run(&s.queue, shard->sums, gradients, sums_queue, &s);
+    if (s.queue.failed ||
         (shard->piece_count > 0 && buffer_read(shard->sums.buffer, shard->sums.at, shard->host_sums,
                                                8ull * shard->piece_count, err) != 0))
         return -1;

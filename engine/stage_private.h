@@ -211,6 +211,9 @@ struct pass_range {
  * could not record what it was given. */
 void pass_run(struct pass *pass, const struct pass_range *range,
               void (*queue_all)(struct pass *pass, const struct pass_range *range));
+/* The same for what fills a shard's place of sums, which stands for the shard: always the same ops. */
+void sums_run(struct queue *queue, struct area_view sums, bool of_gradients, void (*queue_all)(void *context),
+              void *context);
 
 /* pass.c: take a free place, describe the micro-batch in it; ERR_BUSY, ERR_TOO_BIG, ERR_INVALID. */
 int slot_take(struct stage *stage, const struct micro_batch *batch, struct saved **out, struct err *err);

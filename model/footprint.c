@@ -8,7 +8,8 @@
 enum {
     FIXED = 4,                   /* bytes of a value, or of a number of 32 bits */
     HEAD_LOGIT_FLOATS = 6 << 20, /* logits held at once aim at this many values (24 MiB) … */
-    HEAD_ROWS_MIN = 16           /* … but at least so many positions */
+    HEAD_ROWS_MIN = 16,          /* … but at least so many positions, … */
+    HEAD_ROWS_SHARE = 8          /* … and one for so many of the head's inputs */
 };
 
 static uint64_t aligned(uint64_t bytes)
@@ -105,6 +106,15 @@ static int kinds_make(struct footprint_model *m, const struct model_config *conf
     return 0;
 }
 
+/* Every chunk of logits reads the head's matrix once more. With a row for every eight inputs a wide head's
+ * products have rows enough that arithmetic, not this reading, takes their time, and the chunk takes an eighth
+ * of the bytes of that matrix in fp32. */
+static uint32_t head_rows(const struct model_config *config)
+{
+    uint32_t rows = larger(HEAD_LOGIT_FLOATS / config->vocab, config->hidden / HEAD_ROWS_SHARE);
+    return larger(HEAD_ROWS_MIN, rows / 16 * 16);
+}
+
 int footprint_model_init(const struct model_config *config, const struct layer_method *method,
                          struct footprint_model *m, struct err *err)
 {
@@ -121,7 +131,7 @@ int footprint_model_init(const struct model_config *config, const struct layer_m
     layer_head_tensors(config, method, true, &m->head_alone);
     uint32_t rotary = config->rotary_dim > 0 ? config->rotary_dim : config->head_dim;
     m->rotary = config->rope_local_set ? 2 * rotary : rotary;
-    m->head_rows = larger(HEAD_ROWS_MIN, HEAD_LOGIT_FLOATS / config->vocab / 16 * 16);
+    m->head_rows = head_rows(config);
     return 0;
 }
 
@@ -181,6 +191,7 @@ static void slot_place(struct footprint *f, const struct footprint_options *o)
     slot->positions = take(&at, o->tokens, 1);
     slot->row_ids = take(&at, o->tokens, 1);
     slot->row_start = take(&at, o->rows + 1ull, 1);
+    slot->step = take(&at, 1, 1);
     slot->label_index = take(&at, o->labelled, 1);
     slot->targets = take(&at, o->labelled, 1);
     slot->meta_bytes = at;

@@ -55,7 +55,7 @@ struct footprint_options {
 
 /* One place for a micro-batch: its description, layer inputs, what layers save, the head's gradient. */
 struct footprint_slot {
-    uint64_t ids, positions, row_ids, row_start, label_index, targets, meta_bytes;
+    uint64_t ids, positions, row_ids, row_start, step, label_index, targets, meta_bytes;
     uint64_t x, x_stride;           /* of inputs[layer] */
     uint64_t middle, middle_stride; /* of what enters each layer's FFN: parts of layers with recompute */
     uint64_t saves;                 /* of the first layer; bytes_saved() of a layer further on the next */

@@ -30,6 +30,7 @@ static const char *const schedule_names[] = {"cosine",
 static const char *const decay_names[] = {"all", "matrices", NULL};
 static const char *const recompute_names[] = {"auto", "true", "false", NULL};
 static const char *const boundary_names[] = {"auto", "fp32", "bf16", "fp16", NULL};
+static const char *const moments_names[] = {"device", "host", NULL};
 static const char *const objective_names[] = {"time", "cost", "energy", NULL};
 static const char *const placement_names[] = {"auto",   "single", "pipeline", "data", "hybrid",
                                               "expert", "tensor", "server",   NULL};
@@ -98,6 +99,11 @@ const char *spec_recompute_name(enum spec_recompute value)
 const char *spec_boundary_name(enum spec_boundary value)
 {
     return NAME_OF(boundary_names, value);
+}
+
+const char *spec_moments_name(enum spec_moments value)
+{
+    return NAME_OF(moments_names, value);
 }
 
 const char *spec_objective_name(enum spec_objective value)
@@ -416,7 +422,7 @@ static void placement_read(struct json_reader *root, struct job_spec *spec)
     struct spec_placement_part *p = &spec->placement;
     jr_sub(root, "placement", JR_OPTIONAL, &r);
     int kind = SPEC_PLACEMENT_AUTO, objective = SPEC_OBJECTIVE_TIME, order = SPEC_ORDER_AUTO,
-        boundary = SPEC_BOUNDARY_AUTO;
+        boundary = SPEC_BOUNDARY_AUTO, moments = SPEC_MOMENTS_DEVICE;
     jr_choice(&r, "kind", JR_OPTIONAL, placement_names, &kind);
     names_read(&r, "devices", 1, SPEC_DEVICES_MAX, NULL, &p->devices);
     names_read(&r, "exclude", 0, SPEC_DEVICES_MAX, NULL, &p->exclude);
@@ -424,9 +430,11 @@ static void placement_read(struct json_reader *root, struct job_spec *spec)
     auto_u32(&r, "stages", 4096, &p->stages);
     jr_choice(&r, "schedule", JR_OPTIONAL, order_names, &order);
     jr_choice(&r, "boundary", JR_OPTIONAL, boundary_names, &boundary);
+    jr_choice(&r, "moments", JR_OPTIONAL, moments_names, &moments);
     jr_choice(&r, "objective", JR_OPTIONAL, objective_names, &objective);
     text_read(&r, "planner", JR_OPTIONAL, SPEC_NAME_BYTES, &p->planner);
     p->boundary = (enum spec_boundary)boundary;
+    p->moments = (enum spec_moments)moments;
     p->objective = (enum spec_objective)objective;
     p->kind = (enum spec_placement)kind;
     p->order = (enum spec_order)order;

@@ -95,6 +95,8 @@ enum spec_result_dtype { SPEC_DTYPE_BASE, SPEC_DTYPE_FP32, SPEC_DTYPE_BF16, SPEC
 
 /* In what boundary tensors travel between ranks. */
 enum spec_boundary { SPEC_BOUNDARY_AUTO, SPEC_BOUNDARY_FP32, SPEC_BOUNDARY_BF16, SPEC_BOUNDARY_FP16 };
+/* Where AdamW's moments lie between updates. */
+enum spec_moments { SPEC_MOMENTS_DEVICE, SPEC_MOMENTS_HOST };
 /* What a placement is chosen by: seconds a step, price a token, energy a token. */
 enum spec_objective { SPEC_OBJECTIVE_TIME, SPEC_OBJECTIVE_COST, SPEC_OBJECTIVE_ENERGY };
 
@@ -157,6 +159,7 @@ struct spec_placement_part {
     uint32_t stages;               /* 0: auto */
     enum spec_order order;         /* `schedule`: auto */
     enum spec_boundary boundary;   /* auto: as train.compute */
+    enum spec_moments moments;     /* device */
     enum spec_objective objective; /* time */
     char *planner; /* a name of the scheduler's configuration, or "built-in"; NULL: its default.
                       Administrators' */
@@ -253,6 +256,7 @@ const char *spec_result_name(enum spec_result);
 /* NULL for SPEC_DTYPE_BASE. */
 const char *spec_result_dtype_name(enum spec_result_dtype);
 const char *spec_boundary_name(enum spec_boundary);
+const char *spec_moments_name(enum spec_moments);
 const char *spec_objective_name(enum spec_objective);
 
 #endif

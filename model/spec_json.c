@@ -88,12 +88,13 @@ static json_t *train_json(const struct job_spec *spec)
 static json_t *placement_json(const struct job_spec *spec)
 {
     const struct spec_placement_part *p = &spec->placement;
-    return json_pack("{s:s, s:o, s:o, s:o, s:o, s:s, s:s, s:s, s:s*}", "kind", spec_placement_name(p->kind),
-                     "devices", p->devices.given ? names_json(&p->devices) : json_null(), "exclude",
+    return json_pack("{s:s, s:o, s:o, s:o, s:o, s:s, s:s, s:s, s:s, s:s*}", "kind",
+                     spec_placement_name(p->kind), "devices",
+                     p->devices.given ? names_json(&p->devices) : json_null(), "exclude",
                      names_json(&p->exclude), "micro_batch_rows", auto_or_number(p->micro_batch_rows),
                      "stages", auto_or_number(p->stages), "schedule", spec_order_name(p->order), "boundary",
-                     spec_boundary_name(p->boundary), "objective", spec_objective_name(p->objective),
-                     "planner", p->planner);
+                     spec_boundary_name(p->boundary), "moments", spec_moments_name(p->moments), "objective",
+                     spec_objective_name(p->objective), "planner", p->planner);
 }
 
 static json_t *limits_json(const struct job_spec *spec)

@@ -59,7 +59,7 @@ static json_t *programs_json(const struct plan_rank *rank, struct err *err)
     return programs;
 }
 
-/* Keys that only some placements have. */
+/* Keys that only some plans have. */
 static int rank_json_special(const struct plan_rank *rank, json_t *object)
 {
     const struct plan_tensor *t = &rank->tensor;
@@ -78,6 +78,9 @@ static int rank_json_special(const struct plan_rank *rank, json_t *object)
                                              "columns", (json_int_t)t->column_begin,
                                              (json_int_t)t->column_end, "vocabulary",
                                              (json_int_t)t->vocabulary_begin, (json_int_t)t->vocabulary_end));
+    if (rank->moments_host_bytes)
+        bad |= json_object_set_new(object, "moments_host_bytes",
+                                   json_integer((json_int_t)rank->moments_host_bytes));
     return bad;
 }
 

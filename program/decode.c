@@ -217,6 +217,9 @@ static int rank_read(struct json_reader *r, struct plan_rank *rank, uint32_t *bu
     u64_of(r, "memory_bytes", &rank->memory_bytes);
     u64_of(r, "memory_limit_bytes", &rank->memory_limit_bytes);
     u64_of(r, "process_base_bytes", &rank->process_base_bytes);
+    int64_t moments = 0;
+    jr_i64(r, "moments_host_bytes", JR_OPTIONAL, 0, BYTES_MAX, &moments);
+    rank->moments_host_bytes = (uint64_t)moments;
     jr_f64(r, "busy_s", JR_REQUIRED, 0, 1e15, &rank->busy_s);
     if (experts_read(r, rank) < 0 || ranges_read(r, rank) < 0 || tensor_read(r, &rank->tensor) < 0 ||
         slots_read(r, rank) < 0 || programs_read(r, rank, budget) < 0)

@@ -127,10 +127,11 @@ struct plan_host plan_host_bytes(const struct plan *plan, uint32_t rank, uint64_
 {
     return (struct plan_host){.cells = cell_bytes(&plan->ranks[rank]),
                               .collectives = collective_bytes(plan, rank),
-                              .checkpoint = streamed > 0 ? streamed : checkpoint_bytes(plan, rank)};
+                              .checkpoint = streamed > 0 ? streamed : checkpoint_bytes(plan, rank),
+                              .moments = plan->ranks[rank].moments_host_bytes};
 }
 
 uint64_t plan_host_total(const struct plan_host *host)
 {
-    return host->cells + host->collectives + host->checkpoint;
+    return host->cells + host->collectives + host->checkpoint + host->moments;
 }

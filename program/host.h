@@ -24,12 +24,13 @@ struct plan_host {
      * ranks below in group 0's tree may have come already; the values, those parts, and the file of both; a
      * whole adapter and one state, when it is loaded. */
     uint64_t checkpoint;
+    uint64_t moments; /* of the optimiser, where they lie on the host */
 };
 
 /* Of a rank of a sealed plan with its programs. */
 /* streamed: what a checkpoint takes that is not copied first but stored piece by piece; 0: it is copied. */
 struct plan_host plan_host_bytes(const struct plan *plan, uint32_t rank, uint64_t streamed);
-/* The three together. */
+/* All together. */
 uint64_t plan_host_total(const struct plan_host *host);
 
 #endif

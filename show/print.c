@@ -142,6 +142,10 @@ static int rank_notes(struct print *p, const json_t *rank, const json_t *time, c
         return -1;
     if (json_is_true(json_object_get(rank, "recompute")) && buf_printf(p->out, p->err, "  recomputes") < 0)
         return -1;
+    double moments = number(rank, "moments_host_bytes");
+    if (moments > 0 &&
+        buf_printf(p->out, p->err, "  moments on the host: %s", units_bytes(what, (uint64_t)moments)) < 0)
+        return -1;
     if (waits <= 0.005 * step_s)
         return 0;
     if (buf_printf(p->out, p->err, "  waits %.0f %%", 100 * waits / step_s) < 0)

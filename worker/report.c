@@ -176,13 +176,13 @@ int report_memory(struct session *session, struct err *err)
     uint64_t base = me->process_base_bytes ? me->process_base_bytes : session->process_base_bytes;
     json_t *peak = json_object(), *predicted = json_object();
     json_t *event = json_pack(
-        "{s:o, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:{s:I, s:I, s:I, s:I}}", "peak", peak, "predicted",
+        "{s:o, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:{s:I, s:I, s:I, s:I, s:I}}", "peak", peak, "predicted",
         predicted, "peak_bytes", (json_int_t)account.peak_total, "limit_bytes", (json_int_t)account.limit,
         "predicted_bytes", (json_int_t)me->memory_bytes, "vm_hwm_bytes", (json_int_t)process_peak_bytes(),
         "process_base_bytes", (json_int_t)session->process_base_bytes, "predicted_base_bytes",
         (json_int_t)(base + plan_host_total(&host) + data), "host", "cells", (json_int_t)host.cells,
-        "collectives", (json_int_t)host.collectives, "checkpoint", (json_int_t)host.checkpoint, "data",
-        (json_int_t)data);
+        "collectives", (json_int_t)host.collectives, "checkpoint", (json_int_t)host.checkpoint, "moments",
+        (json_int_t)host.moments, "data", (json_int_t)data);
     if (!event)
         return err_set(err, ERR_NOMEM, "no memory for an event");
     for (int p = 0; p < MEM_PURPOSES; p++)
@@ -195,13 +195,16 @@ int report_memory(struct session *session, struct err *err)
 int report_links(struct session *session, struct err *err)
 {
     struct mesh_stats stats;
-    char text[160];
+    char text[160], within[64] = "";
     if (!session->mesh)
         return 0;
     if (mesh_stats(session->mesh, MESH_RANK_NONE, &stats, err) < 0)
         return -1;
-    snprintf(text, sizeof text, "sent %llu bytes over the mesh and %llu within the node",
-             (unsigned long long)stats.sent_bytes, (unsigned long long)ops_local_bytes(session->ops));
+    if (ops_local_bytes(session->ops) > 0)
+        snprintf(within, sizeof within, " and %llu within the node",
+                 (unsigned long long)ops_local_bytes(session->ops));
+    snprintf(text, sizeof text, "sent %llu bytes over the mesh%s", (unsigned long long)stats.sent_bytes,
+             within);
     return report_log(session->link, "info", text, err);
 }
 

@@ -131,6 +131,7 @@ int stages_create(struct device *device, struct model *model, const struct stage
     for (uint32_t i = 0; i < count && result == 0; i++) {
         struct stage_options own = options_for(options, &uses[i]);
         own.workspace = stages->workspace;
+        own.moments_on_host = rank->moments_host_bytes > 0;
         result = stage_create(device, model, &own, &stages->list[i], err);
         stages->count += result == 0;
     }

@@ -180,39 +180,17 @@ static void attention(void)
     {                                                                                                        \
         .buffer = (of), .at = 4ull * (values), .dtype = DTYPE_F32                                            \
     }
-    struct op forward = {.kind = OP_ATTENTION,
-                         .attention = {.rows = ROWS,
-                                       .tokens = tokens,
-                                       .heads = heads,
-                                       .kv_heads = kv,
-                                       .head_dim = dim,
-                                       .ld = ld,
-                                       .scale = (float)(1 / sqrt(dim)),
-                                       .q = AT(qkv, 0),
-                                       .k = AT(qkv, heads * dim),
-                                       .v = AT(qkv, (heads + kv) * dim),
-                                       .row_start = {.buffer = rows, .dtype = DTYPE_U32},
-                                       .out = AT(out, 0),
-                                       .lse = AT(lse, 0)}};
+#define BOTH                                                                                                 \
+    .rows = ROWS, .tokens = tokens, .heads = heads, .kv_heads = kv, .head_dim = dim, .ld = ld,               \
+    .scale = (float)(1 / sqrt(dim)), .q = AT(qkv, 0), .k = AT(qkv, heads * dim),                             \
+    .v = AT(qkv, (heads + kv) * dim), .row_start = {.buffer = rows, .dtype = DTYPE_U32}, .out = AT(out, 0),  \
+    .lse = AT(lse, 0)
+    struct op forward = {.kind = OP_ATTENTION, .attention = {BOTH}};
     struct op backward = {.kind = OP_ATTENTION_BACKWARD,
-                          .attention_backward = {.rows = ROWS,
-                                                 .tokens = tokens,
-                                                 .heads = heads,
-                                                 .kv_heads = kv,
-                                                 .head_dim = dim,
-                                                 .ld = ld,
-                                                 .scale = (float)(1 / sqrt(dim)),
-                                                 .q = AT(qkv, 0),
-                                                 .k = AT(qkv, heads * dim),
-                                                 .v = AT(qkv, (heads + kv) * dim),
-                                                 .row_start = {.buffer = rows, .dtype = DTYPE_U32},
-                                                 .out = AT(out, 0),
-                                                 .lse = AT(lse, 0),
-                                                 .dout = AT(dout, 0),
-                                                 .delta = AT(delta, 0),
-                                                 .dq = AT(d, 0),
-                                                 .dk = AT(d, heads * dim),
+                          .attention_backward = {BOTH, .dout = AT(dout, 0), .delta = AT(delta, 0),
+                                                 .dq = AT(d, 0), .dk = AT(d, heads * dim),
                                                  .dv = AT(d, (heads + kv) * dim)}};
+#undef BOTH
 #undef AT
     double pairs = ROWS * (double)length * (length + 1) / 2; /* causal */
     op_time("forward", &forward, 4 * pairs * heads * dim);

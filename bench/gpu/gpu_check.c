@@ -17,6 +17,7 @@ static char gpu_kind[16], gpu_other[16] = "emulated", gpu_other_isa[16] = "warp3
 #include "engine/cases_basic.h"
 #include "engine/cases_experts.h"
 #include "engine/cases_packed.h"
+#include "engine/large_product.h"
 #if GPU_HAS_JSON
 #include "engine/golden.h"
 #endif
@@ -58,44 +59,15 @@ static void products_by_matrix_units_are_right_and_repeat(void **state)
     memcpy(gpu_other_isa, isa, sizeof isa);
 }
 
-/* Large enough for the largest tiles, and that a wrong place among them would show. */
 static void large_product(void)
 {
-    const uint32_t m = trials == 1 ? 130 : 1010, n = trials == 1 ? 70 : 1027, k = trials == 1 ? 33 : 700;
+    const struct large_product toy = {130, 70, 33, 70, DTYPE_F32}, large = {1010, 1027, 700, 1027, DTYPE_F32};
     struct bench b;
     struct err err;
-    double *a = doubles((size_t)m * k), *w = doubles((size_t)n * k), *old = doubles((size_t)m * n);
-    float *got = malloc(4ull * m * n);
     memset(&b, 0, sizeof b);
     check(device_open(&(struct device_options){.kind = gpu_kind, .name = "check"}, &b.device, &err));
     rand_stream_init(&b.stream, 5, 0);
-    struct operand oa = normal(&b, m * k, a), ow = normal(&b, n * k, w), oc = normal(&b, m * n, old);
-    submit(&b, (struct op){.kind = OP_GEMM,
-                           .gemm = {.m = m,
-                                    .n = n,
-                                    .k = k,
-                                    .transpose_b = true,
-                                    .alpha = 1,
-                                    .beta = 1,
-                                    .a = oa,
-                                    .b = ow,
-                                    .c = oc,
-                                    .lda = k,
-                                    .ldb = k,
-                                    .ldc = n}});
-    check(buffer_read(oc.buffer, oc.at, got, 4ull * m * n, &err));
-    check(device_sync(b.device, &err));
-    for (size_t i = 0; i < m; i++)
-        for (size_t j = 0; j < n; j++) {
-            double want = old[i * n + j], size = 1;
-            for (size_t p = 0; p < k; p++) {
-                want += a[i * k + p] * w[j * k + p];
-                size += fabs(a[i * k + p] * w[j * k + p]);
-            }
-            if (!(fabs((double)got[i * n + j] - want) <= 1e-6 * size))
-                fail_msg("c[%zu, %zu] is %.9g, not %.9g", i, j, (double)got[i * n + j], want);
-        }
-    free(a), free(w), free(old), free(got);
+    large_product_check(&b, trials == 1 ? &toy : &large);
     bench_close(&b);
 }
 
@@ -104,8 +76,10 @@ static void large_products_are_their_definition(void **state)
     (void)state;
     large_product();
     setenv("MOTLEY_CUBLASLT_LIBRARY", "none", 1); /* our own kernels, too */
+    setenv("MOTLEY_ROCBLAS_LIBRARY", "none", 1);
     large_product();
     unsetenv("MOTLEY_CUBLASLT_LIBRARY");
+    unsetenv("MOTLEY_ROCBLAS_LIBRARY");
 }
 
 static void families_match_fp64(void **state)

@@ -76,12 +76,12 @@ static uint32_t row_of(const uint32_t *row_start, uint32_t rows, uint64_t token)
 }
 
 /* x[width] of the token at `position` of its row; in double, so that all devices round the same number. */
-static void noise_row(const struct op_embed_noise *op, uint32_t position, uint32_t row_id, double size,
-                      float *x)
+static void noise_row(const struct op_embed_noise *op, uint32_t position, uint32_t row_id, uint32_t step,
+                      double size, float *x)
 {
     const uint32_t key[2] = {(uint32_t)op->seed, (uint32_t)(op->seed >> 32)};
     for (uint32_t i = 0; i < op->width; i += 4) {
-        const uint32_t counter[4] = {position, row_id, (uint32_t)op->step, 0xFFFFFu << 12 | i / 4};
+        const uint32_t counter[4] = {position, row_id, step, 0xFFFFFu << 12 | i / 4};
         uint32_t numbers[4];
         rand_u32x4(key, counter, numbers);
         for (uint32_t j = 0; j < 4 && i + j < op->width; j++)
@@ -94,13 +94,14 @@ static void embed_noise_part(void *context, uint32_t index, uint32_t thread)
     const struct parts_job *job = context;
     const struct op_embed_noise *op = &job->op->embed_noise;
     const uint32_t *row_start = operand_at(&op->row_start), *row_ids = operand_at(&op->row_ids);
+    uint32_t step = *(const uint32_t *)operand_at(&op->step);
     uint64_t begin, end;
     (void)thread;
     part_range(op->tokens, ROWS_PER_PART, index, &begin, &end);
     for (uint64_t i = begin; i < end; i++) {
         uint32_t row = row_of(row_start, op->rows, i), length = row_start[row + 1] - row_start[row];
         double size = (double)op->alpha / sqrt((double)length * op->width);
-        noise_row(op, (uint32_t)(i - row_start[row]), row_ids[i], size,
+        noise_row(op, (uint32_t)(i - row_start[row]), row_ids[i], step, size,
                   (float *)operand_at(&op->x) + i * op->width);
     }
 }

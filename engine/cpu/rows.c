@@ -318,7 +318,8 @@ static void dropout_part(void *context, uint32_t index, uint32_t thread)
     const uint32_t *positions = operand_at(&op->positions), *row_ids = operand_at(&op->row_ids);
     const float *x = operand_at(&op->x);
     float *y = operand_at(&op->y);
-    struct dropout_key key = dropout_key_of(op->p, op->seed, op->step, op->layer, op->target);
+    struct dropout_key key = dropout_key_of(op->p, op->seed, op->layer, op->target);
+    key.step = *(const uint32_t *)operand_at(&op->step);
     uint64_t begin, end;
     (void)thread;
     part_range(op->tokens, ROWS_PER_PART, index, &begin, &end);
@@ -341,7 +342,8 @@ static void dropout_backward_part(void *context, uint32_t index, uint32_t thread
     const uint32_t *positions = operand_at(&op->positions), *row_ids = operand_at(&op->row_ids);
     const float *x = operand_at(&op->x);
     float *t = operand_at(&op->t), *dx = operand_at(&op->dx);
-    struct dropout_key key = dropout_key_of(op->p, op->seed, op->step, op->layer, op->target);
+    struct dropout_key key = dropout_key_of(op->p, op->seed, op->layer, op->target);
+    key.step = *(const uint32_t *)operand_at(&op->step);
     uint64_t begin, end;
     (void)thread;
     part_range(op->tokens, ROWS_PER_PART, index, &begin, &end);

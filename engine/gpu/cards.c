@@ -3,8 +3,8 @@
 #include <stdlib.h>
 
 #include "engine/gpu/code.h"
-#include "engine/gpu/cublaslt.h"
 #include "engine/gpu/gpu.h"
+#include "engine/gpu/products.h"
 
 /* Free memory, asked through a context of the card's own; ERR_UNSUPPORTED where this build has no code for
  * it. */
@@ -24,7 +24,20 @@ static int card_try(const struct gpu_driver *driver, struct gpu_library *library
     return status;
 }
 
-static json_t *card_describe(const struct gpu_driver *driver, struct gpu_library *library, uint32_t index)
+/* The vendor's library of products: its name and version, or null and why our own kernels do them all. */
+static json_t *products_describe(const struct gpu_driver *driver, uint32_t version, const char *arch)
+{
+    char name[256];
+    struct err err;
+    if (driver->products == NULL)
+        err_set(&err, ERR_UNSUPPORTED, "no library of this vendor is used");
+    else if (driver->products->find(version, arch, name, sizeof name, &err) == 0)
+        return json_pack("{s:s, s:n}", "library", name, "why");
+    return json_pack("{s:n, s:s}", "library", "why", err.text);
+}
+
+static json_t *card_describe(const struct gpu_driver *driver, struct gpu_library *library, uint32_t version,
+                             uint32_t index)
 {
     struct gpu_info info = {.name = ""};
     struct err err;
@@ -33,24 +46,13 @@ static json_t *card_describe(const struct gpu_driver *driver, struct gpu_library
     bool known = status == 0;
     if (known)
         status = card_try(driver, library, index, &info, &available, &err);
-    return json_pack("{s:s, s:i, s:s, s:s, s:s, s:s, s:I, s:o, s:i, s:i, s:i, s:b, s:o}", "kind",
+    return json_pack("{s:s, s:i, s:s, s:s, s:s, s:s, s:I, s:o, s:i, s:i, s:i, s:b, s:o, s:o}", "kind",
                      driver->kind, "index", (int)index, "name", info.name, "arch", info.arch, "pci", info.pci,
                      "uuid", info.uuid, "memory_bytes", (json_int_t)info.memory, "free_bytes",
                      status == 0 ? json_integer((json_int_t)available) : json_null(), "warp", (int)info.warp,
                      "units", (int)info.units, "clock_khz", (int)info.clock_khz, "usable", status == 0, "why",
-                     status == 0 ? json_null() : json_string(err.text));
-}
-
-/* The vendor's library of products: its name and version, or null and why our own kernels do them all. */
-static json_t *products_describe(const struct gpu_driver *driver, uint32_t version)
-{
-    char name[256];
-    struct err err;
-    if (driver->queue_native == NULL)
-        err_set(&err, ERR_UNSUPPORTED, "no library of this vendor is used");
-    else if (cublaslt_find(version, name, sizeof name, &err) == 0)
-        return json_pack("{s:s, s:n}", "library", name, "why");
-    return json_pack("{s:n, s:s}", "library", "why", err.text);
+                     status == 0 ? json_null() : json_string(err.text), "products",
+                     known ? products_describe(driver, version, info.arch) : json_null());
 }
 
 static void driver_describe(const struct gpu_driver *driver, json_t *drivers, json_t *cards)
@@ -62,12 +64,11 @@ static void driver_describe(const struct gpu_driver *driver, json_t *drivers, js
     if (status == 0)
         status = driver->count(library, &count, &err);
     for (uint32_t i = 0; status == 0 && i < count; i++)
-        json_array_append_new(cards, card_describe(driver, library, i));
-    json_array_append_new(
-        drivers, json_pack("{s:s, s:i, s:b, s:o, s:o}", "kind", driver->kind, "version", (int)version,
-                           "missing", library == NULL && status != 0 && err.code == ERR_NOT_FOUND, "why",
-                           status == 0 ? json_null() : json_string(err.text), "products",
-                           status == 0 ? products_describe(driver, version) : json_null()));
+        json_array_append_new(cards, card_describe(driver, library, version, i));
+    json_array_append_new(drivers,
+                          json_pack("{s:s, s:i, s:b, s:o}", "kind", driver->kind, "version", (int)version,
+                                    "missing", library == NULL && status != 0 && err.code == ERR_NOT_FOUND,
+                                    "why", status == 0 ? json_null() : json_string(err.text)));
     if (library != NULL)
         driver->close(library);
 }

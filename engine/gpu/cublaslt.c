@@ -1,8 +1,9 @@
-/* cublasLt: found, checked, and its plans kept by the sizes of a product. */
-#include "engine/gpu/cublaslt.h"
+/* cublasLt: found, checked, and its plans kept by the sizes of a product. The declarations are our own, after
+ * cublasLt.h of CUDA 11.4 to 13; since CUDA 11 the numbers used here have not changed.
+ * MOTLEY_CUBLASLT_LIBRARY names a file to open, or "none".
+ */
+#include "engine/gpu/products.h"
 
-#include <dlfcn.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -68,10 +69,7 @@ struct api {
                     size_t workspace_bytes, void *stream);
 };
 
-static const struct {
-    const char *name;
-    size_t at;
-} symbols[] = {
+static const struct products_symbol symbols[] = {
     {"cublasLtGetVersion", offsetof(struct api, version)},
     {"cublasLtGetCudartVersion", offsetof(struct api, runtime_version)},
     {"cublasLtCreate", offsetof(struct api, create)},
@@ -91,52 +89,22 @@ static const struct {
 /* What the library was asked for sizes. Its matrices are column by column, so it makes c^T = op(b)^T op(a)^T:
  * its first operand is our b, its second our a. */
 struct plan {
-    struct cublaslt_product of; /* sizes and type */
-    uint64_t used;              /* counts calls; 0: an empty place */
-    bool none;                  /* the library does not do this */
+    struct library_product of; /* sizes and type */
+    uint64_t used;             /* counts calls; 0: an empty place */
+    bool none;                 /* the library does not do this */
     void *desc, *first, *second, *result;
     struct algorithm algorithm;
 };
 
-struct cublaslt {
+struct products {
     struct api api;
+    struct products_place place;
     void *handle;
     uint64_t calls;
     struct plan plans[PLANS_MAX];
 };
 
 /* --- opening */
-
-static void *library_find(char *name, uint32_t room, struct err *err)
-{
-    static const char *const usual[] = {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so.11"};
-    const char *asked = getenv("MOTLEY_CUBLASLT_LIBRARY");
-    void *library = NULL;
-    if (asked != NULL && strcmp(asked, "none") == 0) {
-        err_set(err, ERR_NOT_FOUND, "turned off: MOTLEY_CUBLASLT_LIBRARY");
-        return NULL;
-    }
-    bool named = asked != NULL && asked[0] != '\0';
-    for (size_t i = 0; library == NULL && i < (named ? 1 : sizeof usual / sizeof *usual); i++) {
-        const char *file = named ? asked : usual[i];
-        library = dlopen(file, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE); /* like drivers: vendor.c */
-        snprintf(name, room, "%s", file);
-    }
-    if (library == NULL)
-        err_set(err, ERR_NOT_FOUND, "no cublasLt on this machine: %s", named ? dlerror() : "libcublasLt.so");
-    return library;
-}
-
-static int symbols_find(void *library, const char *name, struct api *api, struct err *err)
-{
-    for (size_t i = 0; i < sizeof symbols / sizeof *symbols; i++) {
-        void *found = dlsym(library, symbols[i].name);
-        if (found == NULL)
-            return err_set(err, ERR_UNSUPPORTED, "%s lacks %s", name, symbols[i].name);
-        memcpy((char *)api + symbols[i].at, &found, sizeof found); /* of data to a function: POSIX */
-    }
-    return 0;
-}
 
 /* 120103 is 12.1.3; before 11.10 there was a digit fewer: 11401 is 11.4.1. */
 static void version_split(size_t version, uint32_t *major, uint32_t *minor, uint32_t *patch)
@@ -149,9 +117,11 @@ static void version_split(size_t version, uint32_t *major, uint32_t *minor, uint
 
 static int library_check(uint32_t driver_version, struct api *api, char *name, uint32_t room, struct err *err)
 {
+    static const char *const usual[] = {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so.11", NULL};
     uint32_t major, minor, patch;
-    void *library = library_find(name, room, err);
-    if (library == NULL || symbols_find(library, name, api, err) != 0)
+    void *library = products_library("cublasLt", "MOTLEY_CUBLASLT_LIBRARY", usual, name, room, err);
+    if (library == NULL ||
+        products_symbols(library, name, symbols, sizeof symbols / sizeof *symbols, api, err) != 0)
         return -1;
     version_split(api->version(), &major, &minor, &patch);
     size_t runtime = api->runtime_version();
@@ -167,20 +137,24 @@ static int library_check(uint32_t driver_version, struct api *api, char *name, u
     return 0;
 }
 
-int cublaslt_find(uint32_t driver_version, char *name, uint32_t room, struct err *err)
+/* One library has code for all cards that its CUDA knows. */
+static int cublaslt_find(uint32_t driver_version, const char *arch, char *name, uint32_t room,
+                         struct err *err)
 {
     struct api api;
+    (void)arch;
     return library_check(driver_version, &api, name, room, err);
 }
 
-int cublaslt_open(uint32_t driver_version, struct cublaslt **out, struct err *err)
+static int cublaslt_open(const struct products_place *place, struct products **out, struct err *err)
 {
     char name[256];
-    struct cublaslt *library = calloc(1, sizeof *library);
+    struct products *library = calloc(1, sizeof *library);
     *out = NULL;
     if (library == NULL)
         return err_set(err, ERR_NOMEM, "out of memory for cublasLt");
-    int status = library_check(driver_version, &library->api, name, sizeof name, err);
+    library->place = *place;
+    int status = library_check(place->driver_version, &library->api, name, sizeof name, err);
     if (status == 0 && (status = library->api.create(&library->handle)) != 0)
         err_set(err, status == STATUS_ALLOC_FAILED ? ERR_NOMEM : ERR_UNSUPPORTED,
                 "%s does not start: error %d of cublasLtCreate", name, status);
@@ -203,7 +177,7 @@ static void plan_drop(const struct api *api, struct plan *plan)
     *plan = (struct plan){0};
 }
 
-void cublaslt_close(struct cublaslt *library)
+static void cublaslt_close(struct products *library)
 {
     if (library == NULL)
         return;
@@ -223,7 +197,7 @@ static int type_of(enum dtype dtype)
 static int descriptors_create(const struct api *api, struct plan *plan)
 {
     static const int transpose = OPERATION_TRANSPOSE;
-    const struct cublaslt_product *p = &plan->of;
+    const struct library_product *p = &plan->of;
     int type = type_of(p->type), status = api->desc_create(&plan->desc, COMPUTE_F32, TYPE_F32);
     if (status == 0 && p->transpose_b)
         status = api->desc_set(plan->desc, DESC_TRANSPOSE_A, &transpose, sizeof transpose);
@@ -239,8 +213,9 @@ static int descriptors_create(const struct api *api, struct plan *plan)
 }
 
 /* Of what the library would take for these sizes, whatever the addresses, the first. */
-static int algorithm_choose(const struct cublaslt *library, struct plan *plan, uint64_t workspace_bytes)
+static int algorithm_choose(const struct products *library, struct plan *plan)
 {
+    const uint64_t workspace_bytes = library->place.workspace_bytes;
     static const uint32_t reductions = REDUCTION_COMPUTE_TYPE, alignment = ALIGNMENT;
     const struct api *api = &library->api;
     struct heuristic found = {.status = STATUS_NOT_SUPPORTED};
@@ -264,7 +239,7 @@ static int algorithm_choose(const struct cublaslt *library, struct plan *plan, u
 }
 
 /* All that a plan depends on. */
-static bool sizes_same(const struct cublaslt_product *x, const struct cublaslt_product *y)
+static bool sizes_same(const struct library_product *x, const struct library_product *y)
 {
     return x->m == y->m && x->n == y->n && x->k == y->k && x->lda == y->lda && x->ldb == y->ldb &&
            x->ldc == y->ldc && x->transpose_a == y->transpose_a && x->transpose_b == y->transpose_b &&
@@ -272,8 +247,7 @@ static bool sizes_same(const struct cublaslt_product *x, const struct cublaslt_p
 }
 
 /* The plan of these sizes, made when it is asked for first. */
-static struct plan *plan_find(struct cublaslt *library, const struct cublaslt_product *product,
-                              uint64_t workspace_bytes)
+static struct plan *plan_find(struct products *library, const struct library_product *product)
 {
     struct plan *place = &library->plans[0];
     for (int i = 0; i < PLANS_MAX; i++) {
@@ -288,8 +262,7 @@ static struct plan *plan_find(struct cublaslt *library, const struct cublaslt_pr
     plan_drop(&library->api, place);
     place->used = ++library->calls;
     place->of = *product;
-    place->none = descriptors_create(&library->api, place) != 0 ||
-                  algorithm_choose(library, place, workspace_bytes) != 0;
+    place->none = descriptors_create(&library->api, place) != 0 || algorithm_choose(library, place) != 0;
     return place;
 }
 
@@ -310,18 +283,26 @@ static int multiply_failed(int status, struct err *err)
     return err_set(err, code, "a product: error %d of cublasLtMatmul", status);
 }
 
-int cublaslt_multiply(struct cublaslt *library, const struct cublaslt_product *product, gpu_address workspace,
-                      uint64_t workspace_bytes, void *stream, bool *done, struct err *err)
+/* Sizes that it refused are not asked for again. */
+static int cublaslt_multiply(struct products *library, const struct library_product *product, bool *done,
+                             struct err *err)
 {
-    struct plan *plan = plan_find(library, product, workspace_bytes);
+    const struct products_place *place = &library->place;
+    struct plan *plan = plan_find(library, product);
     *done = false;
     if (plan->none)
         return 0;
-    int status =
-        library->api.multiply(library->handle, plan->desc, &product->alpha, product->b, plan->first,
-                              product->a, plan->second, &product->beta, product->c, plan->result, product->c,
-                              plan->result, &plan->algorithm, workspace, workspace_bytes, stream);
+    int status = library->api.multiply(library->handle, plan->desc, &product->alpha, product->b, plan->first,
+                                       product->a, plan->second, &product->beta, product->c, plan->result,
+                                       product->c, plan->result, &plan->algorithm, place->workspace,
+                                       place->workspace_bytes, place->stream);
     plan->none = refused(status);
     *done = status == 0;
     return status == 0 || plan->none ? 0 : multiply_failed(status, err);
 }
+
+const struct products_vendor products_cublaslt = {.name = "cublasLt",
+                                                  .find = cublaslt_find,
+                                                  .open = cublaslt_open,
+                                                  .close = cublaslt_close,
+                                                  .multiply = cublaslt_multiply};

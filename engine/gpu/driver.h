@@ -35,6 +35,7 @@ struct gpu_event;
 struct gpu_module;
 struct gpu_function;
 struct gpu_graph;
+struct products_vendor; /* products.h */
 
 /* Products of two matrices of such values, with sums in fp32, that a card's matrix units do. */
 enum { GPU_MATRIX_F16 = 1, GPU_MATRIX_BF16 = 2 };
@@ -62,8 +63,9 @@ struct gpu_dims {
 enum { GPU_IPC_BYTES = 64 };
 
 struct gpu_driver {
-    const char *kind; /* "cuda", "hip", "emulated": the kind of device */
-    bool takes_code;  /* module_load wants a code object */
+    const char *kind;                       /* "cuda", "hip", "emulated": the kind of device */
+    bool takes_code;                        /* module_load wants a code object */
+    const struct products_vendor *products; /* the vendor's library of matrix products; NULL: none */
 
     /* Open the library; ERR_NOT_FOUND without one, ERR_UNSUPPORTED with one that is too old, naming the least
      * version. *version: as the driver numbers itself (12040 is CUDA 12.4), 0 where it does not. */
@@ -100,7 +102,7 @@ struct gpu_driver {
     void (*queue_destroy)(struct gpu_queue *queue);
     int (*queue_sync)(struct gpu_queue *queue, struct err *err);
     /* The vendor's own handle of it, whose context is current for the calling thread from then on: for
-     * NVIDIA's libraries. NULL where there are none. */
+     * `products`. NULL without. */
     int (*queue_native)(struct gpu_queue *queue, void **out, struct err *err);
 
     /* timed: event_elapsed may be asked. */
@@ -135,6 +137,7 @@ struct gpu_driver {
     void (*graph_destroy)(struct gpu_graph *graph);
 };
 
+extern const struct products_vendor products_cublaslt, products_rocblas; /* cublaslt.c, rocblas.c */
 extern const struct gpu_driver gpu_driver_emulated;
 extern const struct gpu_driver gpu_driver_cuda;
 extern const struct gpu_driver gpu_driver_hip;

@@ -51,7 +51,7 @@ struct gpu {
     _Atomic uint64_t queued[DEVICE_QUEUES],
         finished[DEVICE_QUEUES]; /* calls: equal when nothing is under way */
     gpu_address scratch[DEVICE_QUEUES];
-    struct cublaslt *products; /* the vendor's library (product_library.c); NULL: none */
+    struct products *products; /* the vendor's library (product_library.c); NULL: none */
     gpu_address stages[2];     /* operands on their way to it; 0: none */
     uint64_t stage_bytes;      /* of each */
     struct gpu_pass passes[GPU_GRAPHS_MAX];

@@ -6,8 +6,8 @@
  * it lies. All of this follows from the shape alone. The areas are the compute queue's: ops on others are
  * left to our own kernels.
  */
-#include "engine/gpu/cublaslt.h"
 #include "engine/gpu/gpu.h"
+#include "engine/gpu/products.h"
 
 enum {
     STAGE_MOST = 64 << 20, /* bytes of each area, */
@@ -20,10 +20,14 @@ static const uint64_t TERMS_MIN = 1 << 24; /* m * n * k from which on the librar
 void gpu_library_open(struct gpu *gpu, uint32_t driver_version)
 {
     struct err ignored; /* without it all products are our own kernels'; `--devices` says why */
-    void *stream;
-    if (gpu->driver->queue_native == NULL ||
-        gpu->driver->queue_native(gpu->queues[DEVICE_COMPUTE], &stream, &ignored) != 0 ||
-        cublaslt_open(driver_version, &gpu->products, &ignored) != 0)
+    const struct products_vendor *vendor = gpu->driver->products;
+    struct products_place place = {.driver_version = driver_version,
+                                   .arch = gpu->info.arch,
+                                   .workspace = gpu->scratch[DEVICE_COMPUTE],
+                                   .workspace_bytes = GPU_SCRATCH_BYTES};
+    if (vendor == NULL ||
+        gpu->driver->queue_native(gpu->queues[DEVICE_COMPUTE], &place.stream, &ignored) != 0 ||
+        vendor->open(&place, &gpu->products, &ignored) != 0)
         return;
     uint64_t part = gpu->info.memory / STAGE_PART / 256 * 256;
     gpu->stage_bytes = part < STAGE_MOST ? part : STAGE_MOST;
@@ -43,7 +47,7 @@ void gpu_library_close(struct gpu *gpu)
     for (int i = 0; i < 2; i++)
         if (gpu->stages[i] != 0)
             gpu->driver->memory_destroy(gpu->context, gpu->stages[i], &ignored);
-    cublaslt_close(gpu->products);
+    gpu->driver->products->close(gpu->products);
 }
 
 /* An operand as the library gets it: op(x) has `lines` (rows of a, columns of b) of k terms. */
@@ -122,10 +126,10 @@ static bool library_takes(const struct gpu_call *call, const struct op_gemm *o)
 }
 
 /* Rows [row, row + rows) and columns [column, column + columns) of c. */
-static int piece_multiply(struct gpu_call *call, const struct op_gemm *o,
-                          const struct cublaslt_product *piece, uint32_t row, uint32_t column, bool *done)
+static int piece_multiply(struct gpu_call *call, const struct op_gemm *o, const struct library_product *piece,
+                          uint32_t row, uint32_t column, bool *done)
 {
-    struct cublaslt_product p = *piece;
+    struct library_product p = *piece;
     void *stream;
     p.transpose_a = o->transpose_a;
     p.transpose_b = o->transpose_b;
@@ -135,20 +139,20 @@ static int piece_multiply(struct gpu_call *call, const struct op_gemm *o,
     p.beta = o->beta;
     p.ldc = o->ldc;
     p.c = gpu_at(&o->c) + 4 * ((uint64_t)row * o->ldc + column);
-    if (call->gpu->driver->queue_native(call->gpu->queues[call->queue], &stream, call->err) != 0 ||
-        cublaslt_multiply(call->gpu->products, &p, gpu_scratch(call), GPU_SCRATCH_BYTES, stream, done,
-                          call->err) != 0)
+    const struct gpu_driver *driver = call->gpu->driver; /* the context is made this thread's own first */
+    if (driver->queue_native(call->gpu->queues[call->queue], &stream, call->err) != 0 ||
+        driver->products->multiply(call->gpu->products, &p, done, call->err) != 0)
         return -1;
     if (*done || (row == 0 && column == 0))
         return 0;
-    return err_set(call->err, ERR_INTERNAL, "a product of %u x %u x %u: cublasLt refuses a part of it", o->m,
-                   o->n, o->k);
+    return err_set(call->err, ERR_INTERNAL, "a product of %u x %u x %u: %s refuses a part of it", o->m, o->n,
+                   o->k, driver->products->name);
 }
 
 int gpu_library_gemm(struct gpu_call *call, const struct op_gemm *o, bool *done)
 {
     bool fp32 = o->compute == DTYPE_F32;
-    struct cublaslt_product piece = {0};
+    struct library_product piece = {0};
     *done = false;
     if (!library_takes(call, o))
         return 0;

@@ -5,14 +5,14 @@
 static int run_dropout(struct gpu_call *call, const struct op *op)
 {
     const struct op_dropout *o = &op->dropout;
-    struct dropout_key key = dropout_key_of(o->p, o->seed, o->step, o->layer, o->target);
+    struct dropout_key key = dropout_key_of(o->p, o->seed, o->layer, o->target);
     struct dropout_args args = {.x = gpu_at(&o->x),
                                 .positions = gpu_at(&o->positions),
                                 .row_ids = gpu_at(&o->row_ids),
+                                .step = gpu_at(&o->step),
                                 .y = gpu_at(&o->y),
                                 .key0 = key.key[0],
                                 .key1 = key.key[1],
-                                .step = key.step,
                                 .site = key.site,
                                 .tokens = o->tokens,
                                 .width = o->width,
@@ -25,15 +25,15 @@ static int run_dropout(struct gpu_call *call, const struct op *op)
 static int run_dropout_backward(struct gpu_call *call, const struct op *op)
 {
     const struct op_dropout_backward *o = &op->dropout_backward;
-    struct dropout_key key = dropout_key_of(o->p, o->seed, o->step, o->layer, o->target);
+    struct dropout_key key = dropout_key_of(o->p, o->seed, o->layer, o->target);
     struct dropout_backward_args args = {.x = gpu_at(&o->x),
                                          .positions = gpu_at(&o->positions),
                                          .row_ids = gpu_at(&o->row_ids),
+                                         .step = gpu_at(&o->step),
                                          .t = gpu_at(&o->t),
                                          .dx = gpu_at(&o->dx),
                                          .key0 = key.key[0],
                                          .key1 = key.key[1],
-                                         .step = key.step,
                                          .site = key.site,
                                          .tokens = o->tokens,
                                          .width = o->width,
@@ -57,9 +57,9 @@ static int run_embed_noise(struct gpu_call *call, const struct op *op)
     struct embed_noise_args args = {.x = gpu_at(&o->x),
                                     .row_start = gpu_at(&o->row_start),
                                     .row_ids = gpu_at(&o->row_ids),
+                                    .step = gpu_at(&o->step),
                                     .key0 = (uint32_t)o->seed,
                                     .key1 = (uint32_t)(o->seed >> 32),
-                                    .step = (uint32_t)o->step,
                                     .rows = o->rows,
                                     .tokens = o->tokens,
                                     .width = o->width,

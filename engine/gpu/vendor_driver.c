@@ -573,22 +573,22 @@ static void graph_destroy(struct gpu_graph *graph)
     free(graph);
 }
 
-#define DRIVER(name, open_function, native)                                                                  \
+#define DRIVER(name, open_function, vendor_products)                                                         \
     {                                                                                                        \
-        .kind = (name), .takes_code = true, .open = (open_function), .close = library_close,                 \
-        .count = device_count, .info = device_info, .context_create = context_create,                        \
-        .context_destroy = context_destroy, .memory_info = memory_info, .memory_create = memory_create,      \
-        .memory_destroy = memory_destroy, .host_create = host_create, .host_destroy = host_destroy,          \
-        .memory_export = memory_export, .memory_import = memory_import, .memory_unimport = memory_unimport,  \
-        .peer_enable = peer_enable, .queue_create = queue_create, .queue_destroy = queue_destroy,            \
-        .queue_native = (native), .queue_sync = queue_sync, .event_create = event_create,                    \
-        .event_destroy = event_destroy, .event_record = event_record, .event_wait = event_wait,              \
-        .event_done = event_done, .event_sync = event_sync, .event_elapsed = event_elapsed,                  \
-        .copy_in = copy_in, .copy_out = copy_out, .copy = copy, .fill = fill, .module_load = module_load,    \
-        .module_unload = module_unload, .function = module_function, .launch = launch,                       \
-        .capture_begin = capture_begin, .capture_end = capture_end, .graph_launch = graph_launch,            \
-        .graph_destroy = graph_destroy                                                                       \
+        .kind = (name), .takes_code = true, .products = &(vendor_products), .open = (open_function),         \
+        .close = library_close, .count = device_count, .info = device_info,                                  \
+        .context_create = context_create, .context_destroy = context_destroy, .memory_info = memory_info,    \
+        .memory_create = memory_create, .memory_destroy = memory_destroy, .host_create = host_create,        \
+        .host_destroy = host_destroy, .memory_export = memory_export, .memory_import = memory_import,        \
+        .memory_unimport = memory_unimport, .peer_enable = peer_enable, .queue_create = queue_create,        \
+        .queue_destroy = queue_destroy, .queue_native = queue_native, .queue_sync = queue_sync,              \
+        .event_create = event_create, .event_destroy = event_destroy, .event_record = event_record,          \
+        .event_wait = event_wait, .event_done = event_done, .event_sync = event_sync,                        \
+        .event_elapsed = event_elapsed, .copy_in = copy_in, .copy_out = copy_out, .copy = copy,              \
+        .fill = fill, .module_load = module_load, .module_unload = module_unload,                            \
+        .function = module_function, .launch = launch, .capture_begin = capture_begin,                       \
+        .capture_end = capture_end, .graph_launch = graph_launch, .graph_destroy = graph_destroy             \
     }
 
-const struct gpu_driver gpu_driver_cuda = DRIVER("cuda", cuda_open, queue_native);
-const struct gpu_driver gpu_driver_hip = DRIVER("hip", hip_open, NULL);
+const struct gpu_driver gpu_driver_cuda = DRIVER("cuda", cuda_open, products_cublaslt);
+const struct gpu_driver gpu_driver_hip = DRIVER("hip", hip_open, products_rocblas);

@@ -105,6 +105,8 @@ static json_t *rank_json(const struct plan_rank *rank, uint32_t number)
         json_object_set_new(all, "experts_held", json_string(held));
         json_object_set_new(all, "expert_ranges", expert_ranges_json(rank));
     }
+    if (all && rank->moments_host_bytes)
+        json_object_set_new(all, "moments_host_bytes", json_integer((json_int_t)rank->moments_host_bytes));
     const struct plan_tensor *t = &rank->tensor;
     if (all && t->kv_head_end)
         json_object_set_new(all, "tensor",

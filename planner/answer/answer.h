@@ -58,7 +58,7 @@ struct plan_answer {
     const char **rank_like;   /* [plan's ranks], as in plan_alternative; NULL where there is no plan */
     uint32_t rank_like_count; /* of them */
     uint64_t parameters, trained; /* of the model; of those or of its adapters, the ones that are trained */
-    char method[96];              /* "lora of rank 16, base nf4, adamw8bit, computed in fp32" */
+    char method[160];             /* "lora of rank 16, base nf4, adamw8bit, computed in fp32" */
     double step_s, tokens_per_s, lower_bound_s;
     double plan_s; /* 0: the library has no clock; the caller sets it before printing */
     uint64_t

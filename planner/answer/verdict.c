@@ -269,7 +269,8 @@ static void method_say(const struct workload *w, char *text, size_t size)
         [COMPUTE_FP32] = "fp32", [COMPUTE_BF16] = "bf16", [COMPUTE_FP16] = "fp16"};
     static const enum plan_dtype own[] = {
         [COMPUTE_FP32] = PLAN_F32, [COMPUTE_BF16] = PLAN_BF16, [COMPUTE_FP16] = PLAN_F16};
-    const char *moments = w->moments8 ? ", adamw8bit" : "";
+    const char *moments = w->moments8 ? ", adamw8bit" : "",
+               *where = w->moments_on_host ? ", moments on the host" : "";
     const char *between = w->boundary == own[w->compute] ? NULL : plan_dtype_name(w->boundary);
     uint32_t least = w->lora_rank, most = w->lora_rank;
     char ranks[32];
@@ -277,11 +278,11 @@ static void method_say(const struct workload *w, char *text, size_t size)
         lora_sites_ranks(&w->lora, &least, &most);
     snprintf(ranks, sizeof(ranks), least == most ? "rank %u" : "ranks %u to %u", least, most);
     if (w->method == METHOD_FULL)
-        snprintf(text, size, "full%s, computed in %s%s%s", moments, computes[w->compute],
+        snprintf(text, size, "full%s%s, computed in %s%s%s", moments, where, computes[w->compute],
                  between ? ", between ranks in " : "", between ? between : "");
     else
-        snprintf(text, size, "lora of %s, base %s%s, computed in %s%s%s", ranks, bases[w->base], moments,
-                 computes[w->compute], between ? ", between ranks in " : "", between ? between : "");
+        snprintf(text, size, "lora of %s, base %s%s%s, computed in %s%s%s", ranks, bases[w->base], moments,
+                 where, computes[w->compute], between ? ", between ranks in " : "", between ? between : "");
 }
 
 int answer_words(const struct problem *problem, const struct shortage *shortages, struct plan_answer *answer,

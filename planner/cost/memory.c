@@ -103,7 +103,8 @@ void memory_stage_need(const struct problem *problem, const struct memory_stage 
                                         .tokens = problem_tokens_bound(problem, stage->micro_batch_rows),
                                         .rows = stage->micro_batch_rows,
                                         .labelled = problem_labelled_bound(problem, stage->micro_batch_rows),
-                                        .positions = problem->sequence_bound};
+                                        .positions = problem->sequence_bound,
+                                        .moments_on_host = problem->workload->moments_on_host};
     struct footprint held;
     memset(need, 0, sizeof(*need));
     if (stage->block_end <= stage->block_begin)
@@ -114,6 +115,7 @@ void memory_stage_need(const struct problem *problem, const struct memory_stage 
         need->purpose[PURPOSE_WEIGHTS] = held.weights;
         need->purpose[PURPOSE_ADAPTERS] = held.adapters;
         need->purpose[PURPOSE_OPTIMIZER] = held.optimizer;
+        need->host_bytes = held.host;
     } else {
         weights_estimated(problem, stage, need);
     }

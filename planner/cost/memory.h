@@ -36,6 +36,7 @@ struct memory_need {
     uint64_t boundary_bytes; /* of one boundary buffer */
     uint64_t cache_bytes;    /* of the KV cache, inside buffers */
     uint64_t work_bytes;     /* of the workspace, inside buffers: stages of a device share the largest */
+    uint64_t host_bytes;     /* beside the device, of host memory: moments that lie there */
     bool exact;
 };
 

@@ -367,13 +367,22 @@ double problem_seconds(const struct problem *problem, uint32_t device, int32_t b
     return seconds;
 }
 
+/* Moments that lie on the host pass to the device and back in every step. Rule of thumb: half of what 16
+ * lanes of PCIe 3.0 carry; nobody measures it yet. */
+#define HOST_BYTES_PER_S 8e9
+
 double problem_step_seconds(const struct problem *problem, uint32_t device, int32_t begin, int32_t end)
 {
     const struct cost_device *cost = &problem->costs[device];
+    const struct workload *w = problem->workload;
+    const struct problem_params *first = &problem->params[begin], *last = &problem->params[end];
     double seconds = 0;
     for (int cls = 0; cls < COST_CLASSES; cls++)
         seconds += (problem->prefix[end][cls] - problem->prefix[begin][cls]) * cost->step_s[cls];
-    return seconds;
+    if (!w->moments_on_host)
+        return seconds;
+    uint64_t trained = w->method == METHOD_FULL ? last->all - first->all : last->adapters - first->adapters;
+    return seconds + 2 * workload_moment_bytes(w) * (double)trained / HOST_BYTES_PER_S;
 }
 
 static uint32_t bound(uint64_t value)

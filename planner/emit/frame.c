@@ -32,6 +32,7 @@ int plan_rank_fill(struct plan_rank *rank, const struct problem *problem, const 
         return err_set(err, ERR_NOMEM, "planner: out of memory");
     memcpy(rank->memory_peak, need->purpose, sizeof(rank->memory_peak));
     rank->memory_bytes = need->total;
+    rank->moments_host_bytes = need->host_bytes;
     rank->memory_limit_bytes = device->memory_limit_bytes;
     rank->process_base_bytes = device->profile.process_base_bytes;
     rank->recompute = member->recompute;

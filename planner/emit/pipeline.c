@@ -50,6 +50,7 @@ void pipeline_need_add(struct memory_need *sum, const struct memory_need *more)
     sum->purpose[PURPOSE_BUFFERS] -= again;
     sum->total += more->total - again;
     sum->cache_bytes += more->cache_bytes;
+    sum->host_bytes += more->host_bytes;
     sum->work_bytes += more->work_bytes - again;
 }
 

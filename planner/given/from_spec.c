@@ -53,6 +53,7 @@ static int method_copy(const struct job_spec *spec, struct workload *w, struct e
     w->compute = computes[spec->train.compute];
     model_packed_bytes(w->config, &w->packed_matrix_bytes, &w->packed_table_bytes);
     w->single_quant = !spec->method.double_quant;
+    w->moments_on_host = spec->placement.moments == SPEC_MOMENTS_HOST;
     w->moments8 = spec->method.optimizer == SPEC_OPTIMIZER_ADAMW8BIT;
     for (uint32_t i = 0; i < spec->method.modules_to_save.count; i++) {
         bool embedding = strcmp(spec->method.modules_to_save.names[i], "embed_tokens") == 0;

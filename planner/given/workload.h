@@ -41,6 +41,7 @@ struct workload {
     bool single_quant;                /* the scales of NF4 stay fp32 */
     bool router_loss;                 /* a load-balancing loss over all layers of a mixture */
     bool moments8;                    /* the optimiser's moments in 8 bits */
+    bool moments_on_host;             /* they lie in host memory between updates */
     enum workload_base base;
     double packed_matrix_bytes, packed_table_bytes; /* PACKED: mean of a value, of embedding and head too */
     enum workload_compute compute;

@@ -123,6 +123,7 @@ def what_is_wrong_in_a_specification_is_named_by_its_path():
                           ({"placement": {"exclude": ["nowhere"]}}, ["placement.exclude", "nowhere"]),
                           ({"train": {"batch_rows": 2, "compute": "fp8"}}, ["train.compute", "fp8", "bf16"]),
                           ({"placement": {"boundary": "int8"}}, ["placement.boundary", "int8", "fp16"]),
+                          ({"placement": {"moments": "disk"}}, ["placement.moments", "disk", "host"]),
                           ({"train": {"batch_rows": 2, "router_aux": True}}, ["train.router_aux", "no experts"]),
                           ({"method": {"base": "packed"}}, ["method.base", "packed", "GGUF"]),
                           ({"method": {"targets": ["q_proj", "sofa"]}}, ["method.targets", "sofa", "v_proj"]),

@@ -341,13 +341,13 @@ static void dropout_draw(struct trial *t)
                              .width = 1 + draw_below(t, 300),
                              .p = 0.3f,
                              .seed = 0x123456789abcull,
-                             .step = 17,
                              .layer = 5,
                              .target = 3};
     t->op.kind = OP_DROPOUT;
     bind(t, &o->x);
     bind_as(t, &o->positions, FILL_BELOW, 1000);
     bind_as(t, &o->row_ids, FILL_BELOW, 1000);
+    bind_as(t, &o->step, FILL_BELOW, 1000);
     bind(t, &o->y);
 }
 
@@ -358,24 +358,24 @@ static void dropout_backward_draw(struct trial *t)
                                       .width = 1 + draw_below(t, 300),
                                       .p = 0.3f,
                                       .seed = 0x123456789abcull,
-                                      .step = 17,
                                       .layer = 5,
                                       .target = 3};
     t->op.kind = OP_DROPOUT_BACKWARD;
     bind(t, &o->x);
     bind_as(t, &o->positions, FILL_BELOW, 1000);
     bind_as(t, &o->row_ids, FILL_BELOW, 1000);
+    bind_as(t, &o->step, FILL_BELOW, 1000);
     bind(t, &o->t);
     if (draw_below(t, 2))
         bind(t, &o->dx);
 }
 
-/* What feature i of token is multiplied by, with the seed and place that both draws give. */
+/* What feature i of token is multiplied by, with the seed and site that both draws give. */
 static double dropout_factor(const struct trial *t, size_t token, size_t i)
 {
     const uint32_t key[2] = {0x56789abcu, 0x1234u};
     const uint32_t counter[4] = {(uint32_t)values(t, "positions")[token],
-                                 (uint32_t)values(t, "row_ids")[token], 17,
+                                 (uint32_t)values(t, "row_ids")[token], (uint32_t)values(t, "step")[0],
                                  (5u << 20 | 3u << 16) + (uint32_t)i / 8};
     uint32_t out[4];
     rand_u32x4(key, counter, out);
@@ -405,27 +405,26 @@ static void dropout_backward_want(struct trial *t)
 static void embed_noise_draw(struct trial *t)
 {
     struct op_embed_noise *o = &t->op.embed_noise;
-    *o = (struct op_embed_noise){.rows = draw_rows(t, 5),
-                                 .width = 1 + draw_below(t, 60),
-                                 .alpha = 5,
-                                 .seed = 0x123456789abcull,
-                                 .step = 17};
+    *o = (struct op_embed_noise){
+        .rows = draw_rows(t, 5), .width = 1 + draw_below(t, 60), .alpha = 5, .seed = 0x123456789abcull};
     o->tokens = o->rows == 0 ? 0 : draw_below(t, 50);
     t->op.kind = OP_EMBED_NOISE;
     bind(t, &o->x);
     bind_as(t, &o->row_start, FILL_STARTS, o->tokens);
     bind_as(t, &o->row_ids, FILL_BELOW, 1000);
+    bind_as(t, &o->step, FILL_BELOW, 1000);
 }
 
 static void embed_noise_want(struct trial *t)
 {
     const struct op_embed_noise *o = &t->op.embed_noise;
     double *x = expected(t, "x"), *start = values(t, "row_start"), *ids = values(t, "row_ids");
+    uint32_t step = (uint32_t)values(t, "step")[0];
     const uint32_t key[2] = {0x56789abcu, 0x1234u};
     for (uint32_t row = 0; row < o->rows; row++)
         for (uint32_t i = (uint32_t)start[row]; i < (uint32_t)start[row + 1]; i++)
             for (uint32_t j = 0; j < o->width; j++) {
-                const uint32_t counter[4] = {i - (uint32_t)start[row], (uint32_t)ids[i], 17,
+                const uint32_t counter[4] = {i - (uint32_t)start[row], (uint32_t)ids[i], step,
                                              0xFFFFF000u + j / 4};
                 uint32_t out[4];
                 rand_u32x4(key, counter, out);

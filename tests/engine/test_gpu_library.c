@@ -1,24 +1,9 @@
 /* Products by cublasLt, faked (fakes/cublaslt.c) on the fake driver: what it is asked for, what becomes of
  * every call that fails, passes that are recorded, and libraries that do not serve. */
-#include "engine/harness.h"
-
-#include <dlfcn.h>
+#include "engine/library_scene.h"
 
 #include "engine/fakes/cublaslt.h"
 #include "engine/fakes/fake.h"
-#include "engine/gpu/code.h"
-#include "engine/gpu/cublaslt.h"
-
-enum { M = 264, N = 256, K = 264, LDC = 260 }; /* just enough for the library */
-
-static void *symbol_of(const char *file, const char *name)
-{
-    void *library = dlopen(file, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-    void *found = library == NULL ? NULL : dlsym(library, name);
-    if (found == NULL)
-        fail_msg("%s", dlerror());
-    return found;
-}
 
 static struct fake_lt *lt_of(void)
 {
@@ -36,89 +21,12 @@ static struct fake_control *cuda_of(void)
     return symbol_of(MOTLEY_FAKES "/libfake_cuda.so", "fake_control");
 }
 
-static bool code_inside(void)
-{
-    struct err err;
-    if (gpu_code_choose("cuda", "sm_86", &err) != NULL)
-        return true;
-    printf("%s\n", err.text);
-    return false;
-}
-
 static void clean(const struct fake_lt *lt, const char *when)
 {
     if (lt->misuses != 0)
         fail_msg("%s: %s (%llu misuses)", when, lt->misuse, (unsigned long long)lt->misuses);
     if (lt->live != 0)
         fail_msg("%s: %llu objects are left", when, (unsigned long long)lt->live);
-}
-
-/* A device and a product on it. */
-struct scene {
-    struct bench b;
-    struct op op;
-    double *a, *w, *old;
-};
-
-static void scene_open(struct scene *s, enum dtype compute, bool transpose_a, bool transpose_b, bool halves)
-{
-    struct err err;
-    memset(s, 0, sizeof *s);
-    check(device_open(&(struct device_options){.kind = "cuda", .name = "library"}, &s->b.device, &err));
-    rand_stream_init(&s->b.stream, 9, 0);
-    s->a = doubles(M * K), s->w = doubles(N * K), s->old = doubles(M * LDC);
-    struct op_gemm *o = &s->op.gemm;
-    s->op.kind = OP_GEMM;
-    *o = (struct op_gemm){.m = M,
-                          .n = N,
-                          .k = K,
-                          .transpose_a = transpose_a,
-                          .transpose_b = transpose_b,
-                          .alpha = 0.5f,
-                          .beta = 1,
-                          .a = normal(&s->b, M * K, s->a),
-                          .b = normal(&s->b, N * K, s->w),
-                          .c = normal(&s->b, M * LDC, s->old),
-                          .lda = transpose_a ? M : K,
-                          .ldb = transpose_b ? K : N,
-                          .ldc = LDC,
-                          .compute = compute};
-    for (size_t i = 0; i < M * K; i++)
-        s->a[i] = rounded(compute, s->a[i]);
-    for (size_t i = 0; i < N * K; i++)
-        s->w[i] = rounded(compute, s->w[i]);
-    if (!halves)
-        return;
-    struct operand half = bytes_in(&s->b, NULL, 2 * N * K, compute);
-    submit(&s->b, (struct op){.kind = OP_CAST, .cast = {.count = N * K, .x = o->b, .y = half}});
-    o->b = half;
-    o->pack = compute == DTYPE_BF16 ? PACK_BF16 : PACK_F16;
-}
-
-static void scene_close(struct scene *s)
-{
-    free(s->a), free(s->w), free(s->old);
-    bench_close(&s->b);
-}
-
-/* c after `times` products, against double. */
-static void scene_right(struct scene *s, uint32_t times)
-{
-    const struct op_gemm *o = &s->op.gemm;
-    struct err err;
-    float *got = malloc(4 * M * LDC);
-    check(buffer_read(o->c.buffer, 0, got, 4 * M * LDC, &err));
-    check(device_sync(s->b.device, &err));
-    for (size_t i = 0; i < M; i += 7)
-        for (size_t j = 0; j < LDC; j++) {
-            double want = s->old[i * LDC + j];
-            for (size_t p = 0; p < K && j < N; p++)
-                want += 0.5 * times * s->a[o->transpose_a ? p * M + i : i * K + p] *
-                        s->w[o->transpose_b ? j * K + p : p * N + j];
-            if (!(fabs((double)got[i * LDC + j] - want) <= (j < N ? 6e-5 : 0)))
-                fail_msg("c[%zu, %zu] is %.9g, not %.9g", i, j, (double)got[i * LDC + j], want);
-        }
-    free(got);
 }
 
 static void large_products_go_to_the_library(void **state)
@@ -131,11 +39,11 @@ static void large_products_go_to_the_library(void **state)
                  {DTYPE_BF16, true, false, false}, {DTYPE_F16, false, true, false}};
     struct fake_lt *lt = lt_of();
     (void)state;
-    if (!code_inside())
+    if (!code_inside("cuda", "sm_86"))
         skip();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct scene s;
-        scene_open(&s, cases[i].compute, cases[i].transpose_a, cases[i].transpose_b, cases[i].halves);
+        scene_open(&s, "cuda", cases[i].compute, cases[i].transpose_a, cases[i].transpose_b, cases[i].halves);
         lt->products = 0;
         submit(&s.b, s.op);
         if (lt->products != 1)
@@ -157,7 +65,7 @@ static void operands_come_in_pieces(void **state)
     struct bench b;
     struct err err;
     (void)state;
-    if (!code_inside())
+    if (!code_inside("cuda", "sm_86"))
         skip();
     double *a = doubles(SIDE * DEPTH), *w = doubles(SIDE * DEPTH);
     float *got = malloc(4 * SIDE * SIDE);
@@ -200,9 +108,9 @@ static void other_products_are_our_own(void **state)
     struct fake_lt *lt = lt_of();
     struct scene s;
     (void)state;
-    if (!code_inside())
+    if (!code_inside("cuda", "sm_86"))
         skip();
-    scene_open(&s, DTYPE_F32, false, true, false);
+    scene_open(&s, "cuda", DTYPE_F32, false, true, false);
     lt->none = 1;
     submit(&s.b, s.op);
     lt->none = 0;
@@ -231,9 +139,9 @@ static void recorded_passes_hold_the_library_s_products(void **state)
     struct scene s;
     struct err err;
     (void)state;
-    if (!code_inside())
+    if (!code_inside("cuda", "sm_86"))
         skip();
-    scene_open(&s, DTYPE_BF16, false, true, false);
+    scene_open(&s, "cuda", DTYPE_BF16, false, true, false);
     for (int i = 0; i < 3; i++) {
         bool replayed = false, again = false;
         check(device_pass_begin(s.b.device, 77, &replayed, &err));
@@ -257,7 +165,7 @@ static void every_call_may_fail_once(void **state)
     struct fake_lt *lt = lt_of();
     uint64_t product = 0;
     (void)state;
-    if (!code_inside())
+    if (!code_inside("cuda", "sm_86"))
         skip();
     for (size_t e = 0; e < sizeof errors / sizeof *errors; e++) {
         bool failed = true;
@@ -270,7 +178,7 @@ static void every_call_may_fail_once(void **state)
             lt->fail_at = call;
             lt->fail_with = errors[e];
             lt->trace[0] = '\0';
-            scene_open(&s, DTYPE_BF16, false, true, true);
+            scene_open(&s, "cuda", DTYPE_BF16, false, true, true);
             int status = op_submit(s.b.device, &s.op, &err);
             failed = lt->calls >= call;
             bool multiplied = failed && strcmp(strrchr(lt->trace, ' '), " Matmul") == 0 && lt->calls == call;
@@ -299,7 +207,7 @@ static void refused(uint32_t driver, enum err_code code, const char *why)
 {
     char name[256];
     struct err err;
-    assert_int_equal(cublaslt_find(driver, name, sizeof name, &err), -1);
+    assert_int_equal(products_cublaslt.find(driver, NULL, name, sizeof name, &err), -1);
     assert_int_equal(err.code, code);
     if (strstr(err.text, why) == NULL)
         fail_msg("'%s' does not say '%s'", err.text, why);
@@ -311,7 +219,7 @@ static void libraries_that_do_not_serve_are_named(void **state)
     char name[256];
     struct err err;
     (void)state;
-    check(cublaslt_find(12040, name, sizeof name, &err));
+    check(products_cublaslt.find(12040, NULL, name, sizeof name, &err));
     assert_non_null(strstr(name, "libfake_cublaslt.so, 12.1.3"));
     refused(11040, ERR_UNSUPPORTED, "is of CUDA 12.1, the driver of 11.4");
     lt->version = 10201;

@@ -1,6 +1,6 @@
 /* Passes of stages on devices that record them: the same bits with and without, from the third step on
- * nothing but recorded passes, whatever the method and however many micro-batches are in flight; and what
- * changes with every step, or cannot be recorded, is queued as it comes. */
+ * nothing but recorded passes, whatever the method and however many micro-batches are in flight, with masks
+ * and noise that every step draws anew; and what cannot be recorded is queued as it comes. */
 #include "engine/seeded.h"
 
 #include <dlfcn.h>
@@ -16,7 +16,6 @@ struct way {
     struct stage_options options; /* of both stages */
     double router_scale;
     uint32_t rows; /* of a micro-batch; all of a step are in flight at once */
-    bool changes;  /* with every step: nothing can be run again */
 };
 
 static const struct lora_options lora = {.rank = 4, .alpha = 8, .targets = LORA_Q | LORA_V | LORA_O};
@@ -39,12 +38,14 @@ static const struct way ways[] = {
      .options = {.full = true},
      .router_scale = 0.02,
      .rows = 4},
-    {.name = "dropout", .config = &dense, .options = {.lora = dropped}, .rows = 4, .changes = true},
-    {.name = "noise",
+    {.name = "dropout, recomputed",
      .config = &dense,
-     .options = {.lora = lora, .embed_noise = 5},
-     .rows = 4,
-     .changes = true},
+     .options = {.lora = dropped, .recompute = true},
+     .rows = 4},
+    {.name = "dropout and noise, backward in two halves, two in flight",
+     .config = &dense,
+     .options = {.lora = dropped, .embed_noise = 5, .split = true},
+     .rows = 2},
 };
 
 /* Two stages of one model on one device. */
@@ -52,10 +53,11 @@ struct run {
     struct device *device;
     struct stage *stages[2];
     struct buffer *activation, *gradient; /* between them; one micro-batch after the other */
-    double losses[STEPS];
+    double losses[STEPS], squares[STEPS];
     uint64_t value_count;
     float values[VALUES_MAX];        /* what is trained, after the last step */
     struct pass_counts counts, last; /* in all; within the passes of the last step */
+    uint64_t norm, update;           /* launches of the last step's: sums of squares; optimiser */
 };
 
 static void run_open(struct run *run, const struct way *way, const char *kind, const char *isa)
@@ -99,6 +101,30 @@ static void passes(struct run *run, const struct way *way, uint64_t step)
     }
 }
 
+static uint64_t launches(const struct device *device)
+{
+    struct pass_counts counts;
+    device_pass_counts(device, &counts);
+    return counts.launches;
+}
+
+/* The norm of the gradients, and an update. */
+static void step_end(struct run *run, uint32_t number)
+{
+    struct err err;
+    double square;
+    uint64_t begin = launches(run->device);
+    run->squares[number] = 0;
+    for (uint32_t s = 0; s < 2; s++) {
+        check(stage_grad_square_sum(run->stages[s], &square, &err));
+        run->squares[number] += square;
+    }
+    run->norm = launches(run->device) - begin;
+    for (uint32_t s = 0; s < 2; s++)
+        check(stage_update(run->stages[s], seeded_update(), &err));
+    run->update = launches(run->device) - begin - run->norm;
+}
+
 static void step(struct run *run, const struct way *way, uint32_t number)
 {
     struct err err;
@@ -115,9 +141,7 @@ static void step(struct run *run, const struct way *way, uint32_t number)
                                      .replayed = run->counts.replayed - before.replayed,
                                      .launches = run->counts.launches - before.launches};
     check(stage_loss(run->stages[1], &run->losses[number], &labelled, &err));
-    for (uint32_t s = 0; s < 2; s++)
-        if (stage_parameter_count(run->stages[s]) > 0)
-            check(stage_update(run->stages[s], seeded_update(), &err));
+    step_end(run, number);
 }
 
 static void run_close(struct run *run)
@@ -150,7 +174,8 @@ static struct run *run_whole(const struct way *way, const char *kind, const char
 
 static void same_bits(const struct way *way, const struct run *a, const struct run *b)
 {
-    if (memcmp(a->losses, b->losses, sizeof a->losses) != 0 || a->value_count != b->value_count ||
+    if (memcmp(a->losses, b->losses, sizeof a->losses) != 0 ||
+        memcmp(a->squares, b->squares, sizeof a->squares) != 0 || a->value_count != b->value_count ||
         memcmp(a->values, b->values, a->value_count * sizeof(float)) != 0)
         fail_msg("%s: other bits where passes were recorded", way->name);
 }
@@ -166,17 +191,16 @@ static void recorded_passes_give_the_same_bits(void **state)
         same_bits(way, recorded, plain);
         assert_int_equal(plain->counts.recorded + plain->counts.replayed, 0);
         assert_true(plain->last.launches > 0);
-        print_message("%s: %llu launches in the passes of a step, recorded %llu, and %llu passes run again\n",
-                      way->name, (unsigned long long)plain->last.launches,
-                      (unsigned long long)recorded->last.launches,
-                      (unsigned long long)recorded->last.replayed);
-        if (way->changes) { /* in the stage that draws; the other's passes recur */
-            assert_true(recorded->last.launches > 0);
-        } else {
-            assert_int_equal(recorded->last.launches, 0);
-            assert_int_equal(recorded->last.replayed, 2 * kinds * turns);
-            assert_int_equal(recorded->counts.recorded, 2 * kinds * turns);
-        }
+        print_message("%s: %llu launches in the passes of a step and %llu for its norm, recorded %llu and "
+                      "%llu, and %llu passes run again; %llu for the update\n",
+                      way->name, (unsigned long long)plain->last.launches, (unsigned long long)plain->norm,
+                      (unsigned long long)recorded->last.launches, (unsigned long long)recorded->norm,
+                      (unsigned long long)recorded->last.replayed, (unsigned long long)recorded->update);
+        assert_int_equal(recorded->last.launches, 0);
+        assert_int_equal(recorded->norm, 0);
+        assert_true(plain->norm > 0 && plain->update > 0);
+        assert_int_equal(recorded->last.replayed, 2 * kinds * turns);
+        assert_int_equal(recorded->counts.recorded, 2 * kinds * turns + 2); /* and of each stage's norm */
         free(recorded);
         free(plain);
     }
@@ -254,8 +278,7 @@ static void a_step_on_a_card_launches_graphs_alone(void **state)
     assert_null(strstr(control->trace, " cuStreamBeginCapture"));
     uint64_t labelled;
     check(stage_loss(run->stages[1], &run->losses[STEPS - 1], &labelled, &err));
-    for (uint32_t s = 0; s < 2; s++)
-        check(stage_update(run->stages[s], seeded_update(), &err));
+    step_end(run, STEPS - 1);
     run_close(run);
     same_bits(way, emulated, run);
     assert_int_equal(control->live, 0);

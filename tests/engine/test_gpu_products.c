@@ -7,6 +7,7 @@
         .kind = "emulated", .group = 3, .plain = true, .isa = "warp32,checks,plain"                          \
     }
 #include "engine/cases_packed.h"
+#include "engine/large_product.h"
 
 static void bench_open_gpu(struct bench *b, const char *isa)
 {
@@ -68,46 +69,12 @@ static void what_a_device_cannot_multiply_is_not_taken(void **state)
     bench_close(&b);
 }
 
-/* From 64 tiles of 128 x 128 on; edges on both sides, c rows apart. Terms of 16-bit products have 8 digits,
- * so that their sums are exact. */
+/* From 64 tiles of 128 x 128 on; edges on both sides, c rows apart. */
 static void large_product(const char *isa, enum dtype compute)
 {
-    enum { M = 1010, N = 1027, K = 19, LDC = 1030 };
     struct bench b;
-    struct err err;
-    double *a = doubles(M * K), *w = doubles(N * K), *old = doubles(M * LDC);
-    float *got = malloc(4ull * M * LDC);
     bench_open_gpu(&b, isa);
-    struct operand oa = normal(&b, M * K, a), ow = normal(&b, N * K, w), oc = normal(&b, M * LDC, old);
-    submit(&b, (struct op){.kind = OP_GEMM,
-                           .gemm = {.m = M,
-                                    .n = N,
-                                    .k = K,
-                                    .transpose_b = true,
-                                    .alpha = 1,
-                                    .beta = 1,
-                                    .a = oa,
-                                    .b = ow,
-                                    .c = oc,
-                                    .lda = K,
-                                    .ldb = K,
-                                    .ldc = LDC,
-                                    .compute = compute}});
-    check(buffer_read(oc.buffer, 0, got, 4ull * M * LDC, &err));
-    check(device_sync(b.device, &err));
-    for (size_t i = 0; i < M * K; i++)
-        a[i] = rounded(compute, a[i]);
-    for (size_t i = 0; i < N * K; i++)
-        w[i] = rounded(compute, w[i]);
-    for (size_t i = 0; i < M; i++)
-        for (size_t j = 0; j < LDC; j++) {
-            double want = old[i * LDC + j];
-            for (size_t p = 0; p < K && j < N; p++)
-                want += a[i * K + p] * w[j * K + p];
-            if (!(fabs((double)got[i * LDC + j] - want) <= (j < N ? 1e-5 : 0)))
-                fail_msg("%s: c[%zu, %zu] is %.9g, not %.9g", isa, i, j, (double)got[i * LDC + j], want);
-        }
-    free(a), free(w), free(old), free(got);
+    large_product_check(&b, &(struct large_product){1010, 1027, 19, 1030, compute});
     bench_close(&b);
 }
 

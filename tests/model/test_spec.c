@@ -76,6 +76,7 @@ static void every_default_is_the_one_of_interfaces_md(void **state)
     assert_int_equal(SPEC_OPTIMIZER_ADAMW, spec.method.optimizer);
     assert_int_equal(SPEC_ORDER_AUTO, spec.placement.order);
     assert_int_equal(SPEC_BOUNDARY_AUTO, spec.placement.boundary);
+    assert_int_equal(SPEC_MOMENTS_DEVICE, spec.placement.moments);
     assert_int_equal(SPEC_RESULT_ADAPTER, spec.result.kind);
     assert_int_equal(SPEC_DTYPE_BASE, spec.result.dtype);
     assert_int_equal(SPEC_PLACEMENT_AUTO, spec.placement.kind);
@@ -102,7 +103,8 @@ static void a_specification_given_back_can_be_posted_again(void **state)
         "{time: 2h, retries: 3}}",
         "{model: m, priority: -4, data: {train: t}, train: {recompute: true, betas: [0.8, 0.99], steps: 7}, "
         "placement: "
-        "{kind: pipeline, devices: [a/cpu0, b/cpu0], exclude: [c/cpu0], micro_batch_rows: 4, stages: 2}}",
+        "{kind: pipeline, devices: [a/cpu0, b/cpu0], exclude: [c/cpu0], micro_batch_rows: 4, stages: 2, "
+        "moments: host}}",
         "{model: m, data: {train: t}, method: {targets: [gate_proj, q_proj], start_from: a/b}, train: "
         "{recompute: "
         "false}, eval: null, limits: {}}",
@@ -134,90 +136,90 @@ static void a_specification_given_back_can_be_posted_again(void **state)
     }
 }
 
+static const struct {
+    const char *text, *path;
+} wrong[] = {
+    {"[]", "the specification"},
+    {"{data: {train: t}}", "model"},
+    {"{model: m}", "data"},
+    {"{model: m, data: {}}", "data.train"},
+    {"{model: 3, data: {train: t}}", "model"},
+    {"{model: m, data: {train: t}, modle: 1}", "modle"},
+    {"{model: m, data: {train: t}, train: {batch_row: 3}}", "train.batch_row"},
+    {"{model: m, data: {train: t}, train: {batch_rows: 0}}", "train.batch_rows"},
+    {"{model: m, data: {train: t}, train: {batch_rows: 1.5}}", "train.batch_rows"},
+    {"{model: m, data: {train: t}, train: {batch_rows: '3'}}", "train.batch_rows"},
+    {"{model: m, data: {train: t}, train: {batch_rows: 65537}}", "train.batch_rows"},
+    {"{model: m, data: {train: t}, train: {steps: 3, epochs: 1}}", "train.steps"},
+    {"{model: m, data: {train: t}, train: {betas: [0.9]}}", "train.betas"},
+    {"{model: m, data: {train: t}, train: {betas: [0.9, 1]}}", "train.betas"},
+    {"{model: m, data: {train: t}, train: {recompute: sometimes}}", "train.recompute"},
+    {"{model: m, data: {train: t}, train: {seed: -1}}", "train.seed"},
+    {"{model: m, data: {train: t}, train: {learning_rate: -1}}", "train.learning_rate"},
+    {"{model: m, data: {train: t}, train: 3}", "train"},
+    {"{model: m, data: {train: t}, method: {kind: dora}}", "method.kind"},
+    {"{model: m, data: {train: t}, method: {kind: full, base: nf4}}", "method.base"},
+    {"{model: m, data: {train: t}, method: {kind: full, start_from: x}}", "method.start_from"},
+    {"{model: m, data: {train: t}, method: {targets: []}}", "method.targets"},
+    {"{model: m, data: {train: t}, method: {targets: [q_proj, q_proj]}}", "method.targets"},
+    {"{model: m, data: {train: t}, method: {dropout: 1}}", "method.dropout"},
+    {"{model: m, data: {train: t}, method: {kind: full, base: packed}}", "method.base"},
+    {"{model: m, data: {train: t}, method: {kind: full, modules_to_save: [lm_head]}}",
+     "method.modules_to_save"},
+    {"{model: m, data: {train: t}, method: {modules_to_save: [norm]}}", "method.modules_to_save"},
+    {"{model: m, data: {train: t}, method: {rank_pattern: {'layers.(0.*q_proj': 4}}}",
+     "method.rank_pattern: \"layers.(0.*q_proj\" is no regular expression"},
+    {"{model: m, data: {train: t}, method: {rank_pattern: {q_proj: 1.5}}}", "method.rank_pattern: q_proj"},
+    {"{model: m, data: {train: t}, method: {alpha_pattern: {q_proj: 0}}}", "method.alpha_pattern: q_proj"},
+    {"{model: m, data: {train: t}, method: {use_dora: true}}", "method.use_dora: DoRA"},
+    {"{model: m, data: {train: t}, method: {bias: all}}", "method.bias"},
+    {"{model: m, data: {train: t}, method: {loftq_config: {bits: 4}}}", "method.loftq_config: LoftQ"},
+    {"{model: m, data: {train: t}, method: {init_lora_weights: pissa}}", "method.init_lora_weights"},
+    {"{model: m, data: {train: t}, method: {optimizer: lion}}", "method.optimizer"},
+    {"{model: m, data: {train: t}, train: {schedule: greedy}}", "train.schedule"},
+    {"{model: m, data: {train: t}, train: {schedule: warmup_stable_decay}}", "train.decay_steps"},
+    {"{model: m, data: {train: t}, train: {label_smoothing: 1}}", "train.label_smoothing"},
+    {"{model: m, data: {train: t}, train: {router_aux: -1}}", "train.router_aux"},
+    {"{model: m, data: {train: t}, train: {router_aux: model}}", "train.router_aux"},
+    {"{model: m, data: {train: t}, train: {decay: norms}}", "train.decay"},
+    {"{model: m, data: {train: t}, placement: {schedule: zigzag}}", "placement.schedule"},
+    {"{model: m, data: {train: t}, placement: {boundary: fp8}}", "placement.boundary"},
+    {"{model: m, data: {train: t}, placement: {moments: disk}}", "placement.moments"},
+    {"{model: m, data: {train: t}, train: {compute: half}}", "train.compute"},
+    {"{model: m, data: {train: t}, result: {kind: onnx}}", "result.kind"},
+    {"{model: m, data: {train: t}, result: {dtype: bf16}}", "result.dtype"},
+    {"{model: m, data: {train: t}, result: {kind: merged, dtype: int8}}", "result.dtype"},
+    {"{model: m, data: {train: t}, method: {kind: full}, result: {kind: gguf}}", "result.kind"},
+    {"{model: m, data: {train: t}, method: {modules_to_save: [lm_head]}, result: {kind: gguf}}",
+     "result.kind"},
+    {"{model: m, data: {train: t, format: csv}}", "data.format"},
+    {"{model: m, data: {train: t, sequence_tokens: 1}}", "data.sequence_tokens"},
+    {"{model: m, data: {train: t, chat_template: 5}}", "data.chat_template"},
+    {"{model: m, data: {train: t}, eval: {every_steps: 5}}", "eval"},
+    {"{model: m, data: {train: t}, sample: {tokens: 5}}", "sample.prompt"},
+    {"{model: m, data: {train: t}, limits: {time: soon}}", "limits.time"},
+    {"{model: m, data: {train: t}, limits: {retries: -1}}", "limits.retries"},
+    {"{model: m, data: {train: t}, placement: {kind: fsdp}}", "placement.kind"},
+    {"{model: m, data: {train: t}, placement: {devices: [a, a]}}", "placement.devices"},
+    {"{model: m, data: {train: t}, placement: {micro_batch_rows: 0}}", "placement.micro_batch_rows"},
+    {"{model: m, data: {train: t}, placement: {micro_batch_rows: 17}}", "placement.micro_batch_rows"},
+    {"{model: m, data: {train: t}, checkpoint: {keep: 0}}", "checkpoint.keep"},
+    {"{model: m, name: \"a\\tb\", data: {train: t}}", "name"},
+    {"{model: m, data: {train: t}, hold: maybe}", "hold"},
+};
+
 static void what_is_wrong_is_named_by_its_path(void **state)
 {
     (void)state;
-    static const struct {
-        const char *text, *path;
-    } cases[] = {
-        {"[]", "the specification"},
-        {"{data: {train: t}}", "model"},
-        {"{model: m}", "data"},
-        {"{model: m, data: {}}", "data.train"},
-        {"{model: 3, data: {train: t}}", "model"},
-        {"{model: m, data: {train: t}, modle: 1}", "modle"},
-        {"{model: m, data: {train: t}, train: {batch_row: 3}}", "train.batch_row"},
-        {"{model: m, data: {train: t}, train: {batch_rows: 0}}", "train.batch_rows"},
-        {"{model: m, data: {train: t}, train: {batch_rows: 1.5}}", "train.batch_rows"},
-        {"{model: m, data: {train: t}, train: {batch_rows: '3'}}", "train.batch_rows"},
-        {"{model: m, data: {train: t}, train: {batch_rows: 65537}}", "train.batch_rows"},
-        {"{model: m, data: {train: t}, train: {steps: 3, epochs: 1}}", "train.steps"},
-        {"{model: m, data: {train: t}, train: {betas: [0.9]}}", "train.betas"},
-        {"{model: m, data: {train: t}, train: {betas: [0.9, 1]}}", "train.betas"},
-        {"{model: m, data: {train: t}, train: {recompute: sometimes}}", "train.recompute"},
-        {"{model: m, data: {train: t}, train: {seed: -1}}", "train.seed"},
-        {"{model: m, data: {train: t}, train: {learning_rate: -1}}", "train.learning_rate"},
-        {"{model: m, data: {train: t}, train: 3}", "train"},
-        {"{model: m, data: {train: t}, method: {kind: dora}}", "method.kind"},
-        {"{model: m, data: {train: t}, method: {kind: full, base: nf4}}", "method.base"},
-        {"{model: m, data: {train: t}, method: {kind: full, start_from: x}}", "method.start_from"},
-        {"{model: m, data: {train: t}, method: {targets: []}}", "method.targets"},
-        {"{model: m, data: {train: t}, method: {targets: [q_proj, q_proj]}}", "method.targets"},
-        {"{model: m, data: {train: t}, method: {dropout: 1}}", "method.dropout"},
-        {"{model: m, data: {train: t}, method: {kind: full, base: packed}}", "method.base"},
-        {"{model: m, data: {train: t}, method: {kind: full, modules_to_save: [lm_head]}}",
-         "method.modules_to_save"},
-        {"{model: m, data: {train: t}, method: {modules_to_save: [norm]}}", "method.modules_to_save"},
-        {"{model: m, data: {train: t}, method: {rank_pattern: {'layers.(0.*q_proj': 4}}}",
-         "method.rank_pattern: \"layers.(0.*q_proj\" is no regular expression"},
-        {"{model: m, data: {train: t}, method: {rank_pattern: {q_proj: 1.5}}}",
-         "method.rank_pattern: q_proj"},
-        {"{model: m, data: {train: t}, method: {alpha_pattern: {q_proj: 0}}}",
-         "method.alpha_pattern: q_proj"},
-        {"{model: m, data: {train: t}, method: {use_dora: true}}", "method.use_dora: DoRA"},
-        {"{model: m, data: {train: t}, method: {bias: all}}", "method.bias"},
-        {"{model: m, data: {train: t}, method: {loftq_config: {bits: 4}}}", "method.loftq_config: LoftQ"},
-        {"{model: m, data: {train: t}, method: {init_lora_weights: pissa}}", "method.init_lora_weights"},
-        {"{model: m, data: {train: t}, method: {optimizer: lion}}", "method.optimizer"},
-        {"{model: m, data: {train: t}, train: {schedule: greedy}}", "train.schedule"},
-        {"{model: m, data: {train: t}, train: {schedule: warmup_stable_decay}}", "train.decay_steps"},
-        {"{model: m, data: {train: t}, train: {label_smoothing: 1}}", "train.label_smoothing"},
-        {"{model: m, data: {train: t}, train: {router_aux: -1}}", "train.router_aux"},
-        {"{model: m, data: {train: t}, train: {router_aux: model}}", "train.router_aux"},
-        {"{model: m, data: {train: t}, train: {decay: norms}}", "train.decay"},
-        {"{model: m, data: {train: t}, placement: {schedule: zigzag}}", "placement.schedule"},
-        {"{model: m, data: {train: t}, placement: {boundary: fp8}}", "placement.boundary"},
-        {"{model: m, data: {train: t}, train: {compute: half}}", "train.compute"},
-        {"{model: m, data: {train: t}, result: {kind: onnx}}", "result.kind"},
-        {"{model: m, data: {train: t}, result: {dtype: bf16}}", "result.dtype"},
-        {"{model: m, data: {train: t}, result: {kind: merged, dtype: int8}}", "result.dtype"},
-        {"{model: m, data: {train: t}, method: {kind: full}, result: {kind: gguf}}", "result.kind"},
-        {"{model: m, data: {train: t}, method: {modules_to_save: [lm_head]}, result: {kind: gguf}}",
-         "result.kind"},
-        {"{model: m, data: {train: t, format: csv}}", "data.format"},
-        {"{model: m, data: {train: t, sequence_tokens: 1}}", "data.sequence_tokens"},
-        {"{model: m, data: {train: t, chat_template: 5}}", "data.chat_template"},
-        {"{model: m, data: {train: t}, eval: {every_steps: 5}}", "eval"},
-        {"{model: m, data: {train: t}, sample: {tokens: 5}}", "sample.prompt"},
-        {"{model: m, data: {train: t}, limits: {time: soon}}", "limits.time"},
-        {"{model: m, data: {train: t}, limits: {retries: -1}}", "limits.retries"},
-        {"{model: m, data: {train: t}, placement: {kind: fsdp}}", "placement.kind"},
-        {"{model: m, data: {train: t}, placement: {devices: [a, a]}}", "placement.devices"},
-        {"{model: m, data: {train: t}, placement: {micro_batch_rows: 0}}", "placement.micro_batch_rows"},
-        {"{model: m, data: {train: t}, placement: {micro_batch_rows: 17}}", "placement.micro_batch_rows"},
-        {"{model: m, data: {train: t}, checkpoint: {keep: 0}}", "checkpoint.keep"},
-        {"{model: m, name: \"a\\tb\", data: {train: t}}", "name"},
-        {"{model: m, data: {train: t}, hold: maybe}", "hold"},
-    };
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
         struct err err = {0};
         struct job_spec spec;
-        json_t *value = document(cases[i].text);
+        json_t *value = document(wrong[i].text);
         if (spec_parse(value, &spec, &err) == 0) {
-            fail_msg("accepted: %s", cases[i].text);
+            fail_msg("accepted: %s", wrong[i].text);
         }
-        if (err.code != ERR_INVALID || strncmp(err.text, cases[i].path, strlen(cases[i].path)) != 0) {
-            fail_msg("%s: the error does not begin with %s: %s", cases[i].text, cases[i].path, err.text);
+        if (err.code != ERR_INVALID || strncmp(err.text, wrong[i].path, strlen(wrong[i].path)) != 0) {
+            fail_msg("%s: the error does not begin with %s: %s", wrong[i].text, wrong[i].path, err.text);
         }
         spec_fini(&spec);
         json_decref(value);

@@ -325,8 +325,33 @@ static struct plan *plan_with(struct scene *t, enum plan_dtype boundary, double 
     return plan;
 }
 
-/* The same candidate with boundary tensors in 16 bits: half the bytes in each and nothing else. Faster, but
- * for the anomalies of list scheduling (Graham 1969). */
+static bool is_boundary(const struct plan_slot *slot)
+{
+    return slot->kind == SLOT_ACTIVATION || slot->kind == SLOT_GRADIENT;
+}
+
+/* Seconds of the plan's own programs where boundary tensors have half the bytes. */
+static double halved_seconds(const struct scene *t, struct plan *plan)
+{
+    struct err err = {0};
+    double seconds = 0;
+    for (uint32_t r = 0; r < plan->rank_count; r++) {
+        for (uint32_t i = 0; i < plan->ranks[r].slot_count; i++) {
+            struct plan_slot *slot = &plan->ranks[r].slots[i];
+            slot->bytes_per_token /= is_boundary(slot) ? 2 : 1;
+            slot->bytes_bound /= is_boundary(slot) ? 2 : 1;
+        }
+    }
+    if (price_plan(&t->p, plan, 2, &seconds, &err) < 0)
+        fail_msg("%s", err.text);
+    return seconds;
+}
+
+/* The same candidate with boundary tensors in 16 bits: half the bytes in each and nothing else. The same
+ * orders are never slower with them, and strict orders are the same. Eager ones (look_eager) come from list
+ * scheduling, where whoever can begin first does: shorter transfers can give another order, and a longer step
+ * (Graham 1969). Of 1,658 such plans two were slower so, by 6.8 % (seed 118) and 3.7 %. The search takes
+ * eager or strict orders, whichever is faster. */
 static void boundaries_in_16_bits_are_half(void **state)
 {
     (void)state;
@@ -344,7 +369,7 @@ static void boundaries_in_16_bits_are_half(void **state)
             bool travels = false;
             for (uint32_t s = 0; s < a->slot_count; s++) {
                 const struct plan_slot *x = &a->slots[s], *y = &b->slots[s];
-                bool boundary = x->kind == SLOT_ACTIVATION || x->kind == SLOT_GRADIENT;
+                bool boundary = is_boundary(x);
                 travels |= boundary;
                 assert_int_equal(y->dtype, boundary ? dtype : PLAN_F32);
                 assert_int_equal(x->dtype, PLAN_F32);
@@ -356,8 +381,9 @@ static void boundaries_in_16_bits_are_half(void **state)
                 assert_true((a->memory_peak[p] > b->memory_peak[p]) == (travels && p == PURPOSE_BUFFERS));
         }
         if (wide) {
-            assert_true(narrow_s <= 1.1 * wide_s);
-            slower += narrow_s > wide_s;
+            assert_true(narrow_s <= wide_s * (t.shape == EAGER ? 1.07 : 1 + 1e-9));
+            assert_true(halved_seconds(&t, wide) <= wide_s * (1 + 1e-9));
+            slower += narrow_s > wide_s * (1 + 1e-9);
             faster += narrow_s < wide_s * 0.9999;
             seen += wide->rank_count > 1;
         }
@@ -366,7 +392,54 @@ static void boundaries_in_16_bits_are_half(void **state)
         scene_fini(&t);
     }
     print_message("%u of %u plans are faster in 16 bits\n", faster, seen);
-    assert_true(seen > 40 && faster > seen / 2 && slower < seen / 20);
+    assert_true(seen > 40 && faster > seen / 2 && slower <= 1);
+}
+
+static struct plan *plan_placed(struct scene *t, bool moments_on_host, double *seconds)
+{
+    t->w.moments_on_host = moments_on_host;
+    return plan_with(t, PLAN_F32, seconds);
+}
+
+/* The same candidate with AdamW's moments on the host: each rank that keeps whole stages has all of them
+ * there, but for room for two of its largest blocks' in each stage, and takes longer; it fits where the other
+ * does not. Ranks with shards, which no worker runs, keep them. */
+static void moments_on_the_host_leave_the_device(void **state)
+{
+    (void)state;
+    uint32_t moved = 0, fits = 0;
+    for (uint32_t seed = 0; seed < 120; seed++) {
+        struct scene t;
+        double here_s = 0, there_s = 0;
+        scene_init(&t, seed);
+        candidate_random(&t);
+        struct plan *here = plan_placed(&t, false, &here_s), *there = plan_placed(&t, true, &there_s);
+        assert_true(!here == !there);
+        for (uint32_t r = 0; here && r < here->rank_count; r++) {
+            const struct plan_rank *a = &here->ranks[r], *b = &there->ranks[r];
+            uint64_t before = a->memory_peak[PURPOSE_OPTIMIZER], after = b->memory_peak[PURPOSE_OPTIMIZER];
+            bool shards =
+                t.w.method == METHOD_FULL && a->state_share < 1 && here->group_count > 1 && !t.c.whole;
+            assert_true(a->moments_host_bytes == 0);
+            if (shards)
+                continue;
+            assert_true(b->moments_host_bytes == before && after <= before);
+            assert_true(a->memory_bytes - b->memory_bytes == before - after);
+            moved += after < before;
+        }
+        if (here && here->ranks[0].memory_bytes > there->ranks[0].memory_bytes) {
+            assert_true(there_s > here_s);
+            t.cluster->devices[t.c.members[0].device].memory_limit_bytes = there->ranks[0].memory_bytes;
+            struct plan *none = plan_placed(&t, false, &here_s), *only = plan_placed(&t, true, &there_s);
+            assert_true(none == NULL && only != NULL);
+            plan_destroy(only);
+            fits++;
+        }
+        plan_destroy(here);
+        plan_destroy(there);
+        scene_fini(&t);
+    }
+    assert_true(moved > 100 && fits > 40);
 }
 
 /* A plan of every order in a chain says which candidate it is: the same instructions again. */
@@ -409,6 +482,7 @@ int main(void)
         cmocka_unit_test(every_shape_is_accepted_and_priced),
         cmocka_unit_test(a_tied_table_that_is_trained_is_gathered_by_both_ends),
         cmocka_unit_test(boundaries_in_16_bits_are_half),
+        cmocka_unit_test(moments_on_the_host_leave_the_device),
         cmocka_unit_test(a_chain_is_read_off_its_plan),
         cmocka_unit_test(a_device_too_small_is_named),
     };

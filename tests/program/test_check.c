@@ -90,6 +90,18 @@ static void spoilt_programs_are_named(void **state)
     expect(plan, "may be read before it is written", "rank 1 train instruction 1");
 
     plan = hand_plan(2);
+    at(plan, 0, 0)->slot_out = 77;
+    expect(plan, "slot that does not exist", "rank 0 train instruction 0");
+
+    plan = hand_plan(2);
+    at(plan, 1, 1)->block_begin = 1;
+    expect(plan, "does not hold its blocks", "rank 1 train instruction 1");
+}
+
+static void spoilt_slots_are_named(void **state)
+{
+    (void)state;
+    struct plan *plan = hand_plan(2);
     plan->ranks[1].memory_limit_bytes = 6000;
     expect(plan, "rank 1", "its limit is 6000");
 
@@ -109,14 +121,6 @@ static void spoilt_programs_are_named(void **state)
     plan = hand_plan(2);
     plan->ranks[0].slots[SLOT_HAND_ACT].dtype = PLAN_DTYPES;
     expect(plan, "rank 0 slot 0 (activation)", "only boundary tensors");
-
-    plan = hand_plan(2);
-    at(plan, 0, 0)->slot_out = 77;
-    expect(plan, "slot that does not exist", "rank 0 train instruction 0");
-
-    plan = hand_plan(2);
-    at(plan, 1, 1)->block_begin = 1;
-    expect(plan, "does not hold its blocks", "rank 1 train instruction 1");
 }
 
 /* Both ranks wait for the other's message before they send their own. */
@@ -186,9 +190,8 @@ static void traces_have_one_shape(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_hand_written_program_passes),
-        cmocka_unit_test(spoilt_programs_are_named),
-        cmocka_unit_test(a_circle_of_waiting_is_named),
+        cmocka_unit_test(a_hand_written_program_passes), cmocka_unit_test(spoilt_programs_are_named),
+        cmocka_unit_test(spoilt_slots_are_named),        cmocka_unit_test(a_circle_of_waiting_is_named),
         cmocka_unit_test(traces_have_one_shape),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -98,6 +98,24 @@ static void nonsense_is_refused_by_path(void **state)
     refused("unknown key", json, ERR_INVALID, "surprise");
 }
 
+/* Where moments lie comes back, and is said only where it is the host. */
+static void moments_on_the_host_are_said(void **state)
+{
+    (void)state;
+    struct err err = {0};
+    struct plan *plan = hand_plan(4);
+    plan->ranks[1].moments_host_bytes = 8192;
+    assert_int_equal(plan_seal(plan, &err), 0);
+    json_t *json = plan_to_json(plan, &err);
+    assert_null(json_object_get(rank_of(json, 0), "moments_host_bytes"));
+    struct plan *again = plan_from_json(json, &err);
+    assert_non_null(again);
+    assert_true(again->ranks[0].moments_host_bytes == 0 && again->ranks[1].moments_host_bytes == 8192);
+    json_decref(json);
+    plan_destroy(plan);
+    plan_destroy(again);
+}
+
 /* Only slots of 16-bit values say what they hold: the documents, and so the digests, of plans from before are
  * what they were. */
 static void the_dtype_of_a_boundary_comes_back(void **state)
@@ -160,6 +178,7 @@ int main(void)
         cmocka_unit_test(a_changed_plan_is_corrupt),
         cmocka_unit_test(nonsense_is_refused_by_path),
         cmocka_unit_test(the_dtype_of_a_boundary_comes_back),
+        cmocka_unit_test(moments_on_the_host_are_said),
         cmocka_unit_test(micro_batches_of_unlike_sizes_come_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

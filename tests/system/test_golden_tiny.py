@@ -102,6 +102,36 @@ def sixteen_bits():
     return ", ".join(words)
 
 
+def full(where, name, placement):
+    """The losses and the only rank of an ended full fine-tuning of the tiny Llama on one device."""
+    folder, expected = golden("llama")
+    rows = where.write_rows("llama.jsonl", tokens_rows(expected["batches"]))
+    spec = golden_spec(name, folder, rows, expected["full"]["peak_lr"], expected, len(expected["batches"][0]["ids"]),
+                       placement={"kind": "single", "micro_batch_rows": 1, **placement}, train={"steps": 4, "recompute": True})
+    spec["method"] = {"kind": "full"}
+    job = where.submit(spec, wait=True)
+    expect(job["state"] == "succeeded", f"{name}: {job['state']}: {job.get('why')}")
+    return spec, [m["loss"] for m in where.metrics(job["id"])[0]], job["run"]["plan_answer"]["ranks"][0]
+
+
+def moments_on_the_host_train_what_does_not_fit_else():
+    """Same losses to the bit; and on a device that has no room for the moments, a job runs only so."""
+    on = {"devices": ["left/cpu0"]}
+    _, here, rank = full(motley, "moments-here", on)
+    _, there, moved = full(motley, "moments-there", {**on, "moments": "host"})
+    expect(here == there, f"losses {here} with moments on the device, {there} on the host")
+    expect(moved["moments_host_bytes"] == rank["memory"]["optimizer"], f"{moved} for {rank['memory']}")
+    expect("moments_host_bytes" not in rank, f"{rank}")
+    room = (rank["memory_bytes"] + moved["memory_bytes"]) // 2
+    with Motley({"agents": [{"name": "left", "devices": [{"kind": "cpu", "threads": 1, "memory": room}]}]}) as small:
+        spec, losses, _ = full(small, "only-so", {"moments": "host"})
+        expect(losses == here, f"losses {losses} on the small device")
+        spec["placement"]["moments"] = "device"
+        small.run("submit", small.write("refused.json", spec), status=4)
+        expect("Does not fit" in small.last_error, small.last_error)
+    return f"{room} bytes, where {rank['memory_bytes']} are needed with the moments and {moved['memory_bytes']} without"
+
+
 def gradients_of(motley, model, placement, tag):
     """The worst tensor's relative difference from PyTorch's gradients at the second step."""
     job = trained(motley, model, placement, tag, train={"steps": 2, "betas": [0.0, 0.95], "warmup_steps": 4},
@@ -182,5 +212,5 @@ def every_model_and_method_is_trained_alike_on_every_placement():
 
 if __name__ == "__main__":
     with Motley(two_unlike()) as motley:
-        main(two_jobs_share_the_devices, gradients_are_pytorchs, sixteen_bits, losses_norms_and_adapters_are_pytorchs,
+        main(two_jobs_share_the_devices, gradients_are_pytorchs, sixteen_bits, moments_on_the_host_train_what_does_not_fit_else, losses_norms_and_adapters_are_pytorchs,
              *([every_model_and_method_is_trained_alike_on_every_placement] if "MOTLEY_EQUALITY" in os.environ else []))

@@ -13,7 +13,7 @@ struct seen {
 static void see(void *arg, struct fix_worker *workers, uint32_t rank, const json_t *event)
 {
     struct seen *seen = arg;
-    unsigned long long mesh, local;
+    unsigned long long mesh, local = 0;
     (void)workers;
     (void)rank;
     if (strcmp(json_string_value(json_object_get(event, "type")), "log") != 0)
@@ -21,7 +21,7 @@ static void see(void *arg, struct fix_worker *workers, uint32_t rank, const json
     const char *text = json_string_value(json_object_get(event, "text"));
     seen->within += strstr(text, "is reached within the node") != NULL;
     seen->refused += strstr(text, "is on this node, but the mesh carries its tensors") != NULL;
-    if (sscanf(text, "sent %llu bytes over the mesh and %llu within", &mesh, &local) == 2) {
+    if (sscanf(text, "sent %llu bytes over the mesh and %llu within", &mesh, &local) > 0) {
         seen->mesh_bytes += mesh;
         seen->local_bytes += local;
     }

@@ -112,6 +112,34 @@ static void replicas_train_everything_as_pytorch_does(void **state)
     check_shapes("qwen3", EVERYTHING, SHAPES(shapes));
 }
 
+/* To the bit; what the device holds is compared with the plan (check_memory). */
+static void moments_on_the_host_change_no_number(void **state)
+{
+    static const struct shape shapes[] = {{PLACE_SINGLE, SCHEDULE_1F1B, 1},
+                                          {PLACE_PIPELINE, SCHEDULE_INTERLEAVED, 2},
+                                          {PLACE_HYBRID, SCHEDULE_1F1B, 3}};
+    struct fixture fix;
+    struct world world;
+    struct outcome here, there;
+    (void)state;
+    fix_open(&fix, "qwen2");
+    json_object_clear(fix.adapter); /* there is none */
+    world_init(&world, &fix, BASE_FP32, EVERYTHING);
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        world.w.moments_on_host = false;
+        run_from(&fix, &world, &shapes[i], (struct resume){0}, &here);
+        world.w.moments_on_host = true;
+        run_from(&fix, &world, &shapes[i], (struct resume){0}, &there);
+        assert_memory_equal(here.loss, there.loss, sizeof here.loss);
+        assert_memory_equal(here.norm, there.norm, sizeof here.norm);
+        assert_true(json_equal(here.artifacts, there.artifacts)); /* by their sha256 */
+        outcome_fini(&here);
+        outcome_fini(&there);
+    }
+    world_fini(&world);
+    fix_close(&fix);
+}
+
 /* With a copied embedding, as replicas, on one device: what one wrote another reads. */
 static void a_checkpoint_resumes_in_another_shape(void **state)
 {
@@ -199,6 +227,7 @@ int main(void)
         cmocka_unit_test(a_tied_embedding_is_trained_in_every_order),
         cmocka_unit_test(replicas_train_everything_as_pytorch_does),
         cmocka_unit_test(a_checkpoint_resumes_in_another_shape),
+        cmocka_unit_test(moments_on_the_host_change_no_number),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -10,24 +10,24 @@
 
 /* y = mask * x * scale; a feature is kept when its 16 bits are at most keep_last */
 struct dropout_args {
-    uint64_t x, positions, row_ids, y;
-    uint32_t key0, key1, step, site; /* site: layer << 20 | target << 16 */
+    uint64_t x, positions, row_ids, step, y;
+    uint32_t key0, key1, site; /* site: layer << 20 | target << 16 */
     uint32_t tokens, width, keep_last, wide;
     float scale;
 };
 
 /* dx += mask * t * scale unless dx is 0, then t = mask * x * scale */
 struct dropout_backward_args {
-    uint64_t x, positions, row_ids, t, dx;
-    uint32_t key0, key1, step, site;
+    uint64_t x, positions, row_ids, step, t, dx;
+    uint32_t key0, key1, site;
     uint32_t tokens, width, keep_last, wide;
     float scale;
 };
 
 /* x[t] += alpha / sqrt(length * width) * u */
 struct embed_noise_args {
-    uint64_t x, row_start, row_ids;
-    uint32_t key0, key1, step;
+    uint64_t x, row_start, row_ids, step;
+    uint32_t key0, key1;
     uint32_t rows, tokens, width, wide;
     float alpha;
 };
@@ -82,8 +82,8 @@ KERNEL(dropout, 256)
         return;
     struct philox numbers =
         philox_of(args.key0, args.key1, LOAD(POINTER(const uint32_t, args.positions), at.row),
-                  LOAD(POINTER(const uint32_t, args.row_ids), at.row), args.step,
-                  args.site + (uint32_t)(at.column / 8));
+                  LOAD(POINTER(const uint32_t, args.row_ids), at.row),
+                  LOAD(POINTER(const uint32_t, args.step), 0), args.site + (uint32_t)(at.column / 8));
     UNROLL
     for (uint32_t half = 0; half < 2; half++) {
         uint64_t i = at.row * args.width + at.column + 4 * half;
@@ -103,8 +103,8 @@ KERNEL(dropout_backward, 256)
         return;
     struct philox numbers =
         philox_of(args.key0, args.key1, LOAD(POINTER(const uint32_t, args.positions), at.row),
-                  LOAD(POINTER(const uint32_t, args.row_ids), at.row), args.step,
-                  args.site + (uint32_t)(at.column / 8));
+                  LOAD(POINTER(const uint32_t, args.row_ids), at.row),
+                  LOAD(POINTER(const uint32_t, args.step), 0), args.site + (uint32_t)(at.column / 8));
     float *t = POINTER(float, args.t), *dx = POINTER(float, args.dx);
     UNROLL
     for (uint32_t half = 0; half < 2; half++) {
@@ -149,7 +149,7 @@ KERNEL(embed_noise, 256)
     uint32_t begin = LOAD(row_start, row), length = LOAD(row_start, row + 1) - begin;
     struct philox numbers =
         philox_of(args.key0, args.key1, token - begin, LOAD(POINTER(const uint32_t, args.row_ids), token),
-                  args.step, 0xfffff000u | (uint32_t)(at.column / 4));
+                  LOAD(POINTER(const uint32_t, args.step), 0), 0xfffff000u | (uint32_t)(at.column / 4));
     double size = (double)args.alpha / math_sqrt_wide((double)length * (double)args.width);
     uint64_t i = at.row * args.width + at.column;
     struct four a = four_load(POINTER(const float, args.x), i, at.n, args.wide);

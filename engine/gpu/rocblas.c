@@ -1,0 +1,227 @@
+/* rocBLAS: found, checked, and asked. The declarations are our own, after rocblas-types.h,
+ * rocblas-auxiliary.h and rocblas-functions.h of rocBLAS 2.42 to 5.x (ROCm 5.0 to 7) and their reference
+ * manual; the numbers used here are the same in all of them. rocblas_gemm_ex takes operands of 16 bits and
+ * gives fp32 on every card that it has code for; hipBLASLt, which has fewer cards, is not opened.
+ *
+ * rocBLAS ends the process at the first product on a card that it has no code for, and it brings a HIP
+ * library of its own if it was built for another one than we opened: both are looked at before it is used.
+ * MOTLEY_ROCBLAS_LIBRARY names a file to open, or "none".
+ */
+#include "engine/gpu/products.h"
+
+#include <dlfcn.h>
+#include <libgen.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Numbers of rocblas-types.h. */
+enum {
+    STATUS_NOT_IMPLEMENTED = 2,
+    STATUS_INVALID_SIZE = 4,
+    STATUS_MEMORY_ERROR = 5,
+    STATUS_INTERNAL_ERROR = 6, /* a launch that failed, too */
+    STATUS_INVALID_VALUE = 11,
+    STATUS_EXCLUDED_FROM_BUILD = 14,
+    STATUS_ARCH_MISMATCH = 15,
+    TYPE_F16 = 150,
+    TYPE_F32 = 151,
+    TYPE_BF16 = 168,
+    OPERATION_NONE = 111,
+    OPERATION_TRANSPOSE = 112,
+    POINTERS_HOST = 0,
+    ATOMICS_NOT_ALLOWED = 0,
+    ALGORITHM_STANDARD = 0,
+    FLAGS_NONE = 0
+};
+
+/* All return a status, 0 for success, but HIP's. */
+struct api {
+    int (*version)(char *text, size_t room);
+    int (*create)(void **handle);
+    int (*destroy)(void *handle);
+    int (*stream_set)(void *handle, void *stream);
+    int (*workspace_set)(void *handle, gpu_address workspace, size_t bytes);
+    int (*atomics_set)(void *handle, int mode);
+    int (*pointers_set)(void *handle, int mode);
+    int (*multiply)(void *handle, int operation_a, int operation_b, int32_t m, int32_t n, int32_t k,
+                    const void *alpha, gpu_address a, int type_a, int32_t lda, gpu_address b, int type_b,
+                    int32_t ldb, const void *beta, gpu_address c, int type_c, int32_t ldc, gpu_address d,
+                    int type_d, int32_t ldd, int type_compute, int algorithm, int32_t solution,
+                    uint32_t flags);
+    int (*hip_version)(int *version); /* of the HIP library that it is bound to */
+};
+
+static const struct products_symbol symbols[] = {
+    {"rocblas_get_version_string", offsetof(struct api, version)},
+    {"rocblas_create_handle", offsetof(struct api, create)},
+    {"rocblas_destroy_handle", offsetof(struct api, destroy)},
+    {"rocblas_set_stream", offsetof(struct api, stream_set)},
+    {"rocblas_set_workspace", offsetof(struct api, workspace_set)},
+    {"rocblas_set_atomics_mode", offsetof(struct api, atomics_set)},
+    {"rocblas_set_pointer_mode", offsetof(struct api, pointers_set)},
+    {"rocblas_gemm_ex", offsetof(struct api, multiply)},
+    {"hipRuntimeGetVersion", offsetof(struct api, hip_version)},
+};
+
+struct products {
+    struct api api;
+    void *handle;
+};
+
+/* --- opening */
+
+/* The folder where it looks for code, as it does: beside itself, or where ROCBLAS_TENSILE_LIBPATH says. */
+static void code_folder(const struct api *api, char folder[PATH_MAX])
+{
+    static const char *const places[] = {"../../Tensile/library", "library", "../rocblas/library",
+                                         "rocblas/library"};
+    const char *asked = getenv("ROCBLAS_TENSILE_LIBPATH");
+    char file[PATH_MAX];
+    Dl_info info;
+    void *symbol;
+    memcpy(&symbol, &api->multiply, sizeof symbol);
+    folder[0] = '\0';
+    if (asked != NULL)
+        snprintf(folder, PATH_MAX, "%s", asked);
+    if (asked != NULL || dladdr(symbol, &info) == 0)
+        return;
+    snprintf(file, sizeof file, "%s", info.dli_fname);
+    const char *beside = dirname(file);
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        snprintf(folder, PATH_MAX, "%s/%s", beside, places[i]);
+        if (access(folder, R_OK) == 0)
+            return;
+    }
+}
+
+static bool code_inside(const struct api *api, const char *arch)
+{
+    static const char *const forms[] = {"%s/TensileLibrary_lazy_%s.dat", "%s/TensileLibrary_%s.dat"};
+    char folder[PATH_MAX], own[PATH_MAX + 32], file[PATH_MAX + 96];
+    code_folder(api, folder);
+    snprintf(own, sizeof own, "%s/%s", folder, arch); /* a folder a card, in builds that have them */
+    const char *where = access(own, R_OK) == 0 ? own : folder;
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
+        snprintf(file, sizeof file, forms[i], where, arch);
+        if (access(file, R_OK) == 0)
+            return true;
+    }
+    return false;
+}
+
+static int library_check(uint32_t driver_version, const char *arch, struct api *api, char *name,
+                         uint32_t room, struct err *err)
+{
+    static const char *const usual[] = {"librocblas.so.5", "librocblas.so.4", "librocblas.so.3",
+                                        "librocblas.so.0", NULL};
+    char version[256] = "";
+    int hip = 0;
+    void *library = products_library("rocBLAS", "MOTLEY_ROCBLAS_LIBRARY", usual, name, room, err);
+    if (library == NULL ||
+        products_symbols(library, name, symbols, sizeof symbols / sizeof *symbols, api, err) != 0)
+        return -1;
+    if (api->hip_version(&hip) != 0 || (uint32_t)hip != driver_version)
+        return err_set(err, ERR_UNSUPPORTED, "%s is of HIP %d, the driver of %u", name, hip, driver_version);
+    if (arch != NULL && !code_inside(api, arch))
+        return err_set(err, ERR_UNSUPPORTED, "%s has no code for %s", name, arch);
+    if (api->version(version, sizeof version) != 0)
+        return err_set(err, ERR_UNSUPPORTED, "%s does not tell its version", name);
+    size_t at = strlen(name);
+    snprintf(name + at, room - at, ", %s", version);
+    return 0;
+}
+
+static int rocblas_find(uint32_t driver_version, const char *arch, char *name, uint32_t room, struct err *err)
+{
+    struct api api;
+    return library_check(driver_version, arch, &api, name, room, err);
+}
+
+static void rocblas_close(struct products *library)
+{
+    if (library == NULL)
+        return;
+    if (library->handle != NULL)
+        library->api.destroy(library->handle);
+    free(library);
+}
+
+/* Its own workspace would grow with the sizes: it is given one, and keeps to it. */
+static int handle_create(struct products *library, const struct products_place *place)
+{
+    const struct api *api = &library->api;
+    int status = api->create(&library->handle);
+    if (status == 0)
+        status = api->stream_set(library->handle, place->stream);
+    if (status == 0)
+        status = api->workspace_set(library->handle, place->workspace, place->workspace_bytes);
+    if (status == 0)
+        status = api->atomics_set(library->handle, ATOMICS_NOT_ALLOWED);
+    return status == 0 ? api->pointers_set(library->handle, POINTERS_HOST) : status;
+}
+
+static int rocblas_open(const struct products_place *place, struct products **out, struct err *err)
+{
+    char name[256];
+    struct products *library = calloc(1, sizeof *library);
+    *out = NULL;
+    if (library == NULL)
+        return err_set(err, ERR_NOMEM, "out of memory for rocBLAS");
+    int status = library_check(place->driver_version, place->arch, &library->api, name, sizeof name, err);
+    if (status == 0 && (status = handle_create(library, place)) != 0)
+        err_set(err, status == STATUS_MEMORY_ERROR ? ERR_NOMEM : ERR_UNSUPPORTED,
+                "%s does not start: status %d", name, status);
+    if (status != 0) {
+        rocblas_close(library);
+        return -1;
+    }
+    *out = library;
+    return 0;
+}
+
+/* --- products */
+
+static int type_of(enum dtype dtype)
+{
+    return dtype == DTYPE_BF16 ? TYPE_BF16 : dtype == DTYPE_F16 ? TYPE_F16 : TYPE_F32;
+}
+
+/* Statuses with which it says no before it queues anything. */
+static bool refused(int status)
+{
+    return status == STATUS_NOT_IMPLEMENTED || status == STATUS_INVALID_SIZE ||
+           status == STATUS_INVALID_VALUE || status == STATUS_EXCLUDED_FROM_BUILD ||
+           status == STATUS_ARCH_MISMATCH;
+}
+
+/* Its matrices are column by column, so it makes c^T = op(b)^T op(a)^T: its first operand is our b. */
+static int rocblas_multiply(struct products *library, const struct library_product *p, bool *done,
+                            struct err *err)
+{
+    int type = type_of(p->type);
+    *done = false;
+    if ((p->m | p->n | p->k | p->lda | p->ldb | p->ldc) > INT32_MAX)
+        return 0;
+    int status = library->api.multiply(
+        library->handle, p->transpose_b ? OPERATION_TRANSPOSE : OPERATION_NONE,
+        p->transpose_a ? OPERATION_TRANSPOSE : OPERATION_NONE, (int32_t)p->n, (int32_t)p->m, (int32_t)p->k,
+        &p->alpha, p->b, type, (int32_t)p->ldb, p->a, type, (int32_t)p->lda, &p->beta, p->c, TYPE_F32,
+        (int32_t)p->ldc, p->c, TYPE_F32, (int32_t)p->ldc, TYPE_F32, ALGORITHM_STANDARD, 0, FLAGS_NONE);
+    *done = status == 0;
+    if (status == 0 || refused(status))
+        return 0;
+    return err_set(err,
+                   status == STATUS_MEMORY_ERROR     ? ERR_NOMEM
+                   : status == STATUS_INTERNAL_ERROR ? ERR_DEVICE_FAULT
+                                                     : ERR_INTERNAL,
+                   "a product: status %d of rocblas_gemm_ex", status);
+}
+
+const struct products_vendor products_rocblas = {.name = "rocBLAS",
+                                                 .find = rocblas_find,
+                                                 .open = rocblas_open,
+                                                 .close = rocblas_close,
+                                                 .multiply = rocblas_multiply};

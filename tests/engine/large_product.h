@@ -1,0 +1,53 @@
+/* A product large enough for the largest tiles, against its definition in double: a wrong place among the
+ * tiles shows, and so does what is written beyond a row. */
+#pragma once
+
+#include "engine/harness.h"
+#include "engine/ops.h"
+
+struct large_product {
+    uint32_t m, n, k, ldc;
+    enum dtype compute;
+};
+
+/* c[m, n] of distance ldc += a[m, k] w[n, k]^T, on the bench's device. */
+static inline void large_product_check(struct bench *b, const struct large_product *p)
+{
+    struct err err;
+    size_t m = p->m, n = p->n, k = p->k, ldc = p->ldc;
+    double *a = doubles(m * k), *w = doubles(n * k), *old = doubles(m * ldc);
+    float *got = malloc(4 * m * ldc);
+    struct operand oa = normal(b, m * k, a), ow = normal(b, n * k, w), oc = normal(b, m * ldc, old);
+    submit(b, (struct op){.kind = OP_GEMM,
+                          .gemm = {.m = p->m,
+                                   .n = p->n,
+                                   .k = p->k,
+                                   .transpose_b = true,
+                                   .alpha = 1,
+                                   .beta = 1,
+                                   .a = oa,
+                                   .b = ow,
+                                   .c = oc,
+                                   .lda = p->k,
+                                   .ldb = p->k,
+                                   .ldc = p->ldc,
+                                   .compute = p->compute}});
+    check(buffer_read(oc.buffer, oc.at, got, 4 * m * ldc, &err));
+    check(device_sync(b->device, &err));
+    for (size_t i = 0; i < m * k; i++)
+        a[i] = rounded(p->compute, a[i]);
+    for (size_t i = 0; i < n * k; i++)
+        w[i] = rounded(p->compute, w[i]);
+    for (size_t i = 0; i < m; i++)
+        for (size_t j = 0; j < ldc; j++) {
+            double want = old[i * ldc + j], size = j < n;
+            for (size_t t = 0; t < k && j < n; t++) {
+                want += a[i * k + t] * w[j * k + t];
+                size += fabs(a[i * k + t] * w[j * k + t]);
+            }
+            if (!(fabs((double)got[i * ldc + j] - want) <= 1e-6 * size))
+                fail_msg("%s: c[%zu, %zu] is %.9g, not %.9g", device_isa(b->device), i, j,
+                         (double)got[i * ldc + j], want);
+        }
+    free(a), free(w), free(old), free(got);
+}

@@ -1,0 +1,100 @@
+/* A device over a fake driver and a product on it that is just large enough for the vendor's library: what
+ * the tests of cublasLt and rocBLAS share. */
+#pragma once
+
+#include "engine/harness.h"
+
+#include <dlfcn.h>
+
+#include "engine/gpu/code.h"
+#include "engine/gpu/products.h"
+
+enum { M = 264, N = 256, K = 264, LDC = 260 };
+
+static inline void *symbol_of(const char *file, const char *name)
+{
+    void *library = dlopen(file, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    void *found = library == NULL ? NULL : dlsym(library, name);
+    if (found == NULL)
+        fail_msg("%s", dlerror());
+    return found;
+}
+
+/* Else the tests of a build without kernels are skipped. */
+static inline bool code_inside(const char *kind, const char *arch)
+{
+    struct err err;
+    if (gpu_code_choose(kind, arch, &err) != NULL)
+        return true;
+    printf("%s\n", err.text);
+    return false;
+}
+
+/* A device and a product on it. */
+struct scene {
+    struct bench b;
+    struct op op;
+    double *a, *w, *old;
+};
+
+static inline void scene_open(struct scene *s, const char *kind, enum dtype compute, bool transpose_a,
+                              bool transpose_b, bool halves)
+{
+    struct err err;
+    memset(s, 0, sizeof *s);
+    check(device_open(&(struct device_options){.kind = kind, .name = "library"}, &s->b.device, &err));
+    rand_stream_init(&s->b.stream, 9, 0);
+    s->a = doubles(M * K), s->w = doubles(N * K), s->old = doubles(M * LDC);
+    struct op_gemm *o = &s->op.gemm;
+    s->op.kind = OP_GEMM;
+    *o = (struct op_gemm){.m = M,
+                          .n = N,
+                          .k = K,
+                          .transpose_a = transpose_a,
+                          .transpose_b = transpose_b,
+                          .alpha = 0.5f,
+                          .beta = 1,
+                          .a = normal(&s->b, M * K, s->a),
+                          .b = normal(&s->b, N * K, s->w),
+                          .c = normal(&s->b, M * LDC, s->old),
+                          .lda = transpose_a ? M : K,
+                          .ldb = transpose_b ? K : N,
+                          .ldc = LDC,
+                          .compute = compute};
+    for (size_t i = 0; i < M * K; i++)
+        s->a[i] = rounded(compute, s->a[i]);
+    for (size_t i = 0; i < N * K; i++)
+        s->w[i] = rounded(compute, s->w[i]);
+    if (!halves)
+        return;
+    struct operand half = bytes_in(&s->b, NULL, 2 * N * K, compute);
+    submit(&s->b, (struct op){.kind = OP_CAST, .cast = {.count = N * K, .x = o->b, .y = half}});
+    o->b = half;
+    o->pack = compute == DTYPE_BF16 ? PACK_BF16 : PACK_F16;
+}
+
+static inline void scene_close(struct scene *s)
+{
+    free(s->a), free(s->w), free(s->old);
+    bench_close(&s->b);
+}
+
+/* c after `times` products, against double. */
+static inline void scene_right(struct scene *s, uint32_t times)
+{
+    const struct op_gemm *o = &s->op.gemm;
+    struct err err;
+    float *got = malloc(4 * M * LDC);
+    check(buffer_read(o->c.buffer, 0, got, 4 * M * LDC, &err));
+    check(device_sync(s->b.device, &err));
+    for (size_t i = 0; i < M; i += 7)
+        for (size_t j = 0; j < LDC; j++) {
+            double want = s->old[i * LDC + j];
+            for (size_t p = 0; p < K && j < N; p++)
+                want += 0.5 * times * s->a[o->transpose_a ? p * M + i : i * K + p] *
+                        s->w[o->transpose_b ? j * K + p : p * N + j];
+            if (!(fabs((double)got[i * LDC + j] - want) <= (j < N ? 6e-5 : 0)))
+                fail_msg("c[%zu, %zu] is %.9g, not %.9g", i, j, (double)got[i * LDC + j], want);
+        }
+    free(got);
+}

@@ -1,0 +1,205 @@
+/* Products by rocBLAS, faked (fakes/rocblas.c) on the fake HIP driver: what it is asked for, what becomes of
+ * every call that fails, passes that are recorded, and libraries that do not serve. */
+#include "engine/library_scene.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "engine/fakes/fake.h"
+#include "engine/fakes/rocblas.h"
+
+#define HIP_VERSION 60342134
+#define CODE MOTLEY_FAKES "/rocblas/library"
+
+static struct fake_rocblas *roc_of(void)
+{
+    struct fake_rocblas *roc = symbol_of(MOTLEY_FAKES "/libfake_rocblas.so", "fake_rocblas");
+    setenv("MOTLEY_ROCBLAS_LIBRARY", MOTLEY_FAKES "/libfake_rocblas.so", 1);
+    assert_int_equal(roc->live, 0);
+    roc->calls = roc->fail_at = roc->products = roc->misuses = 0;
+    roc->trace[0] = '\0';
+    return roc;
+}
+
+static struct fake_control *hip_of(void)
+{
+    return symbol_of(MOTLEY_FAKES "/libfake_hip.so", "fake_control");
+}
+
+static void clean(const struct fake_rocblas *roc, const char *when)
+{
+    if (roc->misuses != 0)
+        fail_msg("%s: %s (%llu misuses)", when, roc->misuse, (unsigned long long)roc->misuses);
+    if (roc->live != 0)
+        fail_msg("%s: %llu handles are left", when, (unsigned long long)roc->live);
+}
+
+static void large_products_go_to_the_library(void **state)
+{
+    static const struct {
+        enum dtype compute;
+        bool transpose_a, transpose_b, halves;
+    } cases[] = {{DTYPE_F32, false, true, false},  {DTYPE_F32, true, false, false},
+                 {DTYPE_BF16, false, true, true},  {DTYPE_F16, false, false, true},
+                 {DTYPE_BF16, true, false, false}, {DTYPE_F16, false, true, false}};
+    struct fake_rocblas *roc = roc_of();
+    (void)state;
+    if (!code_inside("hip", "gfx90a"))
+        skip();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct scene s;
+        roc->products = 0;
+        scene_open(&s, "hip", cases[i].compute, cases[i].transpose_a, cases[i].transpose_b, cases[i].halves);
+        submit(&s.b, s.op);
+        submit(&s.b, s.op);
+        if (roc->products != 2)
+            fail_msg("not done by the library: %s %s", roc->trace, roc->misuse);
+        scene_right(&s, 2);
+        scene_close(&s);
+        clean(roc, "a product");
+    }
+}
+
+/* What it refuses (not implemented), our own kernels do; and a card that it has no code for is all ours. */
+static void refused_products_are_our_own(void **state)
+{
+    struct fake_rocblas *roc = roc_of();
+    struct scene s;
+    (void)state;
+    if (!code_inside("hip", "gfx90a"))
+        skip();
+    scene_open(&s, "hip", DTYPE_BF16, false, true, false);
+    roc->fail_at = roc->calls + 1;
+    roc->fail_with = 2;
+    submit(&s.b, s.op);
+    assert_int_equal(roc->products, 0);
+    scene_right(&s, 1);
+    scene_close(&s);
+    roc->trace[0] = '\0';
+    setenv("ROCBLAS_TENSILE_LIBPATH", MOTLEY_FAKES, 1);
+    scene_open(&s, "hip", DTYPE_BF16, false, true, false);
+    submit(&s.b, s.op);
+    unsetenv("ROCBLAS_TENSILE_LIBPATH");
+    assert_string_equal(roc->trace, "");
+    scene_right(&s, 1);
+    scene_close(&s);
+    clean(roc, "our own");
+}
+
+/* Recorded and replayed, it gives the bits that it gave. */
+static void recorded_passes_hold_the_library_s_products(void **state)
+{
+    struct fake_rocblas *roc = roc_of();
+    struct scene s;
+    struct err err;
+    (void)state;
+    if (!code_inside("hip", "gfx90a"))
+        skip();
+    scene_open(&s, "hip", DTYPE_BF16, false, true, false);
+    for (int i = 0; i < 3; i++) {
+        bool replayed = false, again = false;
+        check(device_pass_begin(s.b.device, 77, &replayed, &err));
+        assert_int_equal(replayed, i == 2);
+        if (replayed)
+            continue;
+        submit(&s.b, s.op);
+        check(device_pass_end(s.b.device, true, &again, &err));
+        assert_false(again);
+    }
+    assert_int_equal(roc->products, 2);
+    scene_right(&s, 3);
+    scene_close(&s);
+    clean(roc, "passes");
+}
+
+/* What a product that fails with a status of rocBLAS becomes; 0: our own kernels do it. */
+static const struct {
+    int status;
+    enum err_code code;
+} ends[] = {{6, ERR_DEVICE_FAULT}, {5, ERR_NOMEM}, {1, ERR_INTERNAL}, {4, 0}, {11, 0}, {14, 0}, {15, 0}};
+
+static void every_call_may_fail_once(void **state)
+{
+    struct fake_rocblas *roc = roc_of();
+    (void)state;
+    if (!code_inside("hip", "gfx90a"))
+        skip();
+    for (size_t e = 0; e < sizeof ends / sizeof *ends; e++) {
+        bool reached = true;
+        for (uint64_t call = 1; reached; call++) {
+            struct scene s;
+            struct err err;
+            roc->calls = 0;
+            roc->fail_at = call;
+            roc->fail_with = ends[e].status;
+            roc->trace[0] = '\0';
+            scene_open(&s, "hip", DTYPE_BF16, false, true, true);
+            int status = op_submit(s.b.device, &s.op, &err);
+            bool product =
+                roc->calls == call && strcmp(strrchr(roc->trace, ' '), " gemm_ex") == 0 && ends[e].code != 0;
+            assert_int_equal(status != 0, product);
+            if (status != 0) {
+                assert_int_equal(err.code, ends[e].code);
+                assert_non_null(strstr(err.text, "rocblas_gemm_ex"));
+            } else {
+                scene_right(&s, 1);
+            }
+            scene_close(&s);
+            reached = roc->calls >= call;
+            clean(roc, roc->trace);
+        }
+    }
+    assert_int_equal(hip_of()->live, 0);
+    assert_int_equal(hip_of()->misuses, 0);
+}
+
+static void refused(uint32_t driver, const char *arch, enum err_code code, const char *why)
+{
+    char name[256];
+    struct err err;
+    assert_int_equal(products_rocblas.find(driver, arch, name, sizeof name, &err), -1);
+    assert_int_equal(err.code, code);
+    if (strstr(err.text, why) == NULL)
+        fail_msg("'%s' does not say '%s'", err.text, why);
+}
+
+static void libraries_that_do_not_serve_are_named(void **state)
+{
+    char name[256];
+    struct err err;
+    (void)state;
+    roc_of();
+    check(products_rocblas.find(HIP_VERSION, "gfx90a", name, sizeof name, &err));
+    assert_non_null(strstr(name, "libfake_rocblas.so, 4.2.1.fake"));
+    refused(HIP_VERSION, "gfx1031", ERR_UNSUPPORTED, "libfake_rocblas.so has no code for gfx1031");
+    refused(50221153, "gfx90a", ERR_UNSUPPORTED, "is of HIP 60342134, the driver of 50221153");
+    setenv("MOTLEY_ROCBLAS_LIBRARY", MOTLEY_FAKES "/libfake_bare.so", 1);
+    refused(HIP_VERSION, "gfx90a", ERR_UNSUPPORTED, "lacks rocblas_get_version_string");
+    setenv("MOTLEY_ROCBLAS_LIBRARY", MOTLEY_FAKES "/none.so", 1);
+    refused(HIP_VERSION, "gfx90a", ERR_NOT_FOUND, "none.so");
+    setenv("MOTLEY_ROCBLAS_LIBRARY", "none", 1);
+    refused(HIP_VERSION, "gfx90a", ERR_NOT_FOUND, "turned off: MOTLEY_ROCBLAS_LIBRARY");
+}
+
+/* Code beside the library, where a real one has it. */
+static int setup(void **state)
+{
+    (void)state;
+    setenv("MOTLEY_HIP_LIBRARY", MOTLEY_FAKES "/libfake_hip.so", 1);
+    mkdir(MOTLEY_FAKES "/rocblas", 0755);
+    mkdir(CODE, 0755);
+    FILE *file = fopen(CODE "/TensileLibrary_lazy_gfx90a.dat", "w");
+    return file == NULL ? -1 : fclose(file);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(large_products_go_to_the_library),
+        cmocka_unit_test(refused_products_are_our_own),
+        cmocka_unit_test(recorded_passes_hold_the_library_s_products),
+        cmocka_unit_test(every_call_may_fail_once),
+        cmocka_unit_test(libraries_that_do_not_serve_are_named),
+    };
+    return cmocka_run_group_tests(tests, setup, NULL);
+}
