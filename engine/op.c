@@ -474,31 +474,6 @@ static uint32_t or_else(uint32_t value, uint32_t otherwise)
     return value == 0 ? otherwise : value;
 }
 
-bool op_sixteen(const struct op *op)
-{
-    switch (op->kind) {
-    case OP_GEMM:
-        return op->gemm.a.dtype != DTYPE_F32;
-    case OP_GEMM_GROUPED:
-        return op->gemm_grouped.a.dtype != DTYPE_F32 ||
-               (op->gemm_grouped.transpose_a && op->gemm_grouped.b.dtype != DTYPE_F32);
-    case OP_RMSNORM:
-        return op->rmsnorm.y.dtype != DTYPE_F32;
-    case OP_ATTENTION:
-        return op->attention.compute != DTYPE_F32;
-    case OP_ATTENTION_BACKWARD:
-        return op->attention_backward.compute != DTYPE_F32;
-    case OP_ATTENTION_CACHED:
-        return op->attention_cached.compute != DTYPE_F32;
-    case OP_GLU:
-        return op->glu.gate_up.dtype != DTYPE_F32 || op->glu.act.dtype != DTYPE_F32;
-    case OP_GLU_BACKWARD:
-        return op->glu_backward.gate_up.dtype != DTYPE_F32;
-    default:
-        return false;
-    }
-}
-
 void op_complete(struct op *op)
 {
     switch (op->kind) {

@@ -460,10 +460,6 @@ struct operand_use {
 };
 enum { OP_OPERANDS_MAX = 12 };
 
-/* Has it activations kept in 16 bits, or attention that computes in them? Devices that cannot refuse those.
- */
-bool op_sixteen(const struct op *op);
-
 /* Put in what the zeros that "stand for" something stand for. op_submit does so: devices see complete ops
  * alone. Pure. */
 void op_complete(struct op *op);

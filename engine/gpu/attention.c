@@ -46,10 +46,10 @@ static struct attention_matrix matrix_of(const struct operand *x, uint32_t ld)
     return (struct attention_matrix){.at = gpu_at(x), .ld = ld, .as = gpu_element(x->dtype)};
 }
 
-/* Can matrix units take it: eight values of a head at a time? */
+/* Can matrix units take it: eight values of a head at a time, 64 rows within 2^32 bytes? */
 static bool matrix_wide(const struct attention_matrix *m, uint32_t head_dim)
 {
-    return m->at % 16 == 0 && m->ld % 8 == 0 && head_dim % 8 == 0;
+    return m->at % 16 == 0 && m->ld % 8 == 0 && m->ld < 1u << 24 && head_dim % 8 == 0;
 }
 
 static bool by_units(const struct gpu *gpu, const struct attention_shape *shape, enum dtype compute)

@@ -84,6 +84,7 @@ struct op_case {
     double (*loss)(const struct trial *t); /* of what slopes are taken, from value; or NULL */
     struct slope slopes[SLOPES_MAX];
     bool replaces;           /* gradients replace what was there though the op updates it */
+    bool aligned;            /* operands begin at multiples of 16 bytes */
     double tolerance, exact; /* of the largest magnitude; exact: for op.exact, 0: as otherwise */
     /* Ops that round to 16 bits within: a value that lies near the middle of two may become either, and what
      * is made of it is off by up to `flip` of the largest magnitude. One in 20 of an operand's may be so, or
@@ -294,12 +295,12 @@ static inline void fill_array(struct trial *t, struct array *a)
                          draw_below(t, a->bound - (uint32_t)(a->count - i) - (uint32_t)a->value[i - 1]);
 }
 
-static inline void array_create(struct trial *t, struct array *a)
+static inline void array_create(struct trial *t, struct array *a, bool aligned)
 {
     enum dtype dtype = a->use.operand.dtype;
     uint32_t size = dtype_bytes(dtype);
     a->count = a->use.rows == 0 || a->use.width == 0 ? 0 : (a->use.rows - 1) * a->use.ld + a->use.width;
-    a->lead = draw_below(t, PAD_MAX);
+    a->lead = aligned ? 8 * draw_below(t, 2) : draw_below(t, PAD_MAX);
     a->value = calloc(a->count + 1, sizeof(double));
     a->original = calloc(a->count + 1, sizeof(double));
     a->bytes = malloc((a->lead + a->count + PAD_MAX) * size);
@@ -335,7 +336,7 @@ static inline void trial_create(struct trial *t, const struct op_case *c, uint64
         struct array *a = &t->arrays[uses[i].operand.at];
         uses[i].operand.dtype = draw_dtype(t, uses[i].dtypes);
         a->use = uses[i];
-        array_create(t, a);
+        array_create(t, a, c->aligned);
     }
     if (c->prepare != NULL)
         c->prepare(t);

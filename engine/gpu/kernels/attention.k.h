@@ -728,7 +728,7 @@ KERNEL(attention_keys_256, 256)
 #define ATTENTION_UNITS(part, panels) assert_device(0)
 #endif
 
-KERNEL(attention_units_64, 256)
+KERNEL_ALONE(attention_units_64, 256)
 {
     ATTENTION_UNITS(attention_units_forward, 1);
 }
@@ -770,7 +770,7 @@ KERNEL(attention_units_keys_128, 256)
 
 KERNEL(attention_units_keys_256, 256)
 {
-    ATTENTION_UNITS(attention_units_keys, 4);
+    ATTENTION_UNITS(attention_units_keys_half, 4);
 }
 
 #endif

@@ -49,20 +49,15 @@ FUNCTION uint32_t attention_units_across(uint32_t j, uint32_t r)
     return attention_units_column() + j / 2 * 2 * fragment_columns() + 2 * fragment_column(r) + j % 2;
 }
 
-/* Eight values from (row, column) on, zeros beyond the matrix's `rows` and `width`. */
+/* Eight values `bytes` from the matrix's address. */
 FUNCTION struct attention_eight attention_eight_at(uint32_t element, const struct attention_matrix *m,
-                                                   uint32_t row, uint32_t rows, uint32_t column,
-                                                   uint32_t width)
+                                                   uint32_t bytes)
 {
     struct attention_eight eight;
-    uint64_t i = (uint64_t)row * m->ld + column;
-    eight.w[0] = eight.w[1] = eight.w[2] = eight.w[3] = 0;
-    if (row >= rows || column >= width)
-        return eight;
     if (m->as != ELEMENT_F32)
-        return LOAD(POINTER(const struct attention_eight, m->at + 2 * i), 0);
-    struct four low = LOAD(POINTER(const struct four, m->at + 4 * i), 0);
-    struct four high = LOAD(POINTER(const struct four, m->at + 4 * i), 1);
+        return LOAD(POINTER(const struct attention_eight, m->at + bytes), 0);
+    struct four low = LOAD(POINTER(const struct four, m->at + bytes), 0);
+    struct four high = LOAD(POINTER(const struct four, m->at + bytes), 1);
     eight.w[0] = fragment_pair(element, low.v[0], low.v[1]);
     eight.w[1] = fragment_pair(element, low.v[2], low.v[3]);
     eight.w[2] = fragment_pair(element, high.v[0], high.v[1]);
@@ -70,15 +65,25 @@ FUNCTION struct attention_eight attention_eight_at(uint32_t element, const struc
     return eight;
 }
 
-/* Columns [column, column + 64) of the first rows of m. */
+/* The matrix from where this thread begins in a tile. */
+FUNCTION struct attention_matrix attention_own(struct attention_matrix m)
+{
+    return attention_from(m, thread() / 8, 8 * (thread() % 8));
+}
+
+/* Columns [column, column + 64) of the first 64 rows of a matrix, zeros beyond its `rows` and `width`; m is
+ * attention_own of it. */
 FUNCTION struct attention_part attention_fetch(uint32_t element, const struct attention_matrix *m,
                                                uint32_t rows, uint32_t column, uint32_t width)
 {
-    uint32_t row = thread() / 8;
     struct attention_part part;
-    column += 8 * (thread() % 8);
-    part.row[0] = attention_eight_at(element, m, row, rows, column, width);
-    part.row[1] = attention_eight_at(element, m, row + 32, rows, column, width);
+    UNROLL
+    for (uint32_t h = 0; h < 2; h++) {
+        uint32_t row = thread() / 8 + 32 * h, at = column + 8 * (thread() % 8);
+        part.row[h].w[0] = part.row[h].w[1] = part.row[h].w[2] = part.row[h].w[3] = 0;
+        if (row < rows && at < width)
+            part.row[h] = attention_eight_at(element, m, element_bytes(m->as) * (32 * h * m->ld + column));
+    }
     return part;
 }
 
@@ -92,22 +97,23 @@ FUNCTION void attention_bring(struct attention_eight *tile, const struct attenti
 /* The warp's 16 rows of a tile as the left factor. */
 FUNCTION void attention_left(struct attention_eight *tile, uint32_t left[4][4])
 {
+    uint32_t *from = (uint32_t *)tile + attention_units_row() * ATTENTION_UNITS_LD;
     UNROLL
     for (uint32_t k = 0; k < 4; k++)
-        fragment_take_a((uint32_t *)tile, attention_units_row() * ATTENTION_UNITS_LD + 8 * k,
-                        ATTENTION_UNITS_LD, left[k]);
+        fragment_take_a(from, 8 * k, ATTENTION_UNITS_LD, left[k]);
 }
 
 /* sums += left * right^T: each row of the right tile is a column of the product. */
 FUNCTION void attention_multiply_along(uint32_t element, uint32_t left[4][4], struct attention_eight *right,
                                        float sums[4][4])
 {
+    uint32_t *from = (uint32_t *)right + attention_units_column() * ATTENTION_UNITS_LD;
     UNROLL
     for (uint32_t k = 0; k < 4; k++) {
         UNROLL
         for (uint32_t j = 0; j < 4; j++) {
-            uint32_t b[2], row = attention_units_column() + j * fragment_columns();
-            fragment_take_b((uint32_t *)right, row * ATTENTION_UNITS_LD + 8 * k, ATTENTION_UNITS_LD, b);
+            uint32_t b[2], row = j * fragment_columns();
+            fragment_take_b(from, row * ATTENTION_UNITS_LD + 8 * k, ATTENTION_UNITS_LD, b);
             fragment_multiply(element, left[k], b, sums[j]);
         }
     }
@@ -117,12 +123,13 @@ FUNCTION void attention_multiply_along(uint32_t element, uint32_t left[4][4], st
 FUNCTION void attention_multiply_across(uint32_t element, uint32_t left[4][4], struct attention_eight *right,
                                         float sums[4][4])
 {
+    uint32_t *from = (uint32_t *)right + attention_units_column() / 2;
     UNROLL
     for (uint32_t k = 0; k < 4; k++) {
         UNROLL
         for (uint32_t j = 0; j < 4; j += 2) {
-            uint32_t even[2], odd[2], column = attention_units_column() + j * fragment_columns();
-            fragment_take_across((uint32_t *)right, 16 * k * ATTENTION_UNITS_LD + column / 2,
+            uint32_t even[2], odd[2];
+            fragment_take_across(from, 16 * k * ATTENTION_UNITS_LD + j * fragment_columns() / 2,
                                  ATTENTION_UNITS_LD, even, odd);
             fragment_multiply(element, left[k], even, sums[j]);
             fragment_multiply(element, left[k], odd, sums[j + 1]);
@@ -284,13 +291,16 @@ FUNCTION void attention_units_start(struct attention_running *running, const uin
 
 /* A panel of sums of weights times v: what was summed before by the factor, and what a tile adds. */
 FUNCTION void attention_units_gain(uint32_t element, const struct attention_running *running,
-                                   uint32_t weight[4][4], struct attention_eight *tile, float sums[4][4])
+                                   struct attention_eight *weights, struct attention_eight *tile,
+                                   float sums[4][4])
 {
     const uint32_t each = 4 / fragment_rows();
+    uint32_t left[4][4];
+    attention_left(weights, left);
     UNROLL
     for (uint32_t i = 0; i < 16; i++)
         sums[i / 4][i % 4] *= running->factor[i % 4 / each];
-    attention_across(element, weight, tile, sums);
+    attention_across(element, left, tile, sums);
 }
 
 /* out, and the logarithms of the sums. */
@@ -328,7 +338,8 @@ FUNCTION void attention_units_finish(const struct attention_forward_args *args,
     }
 }
 
-/* The queries of a tile as the left factor, by way of the two tiles in turn. Returns whose turn is next. */
+/* The queries of a tile (q: attention_own of them) as the left factor, by way of the two tiles in turn.
+ * Returns whose turn is next. */
 FUNCTION uint32_t attention_units_queries_take(uint32_t element, const struct attention_matrix *q,
                                                uint32_t count, uint32_t width, struct attention_eight *tiles,
                                                const uint32_t panels,
@@ -356,20 +367,19 @@ FUNCTION void attention_units_forward(const struct attention_forward_args *args,
     if (at.count == 0)
         return;
     uint32_t kv = head / (a->heads / a->kv_heads), works = attention_units_row() < at.count;
-    struct attention_matrix q = attention_from(a->q, at.begin + at.first, head * width);
+    struct attention_matrix q = attention_own(attention_from(a->q, at.begin + at.first, head * width));
     struct attention_running running;
     uint32_t left[ATTENTION_PANELS_MAX][4][4];
     float sums[ATTENTION_PANELS_MAX][4][4];
     uint32_t turn = attention_units_queries_take(element, &q, at.count, width, tiles, panels, left);
     attention_units_start(&running, panels, sums);
     uint32_t last = a->offset + at.first + at.count, key = attention_first_key(a, at.first);
-    struct attention_matrix k = attention_from(a->k, at.begin + key, kv * width);
-    struct attention_matrix v = attention_from(a->v, at.begin + key, kv * width);
+    struct attention_matrix k = attention_own(attention_from(a->k, at.begin + key, kv * width));
+    struct attention_matrix v = attention_own(attention_from(a->v, at.begin + key, kv * width));
     struct attention_part next = attention_fetch(element, &k, last - key, 0, width);
     for (; key < last; key += ATTENTION_ROWS) {
         uint32_t keys = last - key;
         float scores[4][4];
-        uint32_t weight[4][4];
         attention_units_clear(scores);
         UNROLL
         for (uint32_t p = 0; p < panels; p++, turn ^= ATTENTION_UNITS_TILE) {
@@ -391,10 +401,8 @@ FUNCTION void attention_units_forward(const struct attention_forward_args *args,
                 next = attention_fetch(element, &v, keys, (p + 1) * ATTENTION_PANEL, width);
             else if (keys > ATTENTION_ROWS)
                 next = attention_fetch(element, &k, keys - ATTENTION_ROWS, 0, width);
-            if (works && p == 0)
-                attention_left(weights, weight);
             if (works)
-                attention_units_gain(element, &running, weight, tiles + turn, sums[p]);
+                attention_units_gain(element, &running, weights, tiles + turn, sums[p]);
         }
         v = attention_from(v, ATTENTION_ROWS, 0);
     }
@@ -408,8 +416,9 @@ FUNCTION void attention_units_product(const struct attention_shape *a, const str
                                       struct attention_eight *tiles, const uint32_t panels, float sums[4][4])
 {
     const uint32_t element = attention_element(a), width = a->head_dim;
-    struct attention_part mine = attention_fetch(element, left, lefts, 0, width);
-    struct attention_part other = attention_fetch(element, right, rights, 0, width);
+    const struct attention_matrix from = attention_own(*left), against = attention_own(*right);
+    struct attention_part mine = attention_fetch(element, &from, lefts, 0, width);
+    struct attention_part other = attention_fetch(element, &against, rights, 0, width);
     attention_units_clear(sums);
     ROLLED
     for (uint32_t p = 0; p < panels; p++) {
@@ -419,8 +428,8 @@ FUNCTION void attention_units_product(const struct attention_shape *a, const str
         attention_bring(tiles + ATTENTION_UNITS_TILE, &other);
         barrier();
         if (p + 1 < panels) {
-            mine = attention_fetch(element, left, lefts, (p + 1) * ATTENTION_PANEL, width);
-            other = attention_fetch(element, right, rights, (p + 1) * ATTENTION_PANEL, width);
+            mine = attention_fetch(element, &from, lefts, (p + 1) * ATTENTION_PANEL, width);
+            other = attention_fetch(element, &against, rights, (p + 1) * ATTENTION_PANEL, width);
         }
         if (attention_units_row() >= lefts)
             continue;
@@ -437,19 +446,19 @@ FUNCTION void attention_units_add(const struct attention_shape *a, struct attent
                                   float sums[ATTENTION_PANELS_MAX][4][4])
 {
     const uint32_t element = attention_element(a), width = a->head_dim;
-    struct attention_part next = attention_fetch(element, rows, count, 0, width);
-    uint32_t left[4][4];
+    const struct attention_matrix from = attention_own(*rows);
+    struct attention_part next = attention_fetch(element, &from, count, 0, width);
     UNROLL
     for (uint32_t p = 0; p < panels; p++) {
+        uint32_t left[4][4];
         barrier();
         attention_bring(tile, &next);
         barrier();
         if (p + 1 < panels)
-            next = attention_fetch(element, rows, count, (p + 1) * ATTENTION_PANEL, width);
+            next = attention_fetch(element, &from, count, (p + 1) * ATTENTION_PANEL, width);
         if (attention_units_row() >= lefts)
             continue;
-        if (p == 0)
-            attention_left(weights, left);
+        attention_left(weights, left);
         attention_across(element, left, tile, sums[p]);
     }
 }
@@ -580,6 +589,45 @@ FUNCTION void attention_units_keys(const struct attention_backward_args *args, c
     attention_units_store(attention_from(to, first, column), at.count, a->head_dim, panels, dk);
     to.at = args->dv;
     attention_units_store(attention_from(to, first, column), at.count, a->head_dim, panels, dv);
+}
+
+/* dv where block_z is 0, dk where it is 1: as attention_keys_half. */
+FUNCTION void attention_units_keys_half(const struct attention_backward_args *args, const uint32_t panels)
+{
+    SHARED(struct attention_eight, tiles, 2 * ATTENTION_UNITS_TILE);
+    SHARED(struct attention_eight, weights, ATTENTION_UNITS_TILE);
+    SHARED(float, stats, 2 * ATTENTION_ROWS);
+    const struct attention_shape *a = &args->shape;
+    const uint32_t kv = block_y(), group = a->heads / a->kv_heads, slopes = block_z();
+    struct attention_place at = attention_find(a, block_x());
+    if (at.count == 0)
+        return;
+    struct attention_pair pair;
+    attention_pair_keys(args, &at, kv, &pair);
+    float sums[ATTENTION_PANELS_MAX][4][4], weight[4][4], slope[4][4];
+    UNROLL
+    for (uint32_t p = 0; p < panels; p++)
+        attention_units_clear(sums[p]);
+    attention_units_clear(slope);
+    for (pair.head = kv * group; pair.head < (kv + 1) * group; pair.head++)
+        for (pair.query = at.first; pair.query < at.length && attention_first_key(a, pair.query) <= at.first;
+             pair.query += ATTENTION_ROWS) {
+            attention_pair_queries(args, &at, &pair);
+            attention_units_stats(args, &pair, stats);
+            attention_units_product(a, &pair.k, at.count, &pair.q, pair.queries, tiles, panels, weight);
+            if (slopes)
+                attention_units_product(a, &pair.v, at.count, &pair.dout, pair.queries, tiles, panels, slope);
+            attention_units_gradients(a, &pair, stats, 1, weight, slope);
+            UNROLL
+            for (uint32_t i = 0; i < 16; i++)
+                weight[i / 4][i % 4] = slopes ? slope[i / 4][i % 4] : weight[i / 4][i % 4];
+            attention_units_put(attention_element(a), weights, weight);
+            attention_units_add(a, weights, at.count, slopes ? &pair.q : &pair.dout, pair.queries, tiles,
+                                panels, sums);
+        }
+    struct attention_matrix to = attention_gradient(a->k, slopes ? args->dk : args->dv);
+    attention_units_store(attention_from(to, at.begin + at.first, kv * a->head_dim), at.count, a->head_dim,
+                          panels, sums);
 }
 
 #endif

@@ -104,16 +104,18 @@ FUNCTION uint32_t fragment_columns(void)
     return warp_size() == 64 ? 16 : 8;
 }
 
-/* This lane's words of a, whose rows begin at `at` of a tile, ld words apart; of b likewise, its columns. */
+/* This lane's words of a, whose rows begin at `at` of a tile, ld words apart; of b likewise, its columns.
+ * What is the same in every fragment of a loop belongs into `tile`, what is constant into `at`: then one
+ * register holds the address of all. */
 FUNCTION void fragment_take_a(uint32_t *tile, uint32_t at, uint32_t ld, uint32_t *a)
 {
     if (warp_size() == 64) {
-        at += lane() % 16 * ld + lane() / 16 * 2;
+        tile += lane() % 16 * ld + lane() / 16 * 2;
         a[0] = GET(tile, at);
         a[1] = GET(tile, at + 1);
         return;
     }
-    at += lane() / 4 * ld + lane() % 4;
+    tile += lane() / 4 * ld + lane() % 4;
     a[0] = GET(tile, at);
     a[1] = GET(tile, at + 8 * ld);
     a[2] = GET(tile, at + 4);
@@ -122,7 +124,7 @@ FUNCTION void fragment_take_a(uint32_t *tile, uint32_t at, uint32_t ld, uint32_t
 
 FUNCTION void fragment_take_b(uint32_t *tile, uint32_t at, uint32_t ld, uint32_t *b)
 {
-    at += warp_size() == 64 ? lane() % 16 * ld + lane() / 16 * 2 : lane() / 4 * ld + lane() % 4;
+    tile += warp_size() == 64 ? lane() % 16 * ld + lane() / 16 * 2 : lane() / 4 * ld + lane() % 4;
     b[0] = GET(tile, at);
     b[1] = GET(tile, at + (warp_size() == 64 ? 1 : 4));
 }
@@ -132,7 +134,7 @@ FUNCTION void fragment_take_b(uint32_t *tile, uint32_t at, uint32_t ld, uint32_t
 FUNCTION void fragment_take_across(uint32_t *tile, uint32_t at, uint32_t ld, uint32_t *even, uint32_t *odd)
 {
     uint32_t word[4], next = warp_size() == 64 ? 2 : 8; /* terms from a lane's first two to its other two */
-    at += warp_size() == 64 ? lane() / 16 * 4 * ld + lane() % 16 : lane() % 4 * 2 * ld + lane() / 4;
+    tile += warp_size() == 64 ? lane() / 16 * 4 * ld + lane() % 16 : lane() % 4 * 2 * ld + lane() / 4;
     word[0] = GET(tile, at);
     word[1] = GET(tile, at + ld);
     word[2] = GET(tile, at + next * ld);

@@ -68,13 +68,15 @@ FUNCTION void units_multiply(uint32_t element, uint32_t *tile_a, uint32_t *tile_
                              uint32_t columns, float sums[16][4])
 {
     uint32_t b[4][2];
+    tile_a += units_row(rows) * UNITS_LD;
+    tile_b += units_column(columns) * UNITS_LD;
     UNROLL
     for (uint32_t j = 0; j < columns; j++)
-        fragment_take_b(tile_b, (units_column(columns) + j * fragment_columns()) * UNITS_LD, UNITS_LD, b[j]);
+        fragment_take_b(tile_b, j * fragment_columns() * UNITS_LD, UNITS_LD, b[j]);
     UNROLL
     for (uint32_t i = 0; i < rows; i++) {
         uint32_t a[4];
-        fragment_take_a(tile_a, (units_row(rows) + 16 * i) * UNITS_LD, UNITS_LD, a);
+        fragment_take_a(tile_a, 16 * i * UNITS_LD, UNITS_LD, a);
         UNROLL
         for (uint32_t j = 0; j < columns; j++)
             fragment_multiply(element, a, b[j], sums[4 * i + j]);
