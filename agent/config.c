@@ -264,6 +264,8 @@ static bool card_take(const struct agent_config *config, json_t *card, struct ag
         snprintf(device->like, sizeof(device->like), "%s", text_of(card, "name"));
     }
     snprintf(device->arch, sizeof(device->arch), "%s", text_of(card, "arch"));
+    json_int_t base = json_integer_value(json_object_get(card, "base_bytes"));
+    device->base_bytes = base > 0 ? (uint64_t)base : 0;
     json_object_set_new(card, "device", json_string(device->name));
     return true;
 }

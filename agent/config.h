@@ -39,7 +39,8 @@ struct agent_device {
     uint32_t index;                  /* of a card, as its driver counts */
     uint32_t threads;
     uint64_t memory_limit_bytes; /* 0: of a card, until agent_config_cards */
-    bool locked;                 /* `lock` is an open file that keeps the card to us (card_lock) */
+    uint64_t base_bytes; /* of a card: what a worker takes beside the limit (cards.h); 0: none or not known */
+    bool locked;         /* `lock` is an open file that keeps the card to us (card_lock) */
     int lock;
 };
 

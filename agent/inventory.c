@@ -19,6 +19,9 @@ static json_t *device_describe(const struct agent_device *device, const char *cp
                   "cpu", cpu, "memory_limit_bytes", (json_int_t)device->memory_limit_bytes);
     if (card && described != NULL) {
         json_object_set_new(described, "index", json_integer(device->index));
+        if (device->base_bytes != 0) {
+            json_object_set_new(described, "base_bytes", json_integer((json_int_t)device->base_bytes));
+        }
         if (device->like[0] != '\0') {
             json_object_set_new(described, "like", json_string(device->like));
         }

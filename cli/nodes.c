@@ -159,6 +159,17 @@ static void show_unused(const json_t *cards)
     }
 }
 
+/* "left/cuda0: 9.8 TFLOP/s measured, 12.6 of v100 in the catalogue (0.78 of it)" */
+static void show_catalogued(const json_t *device)
+{
+    const json_t *compared = json_object_get(device, "catalogue");
+    if (json_is_object(compared))
+        printf("%s: %.3g TFLOP/s measured, %.3g of %s in the catalogue (%.3g of it)\n",
+               show_str(device, "name"), show_num(compared, "flops_per_s", 0) / 1e12,
+               show_num(compared, "estimated_flops_per_s", 0) / 1e12, show_str(compared, "entry"),
+               show_num(compared, "ratio", 0));
+}
+
 int command_devices(struct cli *cli, struct err *err)
 {
     json_t *answer = NULL;
@@ -171,14 +182,16 @@ int command_devices(struct cli *cli, struct err *err)
     json_t *unused = json_incref(json_object_get(answer, "unused"));
     json_t *devices = json_incref(json_object_get(answer, "devices")), *device;
     size_t index;
-    int result = show_list(cli, answer, "devices",
-                           "DEVICE:name:s KIND:kind:s STATE:state:s ISA:isa_effective:s THREADS:threads:n "
-                           "MEMORY:memory_limit_bytes:b DRAINED:drained:s JOB:job:n CARD:like:s",
-                           err);
+    int result =
+        show_list(cli, answer, "devices",
+                  "DEVICE:name:s KIND:kind:s STATE:state:s ISA:isa_effective:s THREADS:threads:n "
+                  "MEMORY:memory_limit_bytes:b OWN:base_bytes:b DRAINED:drained:s JOB:job:n CARD:like:s",
+                  err);
     if (!cli->json && result == 0) {
         json_array_foreach(devices, index, device) if (json_is_object(json_object_get(device, "health")) ||
                                                        json_is_string(json_object_get(device, "drain_why")))
             show_health(device);
+        json_array_foreach(devices, index, device) show_catalogued(device);
         show_unused(unused);
     }
     json_decref(devices);

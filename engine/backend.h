@@ -87,6 +87,9 @@ struct mem_account {
     uint64_t host_held, host_peak; /* of host_memory_create: beside the limit */
 };
 void device_memory(const struct device *device, struct mem_account *out);
+/* Bytes of the device's memory that it took for itself when it was opened, beside the account and its limit:
+ * a GPU's scratch memory and the areas of its vendor's library of products. 0: none. */
+uint64_t device_base_bytes(const struct device *device);
 void device_memory_reset_peak(struct device *device);
 const char *mem_purpose_name(enum mem_purpose purpose); /* "weights", "adapters", "optimizer", … */
 

@@ -15,6 +15,7 @@ struct device {
     char name[128];
     const char *isa;
     uint32_t threads;
+    uint64_t base_bytes;  /* of the device's memory, beside the account, set by the implementation */
     uint64_t cache_bytes; /* of its largest cache, set by the implementation; 0: not known */
     pthread_mutex_t lock; /* of the account */
     _Atomic uint64_t buffers_made;

@@ -55,6 +55,11 @@ const char *device_name(const struct device *device)
     return device->name;
 }
 
+uint64_t device_base_bytes(const struct device *device)
+{
+    return device->base_bytes;
+}
+
 const char *device_kind(const struct device *device)
 {
     return device->backend->kind;

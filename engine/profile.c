@@ -11,6 +11,7 @@
 #include "common/digest.h"
 #include "common/rand.h"
 #include "engine/layout.h"
+#include "model/blocks.h"
 
 /* Recomputation is the forward pass once more, so it is not measured apart: a difference of two noisy times.
  *
@@ -434,6 +435,20 @@ static json_t *point_json(const struct profile *profile, const struct kind *kind
     return json;
 }
 
+/* Forward FLOPs of a layer, without adapters: with a point's seconds, the rate that the device reaches. */
+static json_t *layer_flops(const struct profile *profile)
+{
+    struct block_list list;
+    struct err ignored;
+    if (model_blocks(profile->request->config, &(struct block_options){.lora = false}, &list, &ignored) != 0)
+        return NULL;
+    const struct block *layer = &list.blocks[profile->kinds[1].block_begin];
+    json_t *flops =
+        json_pack("{s:f, s:f}", "token", layer->flops_per_token, "square", layer->flops_per_square);
+    block_list_fini(&list);
+    return flops;
+}
+
 static int shape_digest(const struct model_config *config, char hex[DIGEST_HEX_SIZE], struct err *err)
 {
     json_t *document = model_config_to_json(config, err);
@@ -491,15 +506,15 @@ static json_t *document_make(struct profile *profile)
             json_array_append_new(points,
                                   point_json(profile, &profile->kinds[k], &profile->kinds[k].points[i]));
     json_t *document = json_pack(
-        "{s:s, s:s, s:i, s:s, s:s, s:s, s:s, s:I, s:o, s:{s:I, s:I, s:I}, s:{s:I}, s:{s:I}, s:{s:f}}",
+        "{s:s, s:s, s:i, s:s, s:s, s:s, s:s, s:I, s:o, s:o, s:{s:I, s:I, s:I}, s:{s:I}, s:{s:I}, s:{s:f}}",
         "device", device_name(profile->device), "isa", device_isa(profile->device), "threads",
         (int)device_threads(profile->device), "shape", shape, "method",
         request->method.full ? "full" : "lora", "base", base_names[request->method.base], "compute",
         compute_names[request->method.compute], "base_process_bytes",
-        (json_int_t)process_base_bytes(profile->device), "points", points, "weights_bytes", "embedding",
-        (json_int_t)memory[0].bytes[MEM_WEIGHTS], "layer", (json_int_t)memory[1].bytes[MEM_WEIGHTS], "head",
-        (json_int_t)memory[2].bytes[MEM_WEIGHTS], "adapter_bytes", "layer",
-        (json_int_t)memory[1].bytes[MEM_ADAPTERS], "optimizer_bytes", "layer",
+        (json_int_t)process_base_bytes(profile->device), "layer_flops", layer_flops(profile), "points",
+        points, "weights_bytes", "embedding", (json_int_t)memory[0].bytes[MEM_WEIGHTS], "layer",
+        (json_int_t)memory[1].bytes[MEM_WEIGHTS], "head", (json_int_t)memory[2].bytes[MEM_WEIGHTS],
+        "adapter_bytes", "layer", (json_int_t)memory[1].bytes[MEM_ADAPTERS], "optimizer_bytes", "layer",
         (json_int_t)memory[1].bytes[MEM_OPTIMIZER], "step_s", "layer", profile->kinds[1].step_s);
     if (document == NULL)
         err_set(profile->err, ERR_NOMEM, "out of memory for a profile document");

@@ -42,7 +42,8 @@ class Costs:
             self.of[kind] = (guess, 2 * guess, kept, saved) if forward is None else (forward, backward, kept, saved)
         self.again = measured(profile, "layer", "tokens", "recompute_s", tokens) or self.of["layer"][0]
         self.work = max(measured(profile, kind, "tokens", "workspace_bytes", most) or 0 for kind in parameters)
-        self.name, self.memory, self.boundary = device["name"], device["memory_limit_bytes"], 4 * most * hidden
+        self.name, self.boundary = device["name"], 4 * most * hidden
+        self.memory = device["memory_limit_bytes"] - device.get("base_bytes", 0)
 
     def stage(self, kinds, window):
         """Seconds forward and backward, with recomputation where it does not fit without; None: it does not fit at all."""

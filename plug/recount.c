@@ -165,6 +165,7 @@ int recount_memory(const struct problem *problem, const struct candidate *candid
                                plan->rank_count, ours->rank_count);
     for (uint32_t r = 0; r < plan->rank_count && result == 0; r++) {
         result = rank_check(&plan->ranks[r], r, &ours->ranks[r], err);
+        plan->ranks[r].device_base_bytes = ours->ranks[r].device_base_bytes;
         plan->ranks[r].process_base_bytes = ours->ranks[r].process_base_bytes;
         plan->ranks[r].moments_host_bytes = ours->ranks[r].moments_host_bytes; /* as the job asks */
     }

@@ -104,14 +104,15 @@ static json_t *rank_json(const struct plan_rank *rank, bool programs_too, struct
         return NULL;
     }
     json_t *object = json_pack(
-        "{s:s,s:s,s:i,s:[i,i],s:I,s:f,s:f,s:b,s:b,s:o,s:b,s:I,s:o,s:I,s:I,s:I,s:f,s:o,s:o}", "device",
+        "{s:s,s:s,s:i,s:[i,i],s:I,s:f,s:f,s:b,s:b,s:o,s:b,s:I,s:o,s:I,s:I,s:I,s:I,s:f,s:o,s:o}", "device",
         rank->device ? rank->device : "", "node", rank->node ? rank->node : "", "stage", rank->stage,
         "blocks", rank->block_begin, rank->block_end, "rows", (json_int_t)rank->rows, "rows_share",
         rank->rows_share, "state_share", rank->state_share, "owns_tied", rank->owns_tied, "copies_tied",
         rank->copies_tied, "experts", experts, "recompute", rank->recompute, "window",
         (json_int_t)rank->window, "memory", memory, "memory_bytes", (json_int_t)rank->memory_bytes,
-        "memory_limit_bytes", (json_int_t)rank->memory_limit_bytes, "process_base_bytes",
-        (json_int_t)rank->process_base_bytes, "busy_s", rank->busy_s, "slots", slots, "programs", programs);
+        "memory_limit_bytes", (json_int_t)rank->memory_limit_bytes, "device_base_bytes",
+        (json_int_t)rank->device_base_bytes, "process_base_bytes", (json_int_t)rank->process_base_bytes,
+        "busy_s", rank->busy_s, "slots", slots, "programs", programs);
     if (object && rank_json_special(rank, object) < 0) {
         json_decref(object);
         return NULL;

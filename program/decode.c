@@ -216,6 +216,7 @@ static int rank_read(struct json_reader *r, struct plan_rank *rank, uint32_t *bu
         return -1;
     u64_of(r, "memory_bytes", &rank->memory_bytes);
     u64_of(r, "memory_limit_bytes", &rank->memory_limit_bytes);
+    jr_bytes(r, "device_base_bytes", JR_OPTIONAL, 0, BYTES_MAX, &rank->device_base_bytes);
     u64_of(r, "process_base_bytes", &rank->process_base_bytes);
     int64_t moments = 0;
     jr_i64(r, "moments_host_bytes", JR_OPTIONAL, 0, BYTES_MAX, &moments);

@@ -293,6 +293,7 @@ struct plan_rank {
     uint64_t memory_limit_bytes;         /* the device allocator's limit */
     uint64_t moments_host_bytes; /* not 0: the optimiser's moments lie in so much host memory, and pass
                                     through the device in STEP */
+    uint64_t device_base_bytes;  /* device memory that it takes for itself, beside that limit */
     uint64_t process_base_bytes; /* host memory of a worker before anything is allocated; 0 unknown */
     double busy_s;               /* predicted seconds of compute in a step */
     uint32_t slot_count;

@@ -13,7 +13,7 @@ enum { HEALTH_BYTES_MAX = 16 << 10, REASONS_MAX = 16, LINKS_MAX = 256 };
 
 #define THROTTLED 0.95 /* φ at most this is worth a line */
 
-static struct store_sched_device *find_device(struct store_view *view, const char *name)
+struct store_sched_device *event_device(struct store_view *view, const char *name)
 {
     for (size_t i = 0; i < view->device_count; i++) {
         if (strcmp(view->devices[i].name, name) == 0) {
@@ -181,7 +181,7 @@ int event_on_health(struct event_batch *batch, const struct store_sched_node *no
     }
     json_object_foreach((json_t *)devices, name, given)
     {
-        const struct store_sched_device *known = find_device(batch->view, name);
+        const struct store_sched_device *known = event_device(batch->view, name);
         if (known == NULL || strcmp(known->node, node->name) != 0) {
             continue; /* not told of yet */
         }
@@ -200,7 +200,7 @@ void event_health_apply(struct event_batch *batch)
     json_array_foreach(batch->owned[E_HEALTH], i, row)
     {
         struct store_sched_device *device =
-            find_device(batch->view, json_string_value(json_object_get(row, "device")));
+            event_device(batch->view, json_string_value(json_object_get(row, "device")));
         if (device != NULL) {
             store_sched_health(device, json_incref(json_object_get(row, "health")));
         }

@@ -48,7 +48,9 @@ void *event_grow(void *items, size_t count, size_t *capacity, size_t size);
 int event_add_of_run(struct event_batch *batch, const struct event_head *head, const json_t *event,
                      struct err *err);
 
-/* events_health.c: a note of how the node's devices are; and the view learns it. */
+/* events_health.c: a device of the view, NULL: unknown; a note of how the node's devices are; and the view
+ * learns it. */
+struct store_sched_device *event_device(struct store_view *view, const char *name);
 int event_on_health(struct event_batch *batch, const struct store_sched_node *node, const json_t *event,
                     struct err *err);
 void event_health_apply(struct event_batch *batch);

@@ -9,6 +9,7 @@
 #include "model/rows.h"
 #include "model/spec.h"
 #include "planner/answer/plan.h"
+#include "planner/given/catalogue.h"
 #include "planner/given/cluster.h"
 #include "planner/given/from_spec.h"
 #include "profiles/profile_key.h"
@@ -25,11 +26,14 @@ static struct cluster *build_cluster(const struct placer_request *request, struc
     for (size_t i = 0; i < request->device_count; i++) {
         const struct store_sched_device *from = request->devices[i].device;
         json_int_t threads = json_integer_value(json_object_get(from->inventory, "threads"));
+        json_int_t base = json_integer_value(json_object_get(from->inventory, "base_bytes"));
+        const char *like = json_string_value(json_object_get(from->inventory, "like"));
         const struct cluster_device device = {
             .name = from->name,
             .node = from->node,
             .kind = from->kind,
-            .like = json_string_value(json_object_get(from->inventory, "like")),
+            .like = like != NULL && catalogue_find(like) != NULL ? like : NULL, /* cards are measured */
+            .base_bytes = base > 0 ? (uint64_t)base : 0,
             .memory_limit_bytes = request->devices[i].memory_bytes,
             .heat = request->devices[i].heat,
             .threads = threads > 0 && threads < 65536 ? (uint32_t)threads : 1,

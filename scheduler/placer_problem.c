@@ -55,10 +55,11 @@ static json_t *devices_json(const struct placer_request *request)
     for (size_t i = 0; list != NULL && i < request->device_count; i++) {
         const struct store_sched_device *device = request->devices[i].device;
         json_t *row =
-            json_pack("{s:s, s:s, s:s, s:O*, s:I, s:O*}", "name", device->name, "node", device->node, "kind",
-                      device->kind, "like", json_object_get(device->inventory, "like"), "memory_limit_bytes",
-                      (json_int_t)request->devices[i].memory_bytes, "threads",
-                      json_object_get(device->inventory, "threads"));
+            json_pack("{s:s, s:s, s:s, s:O*, s:I, s:O*, s:O*}", "name", device->name, "node", device->node,
+                      "kind", device->kind, "like", json_object_get(device->inventory, "like"),
+                      "memory_limit_bytes", (json_int_t)request->devices[i].memory_bytes, "threads",
+                      json_object_get(device->inventory, "threads"), "base_bytes",
+                      json_object_get(device->inventory, "base_bytes"));
         if (request->devices[i].heat < 1) {
             json_object_set_new(row, "heat", json_real(request->devices[i].heat));
         }

@@ -206,17 +206,21 @@ static int ranks_print(struct print *p, const json_t *a)
         const json_t *rank = json_array_get(ranks, i);
         char holds[HOLDS_WIDTH_MAX + 1], have[32], limit[32], busy[32], share[16] = "", window[16] = "",
                                                                         name[360];
+        char own[48] = "";
         double has = number(rank, "memory_limit_bytes"), needs = number(rank, "memory_bytes");
+        double base = number(rank, "device_base_bytes");
+        if (base > 0)
+            snprintf(own, sizeof(own), " beside %s of its own", units_bytes(have, (uint64_t)base));
         holds_say(p, rank, holds, sizeof(holds));
         if (step_s > 0)
             snprintf(share, sizeof(share), "(%.0f %%)", 100 * number(rank, "busy_s") / step_s);
         if (p->windows)
             snprintf(window, sizeof(window), "%11.0f", number(rank, "window"));
-        if (buf_printf(p->out, p->err, "  %4.0f  %-*s  %-*s %6.0f%s %9s %7s  %s of %s (%.0f %%)",
+        if (buf_printf(p->out, p->err, "  %4.0f  %-*s  %-*s %6.0f%s %9s %7s  %s of %s (%.0f %%)%s",
                        number(rank, "rank"), p->name_width, device_name(name, rank), p->holds_width, holds,
                        number(rank, "rows"), window, units_seconds(busy, number(rank, "busy_s")), share,
                        units_bytes(have, (uint64_t)needs), units_bytes(limit, (uint64_t)has),
-                       has > 0 ? 100 * needs / has : 0) < 0 ||
+                       has > 0 ? 100 * needs / has : 0, own) < 0 ||
             rank_notes(p, rank, json_array_get(times, i), ranks, step_s) < 0 ||
             buf_printf(p->out, p->err, "\n") < 0)
             return -1;

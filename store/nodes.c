@@ -29,6 +29,9 @@ static const struct pg_statement list_nodes = {
     "d.kind, "                                                                                               \
     " 'memory_limit_bytes', d.memory_limit_bytes, 'drained', d.drained, 'machine_id', n.machine_id, "        \
     " 'health', d.health::jsonb, 'drain_why', d.drain_why, "                                                 \
+    " 'catalogue', (SELECT p.document -> 'catalogue' FROM profiles p WHERE p.device = d.name "               \
+    "   AND p.digest = d.digest AND p.document -> 'catalogue' IS NOT NULL ORDER BY p.measured_at DESC "      \
+    "LIMIT 1), "                                                                                             \
     " 'job', CASE WHEN " JOB_SEEN " THEN r.job END, "                                                        \
     " 'state', CASE WHEN NOT d.present THEN 'gone' WHEN n.state <> 'alive' OR n.barred THEN 'unreachable' "  \
     "   WHEN d.drained THEN CASE WHEN r.job IS NULL THEN 'drained' ELSE 'draining' END "                     \

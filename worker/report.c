@@ -176,9 +176,10 @@ int report_memory(struct session *session, struct err *err)
     uint64_t base = me->process_base_bytes ? me->process_base_bytes : session->process_base_bytes;
     json_t *peak = json_object(), *predicted = json_object();
     json_t *event = json_pack(
-        "{s:o, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:{s:I, s:I, s:I, s:I, s:I}}", "peak", peak, "predicted",
-        predicted, "peak_bytes", (json_int_t)account.peak_total, "limit_bytes", (json_int_t)account.limit,
-        "predicted_bytes", (json_int_t)me->memory_bytes, "vm_hwm_bytes", (json_int_t)process_peak_bytes(),
+        "{s:o, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:{s:I, s:I, s:I, s:I, s:I}}", "peak", peak,
+        "predicted", predicted, "peak_bytes", (json_int_t)account.peak_total, "limit_bytes",
+        (json_int_t)account.limit, "predicted_bytes", (json_int_t)me->memory_bytes, "device_base_bytes",
+        (json_int_t)device_base_bytes(session->device), "vm_hwm_bytes", (json_int_t)process_peak_bytes(),
         "process_base_bytes", (json_int_t)session->process_base_bytes, "predicted_base_bytes",
         (json_int_t)(base + plan_host_total(&host) + data), "host", "cells", (json_int_t)host.cells,
         "collectives", (json_int_t)host.collectives, "checkpoint", (json_int_t)host.checkpoint, "moments",

@@ -59,6 +59,7 @@ static int add_devices(const struct check *check, struct cluster *cluster, struc
             .node = json_string_value(json_object_get(device, "node")),
             .kind = json_string_value(json_object_get(device, "kind")),
             .memory_limit_bytes = (uint64_t)json_integer_value(json_object_get(device, "memory_limit_bytes")),
+            .base_bytes = (uint64_t)json_integer_value(json_object_get(device, "base_bytes")),
             .threads = (uint32_t)json_integer_value(json_object_get(device, "threads")),
         };
         if (check->depth != CHECK_SUBMIT)

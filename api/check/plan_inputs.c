@@ -28,13 +28,15 @@ static json_t *devices_json(const struct check *check)
             continue;
         bool usable = strcmp(state, "unreachable") != 0 && strcmp(state, "drained") != 0 &&
                       strcmp(state, "draining") != 0;
-        json_array_append_new(
-            list,
-            json_pack("{s:O, s:O, s:O?, s:O, s:O?, s:O?, s:b, s:O*}", "name", json_object_get(device, "name"),
-                      "node", json_object_get(device, "node"), "kind", json_object_get(device, "kind"),
-                      "memory_limit_bytes", json_object_get(device, "memory_limit_bytes"), "threads",
-                      json_object_get(device, "threads"), "isa", json_object_get(device, "isa"), "usable",
-                      usable, "heat", json_object_get(json_object_get(device, "health"), "heat")));
+        json_array_append_new(list, json_pack("{s:O, s:O, s:O?, s:O, s:O*, s:O?, s:O?, s:b, s:O*}", "name",
+                                              json_object_get(device, "name"), "node",
+                                              json_object_get(device, "node"), "kind",
+                                              json_object_get(device, "kind"), "memory_limit_bytes",
+                                              json_object_get(device, "memory_limit_bytes"), "base_bytes",
+                                              json_object_get(device, "base_bytes"), "threads",
+                                              json_object_get(device, "threads"), "isa",
+                                              json_object_get(device, "isa"), "usable", usable, "heat",
+                                              json_object_get(json_object_get(device, "health"), "heat")));
     }
     return list;
 }

@@ -46,13 +46,15 @@ static json_t *card_describe(const struct gpu_driver *driver, struct gpu_library
     bool known = status == 0;
     if (known)
         status = card_try(driver, library, index, &info, &available, &err);
-    return json_pack("{s:s, s:i, s:s, s:s, s:s, s:s, s:I, s:o, s:i, s:i, s:i, s:b, s:o, s:o}", "kind",
+    json_t *products = known ? products_describe(driver, version, info.arch) : json_null();
+    bool served = json_is_string(json_object_get(products, "library"));
+    return json_pack("{s:s, s:i, s:s, s:s, s:s, s:s, s:I, s:o, s:i, s:i, s:i, s:b, s:o, s:o, s:I}", "kind",
                      driver->kind, "index", (int)index, "name", info.name, "arch", info.arch, "pci", info.pci,
                      "uuid", info.uuid, "memory_bytes", (json_int_t)info.memory, "free_bytes",
                      status == 0 ? json_integer((json_int_t)available) : json_null(), "warp", (int)info.warp,
                      "units", (int)info.units, "clock_khz", (int)info.clock_khz, "usable", status == 0, "why",
-                     status == 0 ? json_null() : json_string(err.text), "products",
-                     known ? products_describe(driver, version, info.arch) : json_null());
+                     status == 0 ? json_null() : json_string(err.text), "products", products, "base_bytes",
+                     (json_int_t)(known ? gpu_base_bytes(info.memory, served) : 0));
 }
 
 static void driver_describe(const struct gpu_driver *driver, json_t *drivers, json_t *cards)

@@ -90,6 +90,7 @@ static int gpu_open(const struct gpu_driver *driver, const struct device_options
     }
     gpu_library_open(gpu, version);
     gpu->base.isa = gpu->info.arch;
+    gpu->base.base_bytes = gpu_base_bytes(gpu->info.memory, gpu->products != NULL);
     *out = &gpu->base;
     return 0;
 }

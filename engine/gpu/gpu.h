@@ -148,6 +148,10 @@ static inline bool gpu_by_units(const struct gpu *gpu, enum dtype compute)
 int gpu_cast(struct gpu_call *call, gpu_address x, enum dtype from, gpu_address y, enum dtype to,
              uint64_t count);
 
+/* Bytes of a card with so much memory that a device takes for itself when it opens: gpu_scratch of each queue
+ * and, with a vendor's library of products, two areas for operands on their way to it. Pure. */
+uint64_t gpu_base_bytes(uint64_t memory, bool products);
+
 /* The vendor's library of products, where there is one: product_library.c. Close it before the context. */
 void gpu_library_open(struct gpu *gpu, uint32_t driver_version);
 void gpu_library_close(struct gpu *gpu);

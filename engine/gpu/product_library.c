@@ -17,6 +17,17 @@ enum {
 };
 static const uint64_t TERMS_MIN = 1 << 24; /* m * n * k from which on the library is asked */
 
+static uint64_t area_bytes(uint64_t memory)
+{
+    uint64_t part = memory / STAGE_PART / 256 * 256;
+    return part < STAGE_MOST ? part : STAGE_MOST;
+}
+
+uint64_t gpu_base_bytes(uint64_t memory, bool products)
+{
+    return DEVICE_QUEUES * (uint64_t)GPU_SCRATCH_BYTES + (products ? 2 * area_bytes(memory) : 0);
+}
+
 void gpu_library_open(struct gpu *gpu, uint32_t driver_version)
 {
     struct err ignored; /* without it all products are our own kernels'; `--devices` says why */
@@ -29,8 +40,7 @@ void gpu_library_open(struct gpu *gpu, uint32_t driver_version)
         gpu->driver->queue_native(gpu->queues[DEVICE_COMPUTE], &place.stream, &ignored) != 0 ||
         vendor->open(&place, &gpu->products, &ignored) != 0)
         return;
-    uint64_t part = gpu->info.memory / STAGE_PART / 256 * 256;
-    gpu->stage_bytes = part < STAGE_MOST ? part : STAGE_MOST;
+    gpu->stage_bytes = area_bytes(gpu->info.memory);
     for (int i = 0; i < 2; i++)
         if (gpu->driver->memory_create(gpu->context, gpu->stage_bytes, &gpu->stages[i], &ignored) != 0)
             gpu->stages[i] = 0; /* then it does those in fp32 alone */

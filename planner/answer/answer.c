@@ -93,12 +93,13 @@ static json_t *rank_json(const struct plan_rank *rank, uint32_t number)
     for (int p = 0; memory && p < PURPOSE_COUNT; p++)
         json_object_set_new(memory, plan_purpose_name(p), json_integer((json_int_t)rank->memory_peak[p]));
     json_t *all = json_pack(
-        "{s:I,s:s,s:i,s:[i,i],s:I,s:f,s:o,s:I,s:I,s:I,s:o,s:f,s:b,s:I}", "rank", (json_int_t)number, "device",
-        rank->device, "stage", rank->stage, "blocks", rank->block_begin, rank->block_end, "rows",
+        "{s:I,s:s,s:i,s:[i,i],s:I,s:f,s:o,s:I,s:I,s:I,s:I,s:o,s:f,s:b,s:I}", "rank", (json_int_t)number,
+        "device", rank->device, "stage", rank->stage, "blocks", rank->block_begin, rank->block_end, "rows",
         (json_int_t)rank->rows, "state_share", rank->state_share, "experts", experts, "memory_bytes",
         (json_int_t)rank->memory_bytes, "memory_limit_bytes", (json_int_t)rank->memory_limit_bytes,
-        "process_base_bytes", (json_int_t)rank->process_base_bytes, "memory", memory, "busy_s", rank->busy_s,
-        "recompute", rank->recompute, "window", (json_int_t)rank->window);
+        "device_base_bytes", (json_int_t)rank->device_base_bytes, "process_base_bytes",
+        (json_int_t)rank->process_base_bytes, "memory", memory, "busy_s", rank->busy_s, "recompute",
+        rank->recompute, "window", (json_int_t)rank->window);
     char held[96];
     expert_words(rank, held, sizeof(held));
     if (all && rank->expert_count) {

@@ -303,6 +303,34 @@ static int units_doubt(struct doubts *d)
     return 0;
 }
 
+/* Something here is estimated from the catalogue, and devices that were measured say how far that is off. */
+static int catalogue_doubt(struct doubts *d)
+{
+    const struct problem *p = d->problem;
+    const struct device *least = NULL, *most = NULL;
+    uint32_t estimated = 0, compared = 0;
+    for (uint32_t i = 0; i < p->device_count; i++) {
+        const struct device *device = &p->cluster->devices[i];
+        double ratio = device->profile.catalogue_ratio;
+        estimated += p->usable[i] && !device->profile.present && device->like != NULL;
+        if (!device->profile.present || !(ratio > 0))
+            continue;
+        compared++;
+        least = !least || ratio < least->profile.catalogue_ratio ? device : least;
+        most = !most || ratio > most->profile.catalogue_ratio ? device : most;
+    }
+    if (estimated == 0 || compared == 0)
+        return 0;
+    return compared == 1
+               ? doubt(d, "%u estimated from the catalogue: %s, which was measured, reaches %.3g of it",
+                       estimated, least->name, least->profile.catalogue_ratio)
+               : doubt(d,
+                       "%u estimated from the catalogue: of %u that were measured, %s reaches %.3g of it and "
+                       "%s %.3g",
+                       estimated, compared, least->name, least->profile.catalogue_ratio, most->name,
+                       most->profile.catalogue_ratio);
+}
+
 static int length_doubt(struct doubts *d)
 {
     const struct workload *w = d->problem->workload;
@@ -322,7 +350,7 @@ int problem_doubts(const struct problem *problem, struct plan_answer *answer, st
     answer->warnings = calloc(DOUBTS_MAX + 1, sizeof(*answer->warnings));
     if (!answer->warnings)
         return err_set(err, ERR_NOMEM, "planner: out of memory");
-    if (units_doubt(&d) < 0 || length_doubt(&d) < 0 || format_doubt(&d) < 0)
+    if (units_doubt(&d) < 0 || length_doubt(&d) < 0 || format_doubt(&d) < 0 || catalogue_doubt(&d) < 0)
         return -1;
     for (uint32_t i = 0; i < problem->device_count; i++) {
         const struct device *device = &problem->cluster->devices[i];

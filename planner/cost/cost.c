@@ -60,9 +60,7 @@ static const struct catalogue_entry *entry_of(const struct device *device)
 static void entry_rates(const struct catalogue_entry *entry, const struct workload *workload, double threads,
                         double *flops_per_s, double *bytes_per_s)
 {
-    bool half = workload->compute != COMPUTE_FP32 && entry->flops_16 > entry->flops_fp32;
-    *flops_per_s =
-        (half ? entry->flops_16 * entry->efficiency_16 : entry->flops_fp32 * entry->efficiency) * threads;
+    *flops_per_s = catalogue_rate(entry, workload->compute != COMPUTE_FP32) * threads;
     *bytes_per_s = entry->memory_bytes_per_s * threads;
 }
 
@@ -315,7 +313,7 @@ int cost_device_init(struct cost_device *cost, const struct device *device, cons
         return -1;
     }
     recompute_layers_alone(cost);
-    double factor = 1 / (device->speed * device->heat);
+    double factor = (device->profile.present ? device->profile.heat : 1) / (device->speed * device->heat);
     for (int cls = 0; cls < COST_CLASSES; cls++)
         slow_down(&cost->curves[cls], &cost->step_s[cls], factor);
     for (int part = 0; part < COST_PARTS; part++)

@@ -34,6 +34,7 @@ int plan_rank_fill(struct plan_rank *rank, const struct problem *problem, const 
     rank->memory_bytes = need->total;
     rank->moments_host_bytes = need->host_bytes;
     rank->memory_limit_bytes = device->memory_limit_bytes;
+    rank->device_base_bytes = device->base_bytes;
     rank->process_base_bytes = device->profile.process_base_bytes;
     rank->recompute = member->recompute;
     if (need->total > device->memory_limit_bytes)

@@ -1,6 +1,7 @@
 /* Devices one does not own, by name: what drivers call them, what is spelt most like them, and their peaks.
  * The entries themselves: catalogue_entries.c. */
 #include <ctype.h>
+#include <math.h>
 #include <string.h>
 
 #include "planner/given/catalogue.h"
@@ -125,6 +126,38 @@ const struct catalogue_entry *catalogue_extreme(const char *kind, bool fastest)
             best = &entries[i];
     }
     return best;
+}
+
+double catalogue_rate(const struct catalogue_entry *entry, bool half)
+{
+    return half && entry->flops_16 > entry->flops_fp32 ? entry->flops_16 * entry->efficiency_16
+                                                       : entry->flops_fp32 * entry->efficiency;
+}
+
+json_t *catalogue_difference(const char *like, const json_t *profile)
+{
+    const struct catalogue_entry *entry = like ? catalogue_find(like) : NULL;
+    const json_t *flops = json_object_get(profile, "layer_flops"), *point;
+    const char *compute = json_string_value(json_object_get(profile, "compute"));
+    double most = 0, seconds = 0;
+    size_t i;
+    json_array_foreach(json_object_get(profile, "points"), i, point)
+    {
+        const char *block = json_string_value(json_object_get(point, "block"));
+        double work = json_number_value(json_object_get(flops, "token")) *
+                          json_number_value(json_object_get(point, "tokens")) +
+                      json_number_value(json_object_get(flops, "square")) *
+                          json_number_value(json_object_get(point, "sum_sq"));
+        if (block && strcmp(block, "layer") == 0 && work > most) {
+            most = work;
+            seconds = json_number_value(json_object_get(point, "forward_s"));
+        }
+    }
+    if (!entry || !compute || !(most / seconds > 0) || !isfinite(most / seconds))
+        return NULL;
+    double rate = most / seconds, estimated = catalogue_rate(entry, strcmp(compute, "fp32") != 0);
+    return json_pack("{s:s, s:f, s:f, s:f}", "entry", entry->name, "flops_per_s", rate,
+                     "estimated_flops_per_s", estimated, "ratio", rate / estimated);
 }
 
 json_t *cluster_catalogue(struct err *err)

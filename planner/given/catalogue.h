@@ -27,6 +27,14 @@ const struct catalogue_entry *catalogue_extreme(const char *kind, bool fastest);
 /* The higher of its two peaks, FLOP/s (of a CPU: one thread's). */
 double catalogue_peak(const struct catalogue_entry *entry);
 
+/* FLOP/s that training is taken to reach on it, of a CPU one thread's; half: products in 16 bits. */
+double catalogue_rate(const struct catalogue_entry *entry, bool half);
+/* How far the catalogue is off for a device that was measured: the FLOP/s of its layers' forward pass in the
+ * profile's largest point beside catalogue_rate. Returns new {"entry", "flops_per_s",
+ * "estimated_flops_per_s", "ratio" (the first by the second)}; NULL: `like` is not in the catalogue, or the
+ * document does not say FLOPs. */
+json_t *catalogue_difference(const char *like, const json_t *profile);
+
 /* The built-in catalogue: {"devices":
  * [{"name","memory_bytes","flops_fp32","flops_16","memory_bytes_per_s","origin", "uncertainty"}…]}. Returns
  * new, or NULL with ERR_NOMEM. */

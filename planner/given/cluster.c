@@ -165,7 +165,10 @@ int cluster_add_device(struct cluster *cluster, const struct cluster_device *dev
         (struct device){.name = name,
                         .kind = kind,
                         .node = node,
-                        .memory_limit_bytes = device->memory_limit_bytes,
+                        .memory_limit_bytes = device->memory_limit_bytes > device->base_bytes
+                                                  ? device->memory_limit_bytes - device->base_bytes
+                                                  : 1, /* nothing fits there */
+                        .base_bytes = device->base_bytes,
                         .threads = device->threads ? device->threads : 1,
                         .speed = device->speed > 0 ? device->speed : 1,
                         .heat = device->heat > 0 ? device->heat : 1,
@@ -246,13 +249,20 @@ static int profile_read(struct json_reader *r, struct profile *profile, const ch
     const json_t *points = NULL;
     int origin = ORIGIN_MEASURED;
     double base = 0;
+    struct json_reader compared;
+    profile->heat = 1;
+    jr_f64(r, "heat", JR_OPTIONAL, 1e-3, 1, &profile->heat);
     jr_array(r, "points", JR_REQUIRED, 1, CLUSTER_POINTS_MAX, &points);
     jr_choice(r, "origin", JR_OPTIONAL, cost_origin_names, &origin);
     jr_f64(r, "base_process_bytes", JR_OPTIONAL, 0, 1e15, &base);
     if (per_block(r, "weights_bytes", profile->weights_bytes, NULL) < 0 ||
         per_block(r, "adapter_bytes", profile->adapter_bytes, NULL) < 0 ||
         per_block(r, "optimizer_bytes", profile->optimizer_bytes, NULL) < 0 ||
-        per_block(r, "step_s", NULL, profile->step_s) < 0 || jr_finish_loose(r) < 0)
+        per_block(r, "step_s", NULL, profile->step_s) < 0 ||
+        jr_sub(r, "catalogue", JR_OPTIONAL, &compared) < 0)
+        return -1;
+    jr_f64(&compared, "ratio", JR_OPTIONAL, 0, 1e12, &profile->catalogue_ratio);
+    if (jr_finish_loose(&compared) < 0 || jr_finish_loose(r) < 0)
         return -1;
     for (size_t i = 0; i < json_array_size(points); i++) {
         struct json_reader item;

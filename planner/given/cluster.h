@@ -25,9 +25,10 @@ struct cluster_device {
     const char *kind; /* "cpu", "cuda" …; NULL: "cpu" */
     const char *like; /* catalogue entry to estimate from while there is no profile; NULL: by kind */
     uint64_t memory_limit_bytes;
-    uint32_t threads;      /* 0: 1 */
-    double speed;          /* scales the tables: 2 halves the times; 0: 1 */
-    double heat;           /* φ of PLANNER.md, moving ratio of table time to measured time, (0,1]; 0: 1 */
+    uint64_t base_bytes; /* of those, what a worker's device takes for itself: plans have the rest; 0: none */
+    uint32_t threads;    /* 0: 1 */
+    double speed;        /* scales the tables: 2 halves the times; 0: 1 */
+    double heat;         /* φ of PLANNER.md, moving ratio of table time to measured time, (0,1]; 0: 1 */
     double price_per_hour; /* any currency; 0: unknown */
     double watts;          /* while computing; 0: unknown */
     double idle_watts;     /* in a plan but not computing; 0: not counted */

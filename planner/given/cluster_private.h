@@ -30,6 +30,8 @@ struct profile {
     struct profile_point *points[PROFILE_BLOCKS];
     double step_s[PROFILE_BLOCKS]; /* of an optimiser step, a block of that kind */
     uint64_t process_base_bytes;
+    double heat;            /* the device's φ while it was measured: its tables have it already */
+    double catalogue_ratio; /* its rate by what the catalogue says of such a device; 0: not compared */
     /* bytes a block of that kind takes, as the device's allocator counts them; 0: not said */
     uint64_t weights_bytes[PROFILE_BLOCKS], adapter_bytes[PROFILE_BLOCKS], optimizer_bytes[PROFILE_BLOCKS];
 };
@@ -37,7 +39,8 @@ struct profile {
 struct device {
     char *name, *kind;
     uint32_t node;
-    uint64_t memory_limit_bytes;
+    uint64_t memory_limit_bytes; /* for what plans allocate: */
+    uint64_t base_bytes;         /* this is taken off already */
     uint32_t threads;
     double speed, heat, price_per_hour, watts, idle_watts;
     const struct catalogue_entry *like; /* NULL: none given */

@@ -56,6 +56,7 @@ static uint64_t device_look(const struct device *d)
             hash = mix_double(mix_double(hash, p->backward_s), p->recompute_s);
         }
     }
+    hash = mix_double(hash, d->profile.present ? d->profile.heat : 1);
     return mix(hash, d->profile.present ? d->profile.process_base_bytes : 0);
 }
 

@@ -16,6 +16,7 @@ static int device_read(struct json_reader *r, struct cluster *cluster, struct er
     jr_str(r, "name", JR_REQUIRED, 1, 255, &device.name);
     jr_str(r, "node", JR_REQUIRED, 1, 255, &device.node);
     jr_bytes(r, "memory_limit_bytes", JR_REQUIRED, 1, (uint64_t)1 << 50, &device.memory_limit_bytes);
+    jr_bytes(r, "base_bytes", JR_OPTIONAL, 0, (uint64_t)1 << 50, &device.base_bytes);
     cluster_device_members(r, &device);
     jr_bool(r, "usable", JR_OPTIONAL, &usable);
     if (jr_finish_loose(r) < 0)
@@ -196,11 +197,12 @@ static json_t *devices_of(const struct cluster *cluster)
     int bad = !devices;
     for (uint32_t d = 0; d < cluster->device_count; d++) {
         const struct device *from = &cluster->devices[d];
-        json_t *to = json_pack("{s:s,s:s,s:s,s:I,s:I,s:f,s:f,s:f,s:f,s:f}", "name", from->name, "node",
+        json_t *to = json_pack("{s:s,s:s,s:s,s:I,s:I,s:I,s:f,s:f,s:f,s:f,s:f}", "name", from->name, "node",
                                cluster->nodes[from->node].name, "kind", from->kind, "memory_limit_bytes",
-                               (json_int_t)from->memory_limit_bytes, "threads", (json_int_t)from->threads,
-                               "speed", from->speed, "heat", from->heat, "price_per_hour",
-                               from->price_per_hour, "watts", from->watts, "idle_watts", from->idle_watts);
+                               (json_int_t)(from->memory_limit_bytes + from->base_bytes), "base_bytes",
+                               (json_int_t)from->base_bytes, "threads", (json_int_t)from->threads, "speed",
+                               from->speed, "heat", from->heat, "price_per_hour", from->price_per_hour,
+                               "watts", from->watts, "idle_watts", from->idle_watts);
         if (from->like)
             bad |= json_object_set_new(to, "like", json_string(from->like->name));
         bad |= json_array_append_new(devices, to);

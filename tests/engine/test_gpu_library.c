@@ -4,6 +4,7 @@
 
 #include "engine/fakes/cublaslt.h"
 #include "engine/fakes/fake.h"
+#include "engine/gpu/cards.h"
 
 static struct fake_lt *lt_of(void)
 {
@@ -203,6 +204,46 @@ static void every_call_may_fail_once(void **state)
     assert_int_equal(cuda_of()->misuses, 0);
 }
 
+static uint64_t free_bytes(struct gpu_library *library)
+{
+    struct gpu_context *context;
+    struct err err;
+    uint64_t available, total;
+    check(gpu_driver_cuda.context_create(library, 0, NULL, 0, &context, &err));
+    check(gpu_driver_cuda.memory_info(context, &available, &total, &err));
+    gpu_driver_cuda.context_destroy(context);
+    return available;
+}
+
+/* With the library and without: what a device says is what it takes, and what the list of cards foretells. */
+static void what_a_device_takes_for_itself_is_told(void **state)
+{
+    struct gpu_library *driver;
+    struct err err;
+    uint32_t version;
+    (void)state;
+    if (!code_inside("cuda", "sm_86"))
+        skip();
+    lt_of();
+    check(gpu_driver_cuda.open(&driver, &version, &err));
+    for (int without = 0; without < 2; without++) {
+        struct device *device;
+        if (without)
+            setenv("MOTLEY_CUBLASLT_LIBRARY", "none", 1);
+        uint64_t before = free_bytes(driver);
+        check(device_open(&(struct device_options){.kind = "cuda", .name = "own"}, &device, &err));
+        uint64_t taken = before - free_bytes(driver), told = device_base_bytes(device);
+        device_close(device);
+        json_t *cards = gpu_cards(&err), *card = json_array_get(json_object_get(cards, "cards"), 0);
+        json_int_t foretold = json_integer_value(json_object_get(card, "base_bytes"));
+        json_decref(cards);
+        assert_int_equal(told, (12u << 20) + (without ? 0 : 2u << 20)); /* of 512 MiB */
+        assert_int_equal(taken, told);
+        assert_int_equal(foretold, told);
+    }
+    gpu_driver_cuda.close(driver);
+}
+
 static void refused(uint32_t driver, enum err_code code, const char *why)
 {
     char name[256];
@@ -241,6 +282,7 @@ int main(void)
         cmocka_unit_test(other_products_are_our_own),
         cmocka_unit_test(recorded_passes_hold_the_library_s_products),
         cmocka_unit_test(every_call_may_fail_once),
+        cmocka_unit_test(what_a_device_takes_for_itself_is_told),
         cmocka_unit_test(libraries_that_do_not_serve_are_named),
     };
     setenv("MOTLEY_CUDA_LIBRARY", MOTLEY_FAKES "/libfake_cuda.so", 1);

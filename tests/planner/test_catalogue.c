@@ -147,12 +147,87 @@ static void four_bit_weights_are_unpacked_before_each_pass(void **state)
     assert_true(fabs(packed - plain - passes * unpack) < 1e-9);
 }
 
+/* A profile whose layers reach 5 TFLOP/s in their largest point. */
+static json_t *profile_of(const char *device, const char *compute)
+{
+    /* the second is 1e12 FLOPs in 0.2 s; the first is small and slow, the third no layer */
+    static const struct {
+        const char *block;
+        double tokens, forward_s;
+    } points[] = {{"layer", 10, 1}, {"layer", 100, 0.2}, {"head", 900, 0.001}};
+    json_t *list = json_array();
+    for (size_t i = 0; i < sizeof points / sizeof *points; i++)
+        json_array_append_new(list, json_pack("{s:s,s:f,s:f,s:f,s:f,s:f}", "block", points[i].block, "tokens",
+                                              points[i].tokens, "labelled", points[i].tokens, "sum_sq",
+                                              points[i].tokens * points[i].tokens, "forward_s",
+                                              points[i].forward_s, "backward_s", points[i].forward_s));
+    return json_pack("{s:s, s:s, s:{s:f, s:f}, s:o}", "device", device, "compute", compute, "layer_flops",
+                     "token", 9e9, "square", 1e7, "points", list);
+}
+
+static void a_measured_card_says_how_far_the_catalogue_is_off(void **state)
+{
+    (void)state;
+    const struct catalogue_entry *v100 = catalogue_find("v100");
+    json_t *full = profile_of("a/cuda0", "fp32"), *half = profile_of("a/cuda0", "fp16");
+    json_t *said = catalogue_difference("Tesla V100-SXM2-16GB", full);
+    assert_string_equal(json_string_value(json_object_get(said, "entry")), "v100");
+    assert_true(fabs(json_number_value(json_object_get(said, "flops_per_s")) - 5e12) < 1);
+    assert_true(json_number_value(json_object_get(said, "estimated_flops_per_s")) ==
+                v100->flops_fp32 * v100->efficiency);
+    assert_true(fabs(json_number_value(json_object_get(said, "ratio")) -
+                     5e12 / (v100->flops_fp32 * v100->efficiency)) < 1e-9);
+    json_decref(said);
+    said = catalogue_difference("v100", half);
+    assert_true(json_number_value(json_object_get(said, "estimated_flops_per_s")) ==
+                v100->flops_16 * v100->efficiency_16);
+    json_decref(said);
+    assert_null(catalogue_difference("a card nobody knows", full));
+    assert_null(catalogue_difference(NULL, full));
+    json_object_del(full, "layer_flops");
+    assert_null(catalogue_difference("v100", full));
+    json_decref(full);
+    json_decref(half);
+}
+
+/* A plan with an estimated card in reach says what the measured ones found; without one it does not. */
+static void forecasts_say_what_measured_cards_found(void **state)
+{
+    (void)state;
+    struct err err = {0};
+    struct model_config config = fixture_config(4);
+    struct workload w = fixture_workload(&config, 40, 8);
+    for (int estimated = 0; estimated < 2; estimated++) {
+        struct cluster *cluster = cluster_create(&err);
+        struct cluster_device other = {
+            .name = "b/cuda0", .node = "b", .kind = "cuda", .like = "v100", .memory_limit_bytes = 1ull << 33};
+        fixture_device(cluster, "a/cuda0", "a", 1ull << 33, 1);
+        json_t *profile = profile_of("a/cuda0", "fp32");
+        json_object_set_new(profile, "catalogue", json_pack("{s:s, s:f}", "entry", "v100", "ratio", 0.625));
+        if (cluster_add_profile(cluster, profile, &err) < 0)
+            fail_msg("%s", err.text);
+        json_decref(profile);
+        if (estimated)
+            assert_int_equal(cluster_add_device(cluster, &other, &err), 0);
+        struct plan_answer *answer = fixture_search(&w, cluster);
+        bool said = false;
+        for (uint32_t i = 0; i < answer->warning_count; i++)
+            said |= strstr(answer->warnings[i], "a/cuda0, which was measured, reaches 0.625 of it") != NULL;
+        assert_int_equal(said, estimated);
+        plan_answer_destroy(answer);
+        cluster_destroy(cluster);
+    }
+    workload_fini(&w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(devices_that_labs_own_are_in_it),
         cmocka_unit_test(every_entry_is_possible_and_names_its_source),
         cmocka_unit_test(every_entry_can_be_planned_on),
+        cmocka_unit_test(a_measured_card_says_how_far_the_catalogue_is_off),
+        cmocka_unit_test(forecasts_say_what_measured_cards_found),
         cmocka_unit_test(four_bit_weights_are_unpacked_before_each_pass),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -52,6 +52,47 @@ static void two_small_devices_get_a_pipeline_that_passes_the_checker(void **stat
     workload_fini(&w);
 }
 
+/* What a device takes for itself is no plan's, is told of each rank, and lives on in the document. */
+static void what_a_device_takes_for_itself_is_left_to_it(void **state)
+{
+    (void)state;
+    struct err err = {0};
+    struct model_config config = fixture_config(4);
+    struct workload w = fixture_workload(&config, 40, 8);
+    static const uint64_t bases[] = {0, 140 * MIB, 2000 * MIB};
+    for (size_t i = 0; i < sizeof bases / sizeof *bases; i++) {
+        struct cluster *cluster = cluster_create(&err);
+        struct cluster_device device = {.name = "a/cuda0",
+                                        .node = "a",
+                                        .kind = "cuda",
+                                        .like = "v100",
+                                        .memory_limit_bytes = 2000 * MIB,
+                                        .base_bytes = bases[i]};
+        struct plan_options options = {.programs = true};
+        struct plan_answer *answer = NULL;
+        assert_int_equal(cluster_add_device(cluster, &device, &err), 0);
+        assert_int_equal(plan_search(&w, cluster, &options, &answer, &err), 0);
+        assert_int_equal(answer->verdict, bases[i] < 2000 * MIB ? VERDICT_FITS : VERDICT_DOES_NOT_FIT);
+        if (answer->verdict == VERDICT_FITS) {
+            const struct plan_rank *rank = &answer->plan->ranks[0];
+            assert_true(rank->memory_limit_bytes == 2000 * MIB - bases[i]);
+            assert_true(rank->device_base_bytes == bases[i]);
+            json_t *json = plan_to_json(answer->plan, &err);
+            struct plan *again = plan_from_json(json, &err);
+            assert_true(again->ranks[0].device_base_bytes == bases[i]);
+            json_decref(json);
+            plan_destroy(again);
+            json = answer_to_json(answer, &err);
+            const json_t *told = json_array_get(json_object_get(json, "ranks"), 0);
+            assert_true((uint64_t)json_integer_value(json_object_get(told, "device_base_bytes")) == bases[i]);
+            json_decref(json);
+        }
+        plan_answer_destroy(answer);
+        cluster_destroy(cluster);
+    }
+    workload_fini(&w);
+}
+
 /* Everything trained, the embedding that the head shares too: workers run it in every chain of replicas. */
 static void a_tied_model_is_trained_by_pipelines_and_replicas(void **state)
 {
@@ -94,6 +135,7 @@ static void a_tied_model_is_trained_by_pipelines_and_replicas(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_a_device_takes_for_itself_is_left_to_it),
         cmocka_unit_test(a_tied_model_is_trained_by_pipelines_and_replicas),
         cmocka_unit_test(two_small_devices_get_a_pipeline_that_passes_the_checker),
     };

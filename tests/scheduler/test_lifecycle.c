@@ -443,6 +443,39 @@ static void failed_measurements_do_not_stop_a_job(void **state)
     assert_int_equal(world.agents[0]->profiles, before + 3); /* limits.measure_tries */
 }
 
+/* The profile of a device that throttles as it is measured says so; one of a device that does not, does not.
+ */
+static void a_profile_knows_how_hot_its_device_was(void **state)
+{
+    static const struct world_job jobs[] = {
+        {.name = "known", .devices = "left/cpu0", .steps = 1},
+        {.name = "hot", .devices = "left/cpu0", .steps = 1, .tokens = 78},
+        {.name = "cool", .devices = "left/cpu0", .steps = 1, .tokens = 79}};
+    uint32_t hot = 0, cool = 0;
+    fresh_agents(state);
+    world_health(&world, 0, 0.5, WHOLE);
+    run_to_success(&jobs[0]); /* what its agent says comes after its health */
+    run_to_success(&jobs[1]);
+    world_health(&world, 0, 1, WHOLE);
+    run_to_success(&jobs[0]);
+    run_to_success(&jobs[2]);
+    struct answer answer;
+    AWAIT_OK(world.fixture, answer,
+             store_profile_list(world.fixture->store, &principal_service, NULL, on_doc, &answer, E));
+    size_t i;
+    json_t *profile;
+    json_array_foreach(json_object_get(answer.doc, "profiles"), i, profile)
+    {
+        const json_t *heat = json_object_get(profile, "heat");
+        hot += json_number_value(heat) == 0.5;
+        cool +=
+            heat == NULL && strcmp(json_string_value(json_object_get(profile, "device")), "left/cpu0") == 0;
+    }
+    assert_int_equal(hot, 1);
+    assert_true(cool >= 1);
+    json_decref(answer.doc);
+}
+
 static int setup(void **state)
 {
     world_make(&world, state);
@@ -482,6 +515,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(higher_priority_goes_first_and_nobody_overtakes_onto_reserved_devices),
         cmocka_unit_test(a_time_limit_ends_the_job_after_a_checkpoint),
         cmocka_unit_test(failed_measurements_do_not_stop_a_job),
+        cmocka_unit_test(a_profile_knows_how_hot_its_device_was),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

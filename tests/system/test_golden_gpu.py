@@ -14,7 +14,7 @@ CONFIG = {"agents": [
     {"name": "left", "throttle_window": "1s", "devices": [{"kind": "emulated", "memory": "256MiB", "isa": "warp32", "like": "v100"}]},
     {"name": "right", "throttle_window": "1s", "devices": [{"kind": "emulated", "memory": "256MiB", "isa": "warp64", "like": "v100"},
                                   {"kind": "cpu", "threads": 1, "memory": "450MiB"},
-                                  {"kind": "emulated", "memory": "256MiB", "isa": "warp32", "like": "v100"}]},
+                                  {"kind": "emulated", "memory": "256MiB", "isa": "warp32", "like": "nobody's card"}]},
 ]}
 CARDS = ["left/emulated0", "right/emulated0"]
 TOGETHER = ["right/emulated0", "right/emulated2"]  # write into each other's memory
@@ -61,6 +61,19 @@ def losses_are_pytorchs_on_emulated_gpus(motley):
         said.append(f"{model} {method} {placement['kind']} on {len(placement['devices'])}: {apart:.1e}")
     expect(run_case(motley, *CASES[AGAIN])[1] == losses[AGAIN], "two runs of one plan differ in loss")
     return "; ".join(said)
+
+
+def the_catalogue_is_compared_with_what_was_measured(motley):
+    seen = device(motley, CARDS[0])["catalogue"]
+    expect(seen["entry"] == "v100" and 0 < seen["ratio"] < 0.1, f"an emulated v100: {seen}")
+    expect(abs(seen["flops_per_s"] / seen["estimated_flops_per_s"] / seen["ratio"] - 1) < 1e-9, f"{seen}")
+    expect("of v100 in the catalogue" in motley.run("devices"), motley.run("devices"))
+    expect(device(motley, TOGETHER[1])["catalogue"] is None, "a card that is not in the catalogue was compared")
+    tables = motley.path("tables")
+    motley.run("profile", "export", CARDS[0], "--out", tables)
+    with open(tables, encoding="utf-8") as handle:
+        expect('"entry":"v100"' in handle.read().replace(" ", ""), "tables travel without it")
+    return f"an emulated v100 is {seen['ratio']:.1e} of one"
 
 
 def until(what, condition, timeout=60):
@@ -144,7 +157,8 @@ def emulated_gpus_serve():
     os.environ["MOTLEY_EMULATED"] = "@" + motley.path("faults")
     os.environ["MOTLEY_EMULATED_HEALTH"] = motley.path("health")
     with motley:
-        return "; ".join(f(motley) for f in (losses_are_pytorchs_on_emulated_gpus, a_card_that_is_lost_twice_is_drained,
+        return "; ".join(f(motley) for f in (losses_are_pytorchs_on_emulated_gpus, the_catalogue_is_compared_with_what_was_measured,
+                                             a_card_that_is_lost_twice_is_drained,
                                              a_card_without_memory_is_tried_again, a_throttled_card_is_left))
 
 

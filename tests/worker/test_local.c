@@ -1,6 +1,10 @@
 /* Links within a node: the numbers of the mesh, without its bytes. */
 #include "worker/worker_fixture.h"
 
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/stat.h>
+
 enum { RANKS_MAX = 3 };
 
 /* What the ranks said of their links, and how the run is changed. */
@@ -150,11 +154,125 @@ static void what_cannot_be_shared_goes_by_the_mesh(void **state)
     fix_close(&fix);
 }
 
+/* --- a peer that is killed while a copy into its memory, or by it into ours, is half done --- */
+
+struct death {
+    const char *fifo;
+    uint32_t victim, survivor;
+    bool releases; /* the copy that stands still is the survivor's: it goes on after the death */
+    bool dead;
+    uint64_t death_ns;
+};
+
+/* Lines of our own mappings that are memory of emulated devices. */
+static uint32_t mapped_memories(void)
+{
+    char line[512];
+    uint32_t count = 0;
+    FILE *file = fopen("/proc/self/maps", "r");
+    assert_non_null(file);
+    while (fgets(line, sizeof line, file))
+        count += strstr(line, "motley-emulated") != NULL;
+    fclose(file);
+    return count;
+}
+
+/* The FIFO opens to read when the copy is half done. */
+static void die_in_the_copy(void *arg, struct fix_worker *workers, uint32_t rank, const json_t *event)
+{
+    struct death *death = arg;
+    const char *text = json_string_value(json_object_get(event, "text"));
+    (void)rank;
+    if (death->dead || text == NULL || strstr(text, "is reached within the node") == NULL)
+        return;
+    int file = open(death->fifo, O_RDONLY | O_CLOEXEC);
+    assert_true(file >= 0);
+    close(file);
+    assert_true(mapped_memories() > 0); /* the survivor's own and the peer's */
+    struct fix_worker *victim = &workers[death->victim];
+    assert_int_equal(kill(victim->pid, SIGKILL), 0);
+    snprintf(victim->end, sizeof victim->end, "killed");
+    death->dead = true;
+    death->death_ns = clock_mono_ns();
+    if (!death->releases)
+        return;
+    file = open(death->fifo, O_WRONLY | O_CLOEXEC);
+    assert_true(file >= 0);
+    close(file);
+}
+
+/* Rank 0 copies; the survivor is a thread of ours, so that what it leaves mapped is seen. */
+static void peer_dies(struct fixture *fix, const json_t *spec, const char *program, uint32_t victim)
+{
+    struct outcome out;
+    struct fix_worker workers[2];
+    char fifo[300];
+    snprintf(fifo, sizeof fifo, "%s", scratch_path(&fix->scratch, "hold"));
+    struct death death = {.fifo = fifo, .victim = victim, .survivor = 1 - victim, .releases = victim == 1};
+    struct plan *plan = fix_plan(fix, 2, 2);
+    put_on_one_node(plan, true);
+    setenv("MOTLEY_EMULATED_HOLD", death.fifo, 1);
+    assert_int_equal(mkfifo(death.fifo, 0600), 0);
+    outcome_init(&out);
+    fix->isa[0] = "warp32,hold=3";
+    for (uint32_t r = 0; r < 2; r++) {
+        fix->program = r == victim ? program : NULL;
+        fix_start_worker(fix, &workers[r], r);
+    }
+    for (uint32_t r = 0; r < 2; r++) {
+        json_t *assign = fix_assign(fix, plan, spec, r, 1);
+        json_t *device = json_object_get(json_object_get(assign, "local"), "device");
+        json_object_set_new(device, "kind", json_string("emulated"));
+        fix_send(&workers[r], assign);
+    }
+    fix_watch(workers, 2, 1, &out, die_in_the_copy, &death);
+    double seconds = (double)(clock_mono_ns() - death.death_ns) / 1e9;
+    fix_join(workers, 2);
+    print_message("rank %u died in a copy: rank %u said so after %.3f s\n", victim, death.survivor, seconds);
+    assert_true(death.dead);
+    assert_int_equal(json_array_size(out.failures), 1);
+    const json_t *failed = json_array_get(out.failures, 0);
+    char name[16];
+    snprintf(name, sizeof name, "rank %u", victim);
+    assert_true(json_is_false(json_object_get(failed, "own_fault")));
+    assert_non_null(strstr(json_string_value(json_object_get(failed, "text")), name));
+    assert_string_equal(json_string_value(json_object_get(failed, "code")), err_code_name(ERR_NET));
+    assert_true(seconds < FIX_SECONDS / 4.0);
+    assert_int_equal(mapped_memories(), 0);
+    unlink(death.fifo);
+    unsetenv("MOTLEY_EMULATED_HOLD");
+    fix->isa[0] = NULL;
+    fix->program = program;
+    outcome_fini(&out);
+    plan_destroy(plan);
+}
+
+static void a_peer_that_dies_in_a_copy_ends_the_run_typed_and_unmapped(void **state)
+{
+    (void)state;
+    struct fixture fix;
+    char program[400];
+    const char *programs = getenv("MOTLEY_BIN");
+    fix_open(&fix, "llama");
+    snprintf(program, sizeof program, "%s/motley-worker", programs ? programs : "bin");
+    json_t *spec = spec_of(&fix);
+    peer_dies(&fix, spec, program, 0); /* that wrote */
+    peer_dies(&fix, spec, program, 1); /* that was written into */
+    struct outcome out;
+    struct seen seen = {.kinds = {"emulated", "emulated"}};
+    run(&fix, spec, 2, 2, true, &seen, &out); /* the next attempt */
+    assert_int_equal(out.done, 2);
+    outcome_fini(&out);
+    json_decref(spec);
+    fix_close(&fix);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tensors_go_from_one_memory_into_the_other),
         cmocka_unit_test(processes_write_into_each_other),
+        cmocka_unit_test(a_peer_that_dies_in_a_copy_ends_the_run_typed_and_unmapped),
         cmocka_unit_test(what_cannot_be_shared_goes_by_the_mesh),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

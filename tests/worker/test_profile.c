@@ -43,6 +43,7 @@ static void a_profile_answers_with_the_document_of_the_contract(void **state)
     assert_string_equal(json_string_value(json_object_get(document, "compute")), "bf16");
     assert_true(json_is_true(json_object_get(document, "neighbours_busy")));
     assert_true(json_integer_value(json_object_get(document, "base_process_bytes")) > 1 << 20);
+    assert_true(json_number_value(json_object_get(json_object_get(document, "layer_flops"), "token")) > 0);
     bool seen[3] = {false};
     for (size_t p = 0; p < json_array_size(points); p++) {
         const json_t *point = json_array_get(points, p);

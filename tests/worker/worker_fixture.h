@@ -378,12 +378,12 @@ static inline void fix_note_step(struct outcome *out, const json_t *event)
     out->steps++;
 }
 
-/* One event of one rank into the outcome. Returns true when it is that rank's last. */
-static inline bool fix_note(struct outcome *out, struct fix_worker *w, const json_t *event)
+/* One event of one rank into the outcome; its last word becomes `end`. */
+static inline void fix_note(struct outcome *out, struct fix_worker *w, const json_t *event)
 {
     const char *type = json_string_value(json_object_get(event, "type"));
     if (strcmp(type, "worker_hello") == 0)
-        return false;
+        return;
     assert_int_equal(json_integer_value(json_object_get(event, "seq")), w->last_seq + 1);
     w->last_seq++;
     if (strcmp(type, "step") == 0) {
@@ -410,27 +410,34 @@ static inline bool fix_note(struct outcome *out, struct fix_worker *w, const jso
     bool last = strcmp(type, "done") == 0 || strcmp(type, "failed") == 0 || strcmp(type, "stopped") == 0;
     if (last)
         snprintf(w->end, sizeof w->end, "%s", type);
-    return last;
 }
 
 /* Called for every event (borrowed) before it is noted: a test's chance to act. */
 typedef void fix_hook(void *arg, struct fix_worker *workers, uint32_t rank, const json_t *event);
 
-/* Read and acknowledge until every rank said its last word. */
+static inline bool fix_ended(const struct fix_worker *workers, uint32_t count)
+{
+    uint32_t r = 0;
+    while (r < count && workers[r].end[0])
+        r++;
+    return r == count;
+}
+
+/* Read and acknowledge until every rank said its last word (or a hook wrote one for it: `end`). */
 static inline void fix_watch(struct fix_worker *workers, uint32_t count, json_int_t epoch,
                              struct outcome *out, fix_hook *hook, void *arg)
 {
     uint64_t deadline_ns = clock_mono_ns() + FIX_SECONDS * 1000000000ull;
-    uint32_t ready = 0, ended = 0;
+    uint32_t ready = 0;
     json_t *peers = json_array();
-    while (ended < count) {
+    while (!fix_ended(workers, count)) {
         struct pollfd fds[FIX_RANKS];
         for (uint32_t r = 0; r < count; r++)
             fds[r] = (struct pollfd){.fd = workers[r].end[0] ? -1 : workers[r].fd, .events = POLLIN};
         if (poll(fds, count, clock_left_ms(deadline_ns, FIX_SECONDS * 1000)) <= 0)
             fail_msg("no rank said anything before the deadline");
         for (uint32_t r = 0; r < count; r++) {
-            if (!fds[r].revents)
+            if (!fds[r].revents || workers[r].end[0])
                 continue;
             json_t *event = fix_receive(&workers[r]);
             deadline_ns = clock_mono_ns() + FIX_SECONDS * 1000000000ull; /* it goes on */
@@ -446,7 +453,7 @@ static inline void fix_watch(struct fix_worker *workers, uint32_t count, json_in
                     fix_send(&workers[p], json_pack("{s:s, s:i, s:I, s:O}", "type", "peers", "run", 70,
                                                     "epoch", epoch, "peers", peers));
             }
-            ended += fix_note(out, &workers[r], event);
+            fix_note(out, &workers[r], event);
             fix_ack(&workers[r], epoch);
             json_decref(event);
         }

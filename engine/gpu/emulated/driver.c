@@ -3,18 +3,22 @@
  * Options, separated by commas: warp32 or warp64 (32), plain (a card without matrix units), checks (who
  * accesses what), and faults, each at the n-th call of its sort on a context: nomem=N (allocations), launch=N
  * (a launch fails), lost=N (launches: the context is lost), ecc=N (launches: an uncorrectable memory error),
- * record=N (a recording comes to nothing). They come from device_options.isa and from the environment's
+ * record=N (a recording comes to nothing); hold=N (the copy into another process's memory stands still half
+ * way: once somebody opens the FIFO that MOTLEY_EMULATED_HOLD names to read, and until somebody opens it to
+ * write). They come from device_options.isa and from the environment's
  * MOTLEY_EMULATED (or the file that it names as @PATH, read for each context), the latter for whole services
  * under test.
  */
 #include "engine/gpu/emulated/emulated.h"
 
+#include <fcntl.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <time.h>
+#include <unistd.h>
 
 enum {
     QUEUE_ROOM = 1024, /* commands that wait; a full queue holds up the caller */
@@ -23,7 +27,7 @@ enum {
 };
 static const uint64_t MEMORY_DEFAULT = 1ull << 30;
 
-enum fault_kind { FAULT_NOMEM, FAULT_LAUNCH, FAULT_LOST, FAULT_ECC, FAULT_RECORD, FAULTS };
+enum fault_kind { FAULT_NOMEM, FAULT_LAUNCH, FAULT_LOST, FAULT_ECC, FAULT_RECORD, FAULT_HOLD, FAULTS };
 
 struct gpu_library {
     int unused;
@@ -148,7 +152,7 @@ static int emulated_count(struct gpu_library *library, uint32_t *out, struct err
 /* Read one word of the options, [text, text + length). */
 static int option_read(struct told *told, const char *text, size_t length, struct err *err)
 {
-    static const char *const names[FAULTS] = {"nomem=", "launch=", "lost=", "ecc=", "record="};
+    static const char *const names[FAULTS] = {"nomem=", "launch=", "lost=", "ecc=", "record=", "hold="};
     for (int kind = 0; kind < FAULTS; kind++) {
         size_t name = strlen(names[kind]);
         char *end;
@@ -169,7 +173,7 @@ static int option_read(struct told *told, const char *text, size_t length, struc
     else if (length != 0 && !(length == 6 && strncmp(text, "native", 6) == 0))
         return err_set(err, ERR_INVALID,
                        "emulated device: option '%.*s' is none of warp32, warp64, plain, checks, nomem=N, "
-                       "launch=N, lost=N, ecc=N, record=N",
+                       "launch=N, lost=N, ecc=N, record=N, hold=N",
                        (int)length, text);
     return 0;
 }
@@ -319,6 +323,23 @@ static int peer_enable(struct gpu_context *context, struct gpu_context *peer, bo
 
 /* --- commands */
 
+/* In the middle of a copy: a test is told, and says when it goes on. */
+static void hold(void)
+{
+    const char *fifo = getenv("MOTLEY_EMULATED_HOLD");
+    static const int turns[] = {O_WRONLY, O_RDONLY};
+    for (int i = 0; i < 2 && fifo != NULL; i++) {
+        int file = open(fifo, turns[i] | O_CLOEXEC); /* returns when the other end is opened */
+        if (file >= 0)
+            close(file);
+    }
+}
+
+static bool is_imported(const struct emulated_memory *memory, gpu_address address)
+{
+    return address - (uintptr_t)memory->addresses >= memory->half;
+}
+
 static int copy_run(struct gpu_context *context, const struct command *command, struct err *err)
 {
     struct emulated_memory *memory = &context->memory;
@@ -330,10 +351,18 @@ static int copy_run(struct gpu_context *context, const struct command *command, 
     if (to == NULL || (from == NULL && command->kind != COMMAND_FILL))
         return err_set(err, ERR_DEVICE_FAULT, "a copy of %llu bytes leaves its allocation",
                        (unsigned long long)command->bytes);
-    if (command->kind == COMMAND_FILL)
+    uint64_t half = command->bytes / 2;
+    bool held =
+        command->kind == COMMAND_COPY && is_imported(memory, command->to) && fault_now(context, FAULT_HOLD);
+    if (command->kind == COMMAND_FILL) {
         memset(to, command->value, command->bytes);
-    else
+    } else if (held) {
+        memcpy(to, from, half);
+        hold();
+        memcpy((uint8_t *)to + half, (const uint8_t *)from + half, command->bytes - half);
+    } else {
         memmove(to, from, command->bytes);
+    }
     return 0;
 }
 
