@@ -131,8 +131,8 @@ static void use_packed(struct uses *uses, const char *name, enum pack_kind pack,
 static void gemm_operands(const struct op_gemm *op, struct uses *uses)
 {
     uint64_t rows = op->transpose_b ? op->n : op->k, width = op->transpose_b ? op->k : op->n;
-    use(uses, "a", op->a, OPERAND_READ, op->transpose_a ? op->k : op->m, op->transpose_a ? op->m : op->k,
-        op->lda);
+    use_as(uses, AS_F32 | 1u << op->compute, "a", op->a, OPERAND_READ, op->transpose_a ? op->k : op->m,
+           op->transpose_a ? op->m : op->k, op->lda);
     if (op->pack <= PACK_F16)
         use_as(uses, op->pack == PACK_F32 ? AS_F32 : 1u << (op->pack == PACK_BF16 ? DTYPE_BF16 : DTYPE_F16),
                "b", op->b, OPERAND_READ, rows, width, op->ldb);
@@ -144,22 +144,24 @@ static void gemm_operands(const struct op_gemm *op, struct uses *uses)
 static void attention_operands(const struct op_attention *op, struct uses *uses)
 {
     uint64_t q = (uint64_t)op->heads * op->head_dim, kv = (uint64_t)op->kv_heads * op->head_dim;
-    use(uses, "q", op->q, OPERAND_READ, op->tokens, q, op->ld);
-    use(uses, "k", op->k, OPERAND_READ, op->tokens, kv, op->ld);
-    use(uses, "v", op->v, OPERAND_READ, op->tokens, kv, op->ld);
+    uint32_t as = AS_F32 | 1u << op->compute;
+    use_as(uses, as, "q", op->q, OPERAND_READ, op->tokens, q, op->ld);
+    use_as(uses, as, "k", op->k, OPERAND_READ, op->tokens, kv, op->ld);
+    use_as(uses, as, "v", op->v, OPERAND_READ, op->tokens, kv, op->ld);
     use_flat(uses, AS_U32, "row_start", op->row_start, OPERAND_READ, op->rows + 1ull);
-    use(uses, "out", op->out, OPERAND_WRITE, op->tokens, q, q);
+    use_as(uses, as, "out", op->out, OPERAND_WRITE, op->tokens, q, q);
     use(uses, "lse", op->lse, OPERAND_WRITE, op->tokens, op->heads, op->heads);
 }
 
 static void attention_backward_operands(const struct op_attention_backward *op, struct uses *uses)
 {
     uint64_t q = (uint64_t)op->heads * op->head_dim, kv = (uint64_t)op->kv_heads * op->head_dim;
-    use(uses, "q", op->q, OPERAND_READ, op->tokens, q, op->ld);
-    use(uses, "k", op->k, OPERAND_READ, op->tokens, kv, op->ld);
-    use(uses, "v", op->v, OPERAND_READ, op->tokens, kv, op->ld);
+    uint32_t as = AS_F32 | 1u << op->compute;
+    use_as(uses, as, "q", op->q, OPERAND_READ, op->tokens, q, op->ld);
+    use_as(uses, as, "k", op->k, OPERAND_READ, op->tokens, kv, op->ld);
+    use_as(uses, as, "v", op->v, OPERAND_READ, op->tokens, kv, op->ld);
     use_flat(uses, AS_U32, "row_start", op->row_start, OPERAND_READ, op->rows + 1ull);
-    use(uses, "out", op->out, OPERAND_READ, op->tokens, q, q);
+    use_as(uses, as, "out", op->out, OPERAND_READ, op->tokens, q, q);
     use(uses, "lse", op->lse, OPERAND_READ, op->tokens, op->heads, op->heads);
     use(uses, "dout", op->dout, OPERAND_READ, op->tokens, q, q);
     use(uses, "delta", op->delta, OPERAND_WRITE, op->tokens, op->heads, op->heads);
@@ -175,7 +177,7 @@ static void attention_cached_operands(const struct op_attention_cached *op, stru
     use(uses, "q", op->q, OPERAND_READ, op->tokens, q, op->ldq);
     use(uses, "k", op->k, OPERAND_READ, held, kv, kv);
     use(uses, "v", op->v, OPERAND_READ, held, kv, kv);
-    use(uses, "out", op->out, OPERAND_WRITE, op->tokens, q, q);
+    use_as(uses, AS_F32 | 1u << op->compute, "out", op->out, OPERAND_WRITE, op->tokens, q, q);
 }
 
 static void dropout_operands(const struct op_dropout *op, struct uses *uses)
@@ -205,7 +207,7 @@ static void norm_operands(const struct op *op, struct uses *uses)
         uint64_t width = (uint64_t)o->vectors * o->width;
         use(uses, "x", o->x, OPERAND_READ, o->rows, width, o->ldx);
         use_flat(uses, AS_F32, "weight", o->weight, OPERAND_READ, o->width);
-        use(uses, "y", o->y, OPERAND_WRITE, o->rows, width, o->ldy);
+        use_as(uses, AS_FLOATS, "y", o->y, OPERAND_WRITE, o->rows, width, o->ldy);
         return;
     }
     const struct op_rmsnorm_backward *o = &op->rmsnorm_backward;
@@ -298,12 +300,14 @@ static void glu_operands(const struct op *op, struct uses *uses)
 {
     if (op->kind == OP_GLU) {
         const struct op_glu *o = &op->glu;
-        use(uses, "gate_up", o->gate_up, OPERAND_READ, o->tokens, 2ull * o->width, 2ull * o->width);
-        use(uses, "act", o->act, OPERAND_WRITE, o->tokens, o->width, o->width);
+        use_as(uses, AS_FLOATS, "gate_up", o->gate_up, OPERAND_READ, o->tokens, 2ull * o->width,
+               2ull * o->width);
+        use_as(uses, AS_FLOATS, "act", o->act, OPERAND_WRITE, o->tokens, o->width, o->width);
         return;
     }
     const struct op_glu_backward *o = &op->glu_backward;
-    use(uses, "gate_up", o->gate_up, OPERAND_UPDATE, o->tokens, 2ull * o->width, 2ull * o->width);
+    use_as(uses, AS_FLOATS, "gate_up", o->gate_up, OPERAND_UPDATE, o->tokens, 2ull * o->width,
+           2ull * o->width);
     use(uses, "dact", o->dact, OPERAND_READ, o->tokens, o->width, o->width);
 }
 
@@ -394,9 +398,10 @@ static void gemm_grouped_operands(const struct op_gemm_grouped *op, struct uses 
 {
     enum operand_access write = op->beta == 0.0f ? OPERAND_WRITE : OPERAND_UPDATE;
     uint64_t starts = op->groups == 0 ? 0 : op->groups_all + 1ull;
-    use(uses, "a", op->a, OPERAND_READ, op->rows, op->transpose_a ? op->m : op->k, op->lda);
+    uint32_t as = AS_F32 | 1u << op->compute;
+    use_as(uses, as, "a", op->a, OPERAND_READ, op->rows, op->transpose_a ? op->m : op->k, op->lda);
     if (op->transpose_a) {
-        use(uses, "b", op->b, OPERAND_READ, op->rows, op->n, op->ldb);
+        use_as(uses, as, "b", op->b, OPERAND_READ, op->rows, op->n, op->ldb);
         matrices_use(uses, AS_F32, "c", op->c, write, op, matrix_span(op->m, op->n, op->ldc));
     } else {
         group_weights_use(uses, op);

@@ -61,9 +61,10 @@ enum op_kind {
 };
 
 /* c[m,n] = alpha * op(a)[m,k] * op(b)[k,n] + beta * c; transposed operands are stored [k,m] and [n,k]. With
- * beta 0 c need not be initialised. f32, but b may be frozen weights as they are kept: bf16 or f16, or blocks
- * (u8, absmax and scales as op_unpack has them) of a whole matrix, ldb being its width. Each value of b is
- * then what op_unpack makes of it. CPU devices take f32, and 16 bits where compute has 16.
+ * beta 0 c need not be initialised. f32, but a may be of compute's dtype, and b frozen weights as they are
+ * kept: bf16 or f16, or blocks (u8, absmax and scales as op_unpack has them) of a whole matrix, ldb being its
+ * width. Each value of b is then what op_unpack makes of it. CPU devices take f32, and 16 bits where compute
+ * has 16.
  *
  * compute: DTYPE_F32; or DTYPE_BF16 or DTYPE_F16: values of a and b (of a packed b, what they are unpacked
  * to) are rounded to that first, to nearest even, in f16 to infinity beyond its range; products and sums are
@@ -115,7 +116,8 @@ struct op_embed_noise {
 
 /* y = x / sqrt(mean(x^2) + eps) * (offset + weight), per vector (Zhang and Sennrich 2019, eq. 4; offset 1 as
  * Gemma has it). A row holds `vectors` vectors of `width` values one after another, under one weight[width]:
- * 1 is the usual norm, heads that of each head. y may be x. */
+ * 1 is the usual norm, heads that of each head. y may be x. f32, but y may be bf16 or f16 where it is not x.
+ */
 struct op_rmsnorm {
     uint32_t rows, width;
     uint32_t vectors;  /* 0 stands for 1 */
@@ -149,40 +151,52 @@ struct op_rope {
  * counted; 0: none), scores capped to cap * tanh(score / cap) where there is a cap (0: none; Gemma 2):
  * q[tokens, heads, head_dim], k and v[tokens, kv_heads, head_dim], all with row distance ld; out[tokens,
  * heads * head_dim]; lse[tokens, heads] the logarithms of the softmax sums. Tiled with a running softmax (Dao
- * et al. 2022, algorithm 1): no score matrix of a row is ever whole in memory. */
+ * et al. 2022, algorithm 1): no score matrix of a row is ever whole in memory.
+ *
+ * compute: DTYPE_F32, all is f32; or DTYPE_BF16 or DTYPE_F16: q, k, v and out are f32 or that. Of f32 ones
+ * the values are rounded to it as they are read (out: written), so numbers do not depend on how they are
+ * kept. Products and sums are f32, probabilities are rounded before they are multiplied with v; maxima that
+ * the running softmax takes off are whole powers of two, so a probability is rounded alike in tiles of any
+ * size (but for fp16's numbers below its normal range, 2^-14). */
 struct op_attention {
     uint32_t rows, tokens, heads, kv_heads, head_dim, ld, window;
     float scale, cap;
+    enum dtype compute;
     struct operand q, k, v, row_start /* u32 [rows + 1] */, out, lse;
 };
 
 /* Gradients dq, dk, dv (laid out as q, k, v) from dout; delta[tokens, heads] is workspace. (Dao et al. 2022,
- * algorithm 4.) */
+ * algorithm 4.) Gradients and delta are f32. compute as op_attention has it: dout, probabilities and the
+ * gradients of the products q k^T (scale and the cap's slope in them, made of probabilities not yet rounded)
+ * are rounded before they are multiplied; delta is the sum of dout (not rounded) times out. */
 struct op_attention_backward {
     uint32_t rows, tokens, heads, kv_heads, head_dim, ld, window;
     float scale, cap;
+    enum dtype compute;
     struct operand q, k, v, row_start, out, lse, dout, delta, dq, dk, dv;
 };
 
 /* Attention of `tokens` new positions begin… of one sequence over a cache k, v[begin + tokens, kv_heads *
- * head_dim]. */
+ * head_dim]. compute as op_attention has it; q, k and v are f32, and out f32 or of compute's dtype. */
 struct op_attention_cached {
     uint32_t tokens, begin, heads, kv_heads, head_dim, ldq, window;
     float scale, cap;
+    enum dtype compute;
     struct operand q, k, v, out /* [tokens, heads * head_dim] */;
 };
 
 /* The gate of a gated linear unit (Shazeer 2020): silu(x) = x / (1 + e^-x), or gelu by its tanh form. */
 enum glu_kind { GLU_SILU, GLU_GELU_TANH };
 
-/* act[tokens,width] = f(gate) * up, gate_up[tokens, 2 * width] holding gate, then up. */
+/* act[tokens,width] = f(gate) * up, gate_up[tokens, 2 * width] holding gate, then up. Either is f32, bf16 or
+ * f16; computed in f32. */
 struct op_glu {
     uint32_t tokens, width;
     enum glu_kind kind;
     struct operand gate_up, act;
 };
 
-/* gate_up becomes its own gradient, from dact. */
+/* gate_up becomes its own gradient, from dact. gate_up is f32, bf16 or f16; dact f32. */
 struct op_glu_backward {
     uint32_t tokens, width;
     enum glu_kind kind;
@@ -312,9 +326,9 @@ struct op_softcap {
  * b (or c, when transpose_a) lying `stride` values after the one before. rows is the most rows there are.
  * Without transpose_a: c[i] = alpha * a[i] * op(b_g) + beta * c[i] for rows i of group g; a [rows, k],
  * op(b) [k, n]. With: c_g[m,n] = alpha * a_g^T b_g + beta * c_g; a [rows, m], b [rows, n], sums in the order
- * of rows. f32; compute as op_gemm has it. Without transpose_a b may be frozen weights as they are kept, as
- * op_gemm has them: then `stride` counts bytes, and absmax and scales of a matrix lie as far from those of
- * the one before. CPU devices as there. */
+ * of rows. f32, but a (with transpose_a b, too) may be of compute's dtype; compute as op_gemm has it. Without
+ * transpose_a b may be frozen weights as they are kept, as op_gemm has them: then `stride` counts bytes, and
+ * absmax and scales of a matrix lie as far from those of the one before. CPU devices as there. */
 struct op_gemm_grouped {
     uint32_t first, groups, groups_all; /* offsets is u32 [groups_all + 1] */
     uint32_t rows, m, n, k;             /* m: with transpose_a; k: without */

@@ -225,7 +225,7 @@ static void groups_narrow(const struct op_gemm_grouped *op, struct operand_use *
     guard(at->buffer, PROT_NONE);
     for (uint32_t i = 0; i < count && begin <= end && end <= op->rows; i++)
         if (strcmp(uses[i].name, "offsets") != 0 && strcmp(uses[i].name, op->transpose_a ? "c" : "b") != 0) {
-            uses[i].operand.at += 4 * begin * uses[i].ld;
+            uses[i].operand.at += (uint64_t)dtype_bytes(uses[i].operand.dtype) * begin * uses[i].ld;
             uses[i].rows = end - begin;
         }
 }

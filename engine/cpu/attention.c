@@ -5,51 +5,90 @@
  * gradients of queries, keys and values. Where that leaves threads without work (a long row, few key heads),
  * parts are tiles of keys and tiles of queries, and the probabilities are computed for both: 7 products in
  * place of 5. Either way each sum has the same terms in the same order, so threads change no bit.
+ *
+ * Where it computes in 16 bits, tiles of the operands are rounded in scratch, and so are probabilities and
+ * the scores' gradients; all stay in fp32 there, for the products are those of fp32.
  */
-#include "engine/cpu/cpu.h"
+#include "engine/cpu/values.h"
 
 #include <math.h>
-#include <string.h>
 
 enum {
     TILE = ATTENTION_TILE,
     BLOCK_HEADS = 3, /* queries × heads of a block: at least 3 tiles' worth */
     STATES_MAX =
-        ATTENTION_GROUP_MAX * TILE > BLOCK_HEADS *TILE ? ATTENTION_GROUP_MAX *TILE : BLOCK_HEADS *TILE
+        ATTENTION_GROUP_MAX * TILE > BLOCK_HEADS *TILE ? ATTENTION_GROUP_MAX *TILE : BLOCK_HEADS *TILE,
+    TILE_FLOATS = ATTENTION_HEAD_DIM_MAX * TILE,
+    VECTOR_MAX = 16 /* floats: rows of rounded tiles begin on multiples of it */
 };
 
-/* One sequence's attention for one key head. Strides are in floats. */
+/* One sequence's attention for one key head. Strides are in values. */
 struct sequence {
     const struct kernels *kernels;
+    enum value_kind as;       /* what operands are rounded to; VALUES_F32: they are not, and lie in fp32 */
     uint32_t queries, offset; /* query i sits at position offset + i; keys 0 .. offset + queries */
     uint32_t group, head_dim;
     uint32_t
         window; /* keys that a query sees, itself counted; more than there are where there is no window */
     float scale, cap;
-    const float *q, *k, *v; /* q: first head of the group; heads are head_dim apart */
-    size_t ldq, ldk;        /* of q; of k and v */
-    float *out;
-    size_t ldo;
-    float *lse; /* or NULL; heads are 1 apart */
+    struct gemm_values q, k, v; /* q: first head of the group; heads are head_dim apart */
+    const struct operand *out;
+    size_t out_at, ldo; /* where q's heads begin in out and dout */
+    float *lse;         /* or NULL; heads are 1 apart */
     size_t ldl;
     /* backward only */
-    const float *dout;
-    float *delta, *dq, *dk, *dv;
+    struct gemm_values dout;
+    float *delta, *dq, *dk, *dv; /* rows as far apart as those of q, k, v */
     float *scratch;
 };
 
+/* Forward: forward_tiles_of(); backward: backward_tiles_of(). */
 size_t attention_scratch_floats(void)
 {
-    size_t tiles = 4ull * ATTENTION_HEAD_DIM_MAX * TILE; /* transposed k, v; sums of dk, dv */
-    size_t scores = 2ull * BLOCK_HEADS * TILE * TILE;
-    return tiles + scores + 2ull * STATES_MAX;
+    size_t forward = 6ull * TILE_FLOATS + (size_t)BLOCK_HEADS * TILE * TILE + 2ull * STATES_MAX;
+    size_t backward = 7ull * TILE_FLOATS + 2ull * TILE * TILE;
+    return forward > backward ? forward : backward;
 }
 
-/* to[head_dim][TILE] = from[count][head_dim] transposed; columns from count on are 0. */
-static void transpose_tile(const float *from, size_t ld, uint32_t count, uint32_t head_dim, float *to)
+/* The matrix that begins at value `at` of an operand. */
+static struct gemm_values matrix_of(const struct operand *operand, size_t at, size_t ld)
 {
+    return (struct gemm_values){.at = (const uint8_t *)operand_at(operand) + at * dtype_bytes(operand->dtype),
+                                .ld = ld,
+                                .kind = value_kind_of(operand->dtype)};
+}
+
+/* From one row of a rounded tile to the next. */
+static size_t rounded_ld(const struct sequence *s)
+{
+    return (s->head_dim + VECTOR_MAX - 1ull) / VECTOR_MAX * VECTOR_MAX;
+}
+
+/* head_dim columns of `rows` rows in fp32, *ld apart, from value `at` on: where they lie, or rounded in room.
+ */
+static const float *rows_in_f32(const struct sequence *s, const struct gemm_values *x, size_t at,
+                                uint32_t rows, float *room, size_t *ld)
+{
+    *ld = s->as == VALUES_F32 ? x->ld : rounded_ld(s);
+    if (s->as == VALUES_F32)
+        return (const float *)x->at + at;
+    s->kernels->round_rows(s->as, x, at, rows, s->head_dim, room, *ld);
+    return room;
+}
+
+/* to[head_dim][TILE] = rows [first, first + count) of x transposed; columns from count on are 0. */
+static void transpose_tile(const struct sequence *s, const struct gemm_values *x, uint32_t first,
+                           uint32_t count, float *to)
+{
+    uint32_t head_dim = s->head_dim;
+    size_t ld = x->ld;
     if (count < TILE)
         memset(to, 0, (size_t)head_dim * TILE * sizeof *to);
+    if (s->as != VALUES_F32) {
+        s->kernels->round_transposed(s->as, x, first * ld, count, head_dim, to, TILE);
+        return;
+    }
+    const float *from = (const float *)x->at + first * ld;
     for (uint32_t j = 0; j < count; j += 8) {
         uint32_t last = j + 8 < count ? j + 8 : count;
         for (uint32_t d = 0; d < head_dim; d++)
@@ -88,19 +127,79 @@ static uint32_t block_queries(uint32_t group)
     return group >= BLOCK_HEADS ? TILE : (BLOCK_HEADS + group - 1) / group * TILE;
 }
 
-/* Keys [first, first + count) for the queries [begin, end) of head h: running softmax. */
-static void forward_tile(const struct sequence *s, uint32_t h, uint32_t begin, uint32_t end, uint32_t first,
-                         uint32_t count, const float *keys, float *scores, float *max, float *sum)
+/* What the running softmax of a block works on. In fp32 sums are made in the output itself, else in `out`, of
+ * heads_at_once() heads. */
+struct forward_tiles {
+    float *keys;             /* transposed, [head_dim][TILE] */
+    float *values, *queries; /* room for rounded ones, [TILE][rounded_ld] */
+    float *out;              /* [heads, queries of the block][rounded_ld] */
+    float *scores;           /* [queries of the block][TILE] */
+    float *max, *sum;        /* [heads, queries of the block] */
+};
+
+static struct forward_tiles forward_tiles_of(const struct sequence *s)
 {
-    const struct kernels *kernels = s->kernels;
-    uint32_t n = end - begin;
-    const float *q = s->q + (size_t)begin * s->ldq + (size_t)h * s->head_dim;
-    float *out = s->out + (size_t)begin * s->ldo + (size_t)h * s->head_dim;
-    kernels->tile(n, TILE, s->head_dim, q, s->ldq, 1, keys, TILE, scores, TILE, false);
+    float *scores = s->scratch + 6ull * TILE_FLOATS, *max = scores + (size_t)BLOCK_HEADS * TILE * TILE;
+    return (struct forward_tiles){.keys = s->scratch,
+                                  .values = s->scratch + TILE_FLOATS,
+                                  .queries = s->scratch + 2ull * TILE_FLOATS,
+                                  .out = s->scratch + 3ull * TILE_FLOATS,
+                                  .scores = scores,
+                                  .max = max,
+                                  .sum = max + STATES_MAX};
+}
+
+/* Heads of the group whose sums there is room for. */
+static uint32_t heads_at_once(const struct sequence *s, uint32_t queries)
+{
+    uint32_t most = (uint32_t)(BLOCK_HEADS * TILE_FLOATS / (queries * rounded_ld(s)));
+    return s->as == VALUES_F32 ? s->group : min_u32(s->group, most);
+}
+
+/* Where sums of queries from `begin` on are made, rows *ld apart: of head h, which is the round's number `at`
+ * of heads. */
+static float *sums_of(const struct sequence *s, const struct forward_tiles *t, uint32_t h, uint32_t at,
+                      uint32_t begin, uint32_t queries, size_t *ld)
+{
+    *ld = s->as == VALUES_F32 ? s->ldo : rounded_ld(s);
+    if (s->as == VALUES_F32)
+        return (float *)operand_at(s->out) + s->out_at + begin * s->ldo + (size_t)h * s->head_dim;
+    return t->out + (size_t)at * queries * *ld;
+}
+
+/* scores = q k^T of n queries from `begin` on of head h and the tile of transposed keys. */
+static void tile_scores(const struct sequence *s, const struct forward_tiles *t, uint32_t h, uint32_t begin,
+                        uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i += TILE) {
+        size_t ld, at = (begin + i) * s->q.ld + (size_t)h * s->head_dim;
+        uint32_t rows = min_u32(TILE, n - i);
+        const float *q = rows_in_f32(s, &s->q, at, rows, t->queries, &ld);
+        s->kernels->tile(rows, TILE, s->head_dim, q, ld, 1, t->keys, TILE, t->scores + (size_t)i * TILE, TILE,
+                         false);
+    }
+}
+
+/* One row of a tile's scores becomes probabilities; returns what sums so far are to be multiplied by. */
+static float row_softmax(const struct sequence *s, float *row, uint32_t unseen, uint32_t seen, float *max,
+                         float *sum)
+{
+    if (s->as == VALUES_F32)
+        return s->kernels->softmax_tile(row, unseen, seen, TILE, s->scale, s->cap, max, sum);
+    return s->kernels->softmax_tile_rounded(s->as, row, unseen, seen, TILE, s->scale, s->cap, max, sum);
+}
+
+/* Keys [first, first + count), whose values are v, for n queries from `begin` on of head h: running softmax,
+ * the sums being out, ldo apart. */
+static void forward_tile(const struct sequence *s, const struct forward_tiles *t, uint32_t h, uint32_t begin,
+                         uint32_t n, uint32_t first, uint32_t count, const float *v, size_t ldv, float *max,
+                         float *sum, float *out, size_t ldo)
+{
+    tile_scores(s, t, h, begin, n);
     for (uint32_t i = 0; i < n; i++) {
         uint32_t position = s->offset + begin + i, seen = visible(position, first, count);
         uint32_t unseen = hidden(s, position, first, count);
-        float *row = scores + (size_t)i * TILE, *o = out + (size_t)i * s->ldo;
+        float *row = t->scores + (size_t)i * TILE, *o = out + i * ldo;
         bool nothing_before = max[i] == -INFINITY;
         if (nothing_before)
             memset(o, 0, s->head_dim * sizeof *o);
@@ -108,140 +207,190 @@ static void forward_tile(const struct sequence *s, uint32_t h, uint32_t begin, u
             memset(row, 0, TILE * sizeof *row);
             continue;
         }
-        float correction = kernels->softmax_tile(row, unseen, seen, TILE, s->scale, s->cap, &max[i], &sum[i]);
+        float correction = row_softmax(s, row, unseen, seen, &max[i], &sum[i]);
         if (!nothing_before && correction != 1.0f)
-            kernels->scale(o, correction, o, s->head_dim);
+            s->kernels->scale(o, correction, o, s->head_dim);
     }
-    kernels->tile(n, s->head_dim, count, scores, TILE, 1, s->v + (size_t)first * s->ldk, s->ldk, out, s->ldo,
-                  true);
+    s->kernels->tile(n, s->head_dim, count, t->scores, TILE, 1, v, ldv, out, ldo, true);
 }
 
-static void forward_finish(const struct sequence *s, uint32_t h, uint32_t begin, uint32_t end,
-                           const float *max, const float *sum)
+/* Of n queries from `begin` on of head h: sums become the output. */
+static void forward_finish(const struct sequence *s, uint32_t h, uint32_t begin, uint32_t n, const float *max,
+                           const float *sum, float *sums, size_t ld)
 {
-    for (uint32_t i = begin; i < end; i++) {
-        float *out = s->out + (size_t)i * s->ldo + (size_t)h * s->head_dim;
-        float total = sum[i - begin];
-        s->kernels->scale(out, 1.0f / total, out, s->head_dim);
+    bool rounds = s->as != VALUES_F32;
+    for (uint32_t i = 0; i < n; i++) {
+        float *o = sums + i * ld;
+        s->kernels->scale(o, 1.0f / sum[i], o, s->head_dim);
+        if (rounds) {
+            const struct gemm_values row = {.at = o, .ld = ld, .kind = VALUES_F32};
+            float rounded[ATTENTION_HEAD_DIM_MAX];
+            s->kernels->round_rows(s->as, &row, 0, 1, s->head_dim, rounded, ATTENTION_HEAD_DIM_MAX);
+            values_write(s->kernels, rounded, s->out,
+                         s->out_at + (begin + i) * s->ldo + (size_t)h * s->head_dim, s->head_dim);
+        }
+        double base = rounds ? (double)max[i] * 0.693147180559945309 : (double)max[i];
         if (s->lse != NULL)
-            s->lse[(size_t)i * s->ldl + h] = max[i - begin] + logf(total);
+            s->lse[(size_t)(begin + i) * s->ldl + h] =
+                rounds ? (float)(base + log((double)sum[i])) : max[i] + logf(sum[i]);
     }
 }
 
-/* Queries [begin, end), at most block_queries(). */
-static void sequence_forward(const struct sequence *s, uint32_t begin, uint32_t end)
+/* Queries [begin, end), at most block_queries(), of heads [first_head, last_head) of the group. */
+static void heads_forward(const struct sequence *s, uint32_t begin, uint32_t end, uint32_t first_head,
+                          uint32_t last_head)
 {
-    uint32_t step = end - begin, last = s->offset + end;
-    float *keys = s->scratch, *scores = keys + (size_t)ATTENTION_HEAD_DIM_MAX * TILE;
-    float *max = scores + (size_t)BLOCK_HEADS * TILE * TILE, *sum = max + STATES_MAX;
-    for (uint32_t i = 0; i < s->group * step; i++) {
-        max[i] = -INFINITY;
-        sum[i] = 0.0f;
+    const struct forward_tiles t = forward_tiles_of(s);
+    uint32_t n = end - begin, last = s->offset + end, heads = last_head - first_head;
+    size_t ldv, ldo;
+    for (uint32_t i = 0; i < heads * n; i++) {
+        t.max[i] = -INFINITY;
+        t.sum[i] = 0.0f;
     }
     for (uint32_t first = first_tile(s, s->offset + begin); first < last; first += TILE) {
         uint32_t count = min_u32(TILE, last - first);
-        transpose_tile(s->k + (size_t)first * s->ldk, s->ldk, count, s->head_dim, keys);
-        for (uint32_t h = 0; h < s->group; h++)
-            forward_tile(s, h, begin, end, first, count, keys, scores, max + (size_t)h * step,
-                         sum + (size_t)h * step);
+        transpose_tile(s, &s->k, first, count, t.keys);
+        const float *v = rows_in_f32(s, &s->v, first * s->v.ld, count, t.values, &ldv);
+        for (uint32_t i = 0; i < heads; i++) {
+            float *out = sums_of(s, &t, first_head + i, i, begin, n, &ldo);
+            forward_tile(s, &t, first_head + i, begin, n, first, count, v, ldv, t.max + (size_t)i * n,
+                         t.sum + (size_t)i * n, out, ldo);
+        }
     }
-    for (uint32_t h = 0; h < s->group; h++)
-        forward_finish(s, h, begin, end, max + (size_t)h * step, sum + (size_t)h * step);
+    for (uint32_t i = 0; i < heads; i++) {
+        float *out = sums_of(s, &t, first_head + i, i, begin, n, &ldo);
+        forward_finish(s, first_head + i, begin, n, t.max + (size_t)i * n, t.sum + (size_t)i * n, out, ldo);
+    }
+}
+
+static void sequence_forward(const struct sequence *s, uint32_t begin, uint32_t end)
+{
+    uint32_t step = heads_at_once(s, end - begin);
+    for (uint32_t head = 0; head < s->group; head += step)
+        heads_forward(s, begin, end, head, min_u32(head + step, s->group));
 }
 
 struct backward_tiles {
     float *keys, *values; /* transposed, [head_dim][TILE] */
     float *dk, *dv;       /* [TILE][head_dim] */
+    float *q, *dout, *k;  /* room for rounded ones, [TILE][rounded_ld] */
     float *p, *dp;        /* [TILE][TILE] */
 };
 
-/* Queries of head h from `begin` on against keys from `first` on, a tile of each. */
+/* Queries of head h from `begin` on against keys from `first` on, a tile of each; q, dout and k in fp32. */
 struct tile_pair {
     uint32_t h, begin, queries, first, keys;
+    const float *q, *dout, *k;
+    size_t ldq, ldo, ldk;
 };
 
 static struct backward_tiles backward_tiles_of(const struct sequence *s)
 {
-    size_t tile = (size_t)ATTENTION_HEAD_DIM_MAX * TILE;
     return (struct backward_tiles){
         .keys = s->scratch,
-        .values = s->scratch + tile,
-        .dk = s->scratch + 2 * tile,
-        .dv = s->scratch + 3 * tile,
-        .p = s->scratch + 4 * tile,
-        .dp = s->scratch + 4 * tile + TILE * TILE,
+        .values = s->scratch + TILE_FLOATS,
+        .dk = s->scratch + 2ull * TILE_FLOATS,
+        .dv = s->scratch + 3ull * TILE_FLOATS,
+        .q = s->scratch + 4ull * TILE_FLOATS,
+        .dout = s->scratch + 5ull * TILE_FLOATS,
+        .k = s->scratch + 6ull * TILE_FLOATS,
+        .p = s->scratch + 7ull * TILE_FLOATS,
+        .dp = s->scratch + 7ull * TILE_FLOATS + TILE * TILE,
     };
 }
 
+/* k, and both tiles of keys transposed, are there already: keys_begin(). */
+static struct tile_pair pair_of(const struct sequence *s, const struct backward_tiles *t, uint32_t h,
+                                uint32_t begin, uint32_t first, uint32_t count)
+{
+    struct tile_pair at = {.h = h,
+                           .begin = begin,
+                           .queries = min_u32(TILE, s->queries - begin),
+                           .first = first,
+                           .keys = count,
+                           .k = s->as == VALUES_F32 ? (const float *)s->k.at + first * s->k.ld : t->k,
+                           .ldk = s->as == VALUES_F32 ? s->k.ld : rounded_ld(s)};
+    size_t head = (size_t)h * s->head_dim;
+    at.q = rows_in_f32(s, &s->q, begin * s->q.ld + head, at.queries, t->q, &at.ldq);
+    at.dout = rows_in_f32(s, &s->dout, begin * s->ldo + head, at.queries, t->dout, &at.ldo);
+    return at;
+}
+
 /* p, and the gradient of its scores. */
-static void backward_scores(const struct sequence *s, struct tile_pair at, const struct backward_tiles *t)
+static void backward_scores(const struct sequence *s, const struct tile_pair *at,
+                            const struct backward_tiles *t)
 {
     const struct kernels *kernels = s->kernels;
-    uint32_t n = at.queries, d = s->head_dim;
-    size_t head = (size_t)at.h * d;
-    kernels->tile(n, TILE, d, s->q + at.begin * s->ldq + head, s->ldq, 1, t->keys, TILE, t->p, TILE, false);
-    kernels->tile(n, TILE, d, s->dout + at.begin * s->ldo + head, s->ldo, 1, t->values, TILE, t->dp, TILE,
-                  false);
+    uint32_t n = at->queries, d = s->head_dim;
+    kernels->tile(n, TILE, d, at->q, at->ldq, 1, t->keys, TILE, t->p, TILE, false);
+    kernels->tile(n, TILE, d, at->dout, at->ldo, 1, t->values, TILE, t->dp, TILE, false);
     for (uint32_t i = 0; i < n; i++) {
-        size_t state = (size_t)(at.begin + i) * s->ldl + at.h;
-        kernels->softmax_tile_backward(
-            t->p + (size_t)i * TILE, t->dp + (size_t)i * TILE, hidden(s, at.begin + i, at.first, at.keys),
-            visible(at.begin + i, at.first, at.keys), TILE, s->scale, s->cap, s->lse[state], s->delta[state]);
+        size_t state = (size_t)(at->begin + i) * s->ldl + at->h;
+        kernels->softmax_tile_backward(s->as, t->p + (size_t)i * TILE, t->dp + (size_t)i * TILE,
+                                       hidden(s, at->begin + i, at->first, at->keys),
+                                       visible(at->begin + i, at->first, at->keys), TILE, s->scale, s->cap,
+                                       s->lse[state], s->delta[state]);
     }
 }
 
-static void backward_of_keys(const struct sequence *s, struct tile_pair at, const struct backward_tiles *t)
+static void backward_of_keys(const struct sequence *s, const struct tile_pair *at,
+                             const struct backward_tiles *t)
 {
     uint32_t d = s->head_dim;
-    const float *q = s->q + at.begin * s->ldq + (size_t)at.h * d;
-    const float *dout = s->dout + at.begin * s->ldo + (size_t)at.h * d;
-    s->kernels->tile(at.keys, d, at.queries, t->p, 1, TILE, dout, s->ldo, t->dv, d, true);
-    s->kernels->tile(at.keys, d, at.queries, t->dp, 1, TILE, q, s->ldq, t->dk, d, true);
+    s->kernels->tile(at->keys, d, at->queries, t->p, 1, TILE, at->dout, at->ldo, t->dv, d, true);
+    s->kernels->tile(at->keys, d, at->queries, t->dp, 1, TILE, at->q, at->ldq, t->dk, d, true);
 }
 
-static void backward_of_queries(const struct sequence *s, struct tile_pair at, const struct backward_tiles *t)
+static void backward_of_queries(const struct sequence *s, const struct tile_pair *at,
+                                const struct backward_tiles *t)
 {
-    s->kernels->tile(at.queries, s->head_dim, at.keys, t->dp, TILE, 1, s->k + (size_t)at.first * s->ldk,
-                     s->ldk, s->dq + at.begin * s->ldq + (size_t)at.h * s->head_dim, s->ldq,
-                     at.first != first_tile(s, at.begin));
+    s->kernels->tile(at->queries, s->head_dim, at->keys, t->dp, TILE, 1, at->k, at->ldk,
+                     s->dq + at->begin * s->q.ld + (size_t)at->h * s->head_dim, s->q.ld,
+                     at->first != first_tile(s, at->begin));
 }
 
 static void sequence_delta(const struct sequence *s, uint32_t begin, uint32_t end)
 {
+    const struct gemm_values out = matrix_of(s->out, s->out_at, s->ldo);
+    float room[ATTENTION_HEAD_DIM_MAX];
     for (uint32_t i = begin; i < end; i++)
         for (uint32_t h = 0; h < s->group; h++) {
-            size_t at = (size_t)i * s->ldo + (size_t)h * s->head_dim;
-            s->delta[(size_t)i * s->ldl + h] = s->kernels->dot(s->out + at, s->dout + at, s->head_dim);
+            size_t at = (size_t)i * s->ldo + (size_t)h * s->head_dim, ld;
+            const float *o = rows_in_f32(s, &out, at, 1, room, &ld), *dout = s->dout.at;
+            s->delta[(size_t)i * s->ldl + h] = s->kernels->dot(o, dout + at, s->head_dim);
         }
 }
 
-static void transpose_both(const struct sequence *s, uint32_t first, uint32_t count,
-                           const struct backward_tiles *t)
+/* A tile of keys and values, transposed, and where products read keys as rows. */
+static void keys_begin(const struct sequence *s, uint32_t first, uint32_t count,
+                       const struct backward_tiles *t)
 {
-    transpose_tile(s->k + first * s->ldk, s->ldk, count, s->head_dim, t->keys);
-    transpose_tile(s->v + first * s->ldk, s->ldk, count, s->head_dim, t->values);
+    size_t ld;
+    transpose_tile(s, &s->k, first, count, t->keys);
+    transpose_tile(s, &s->v, first, count, t->values);
+    (void)rows_in_f32(s, &s->k, first * s->k.ld, count, t->k, &ld);
 }
 
 /* dk and dv of the tile of keys from `first` on; with `queries` also what it adds to dq. */
 static void sequence_backward_keys(const struct sequence *s, uint32_t first, bool queries)
 {
     const struct backward_tiles t = backward_tiles_of(s);
-    size_t row_bytes = s->head_dim * sizeof(float);
+    size_t row_bytes = s->head_dim * sizeof(float), ld = s->k.ld;
     uint32_t count = min_u32(TILE, s->queries - first);
-    transpose_both(s, first, count, &t);
+    keys_begin(s, first, count, &t);
     memset(t.dk, 0, count * row_bytes);
     memset(t.dv, 0, count * row_bytes);
     for (uint32_t h = 0; h < s->group; h++)
         for (uint32_t begin = first; begin < s->queries && first_tile(s, begin) <= first; begin += TILE) {
-            struct tile_pair at = {h, begin, min_u32(TILE, s->queries - begin), first, count};
-            backward_scores(s, at, &t);
-            backward_of_keys(s, at, &t);
+            struct tile_pair at = pair_of(s, &t, h, begin, first, count);
+            backward_scores(s, &at, &t);
+            backward_of_keys(s, &at, &t);
             if (queries)
-                backward_of_queries(s, at, &t);
+                backward_of_queries(s, &at, &t);
         }
     for (uint32_t j = 0; j < count; j++) {
-        memcpy(s->dk + (size_t)(first + j) * s->ldk, t.dk + (size_t)j * s->head_dim, row_bytes);
-        memcpy(s->dv + (size_t)(first + j) * s->ldk, t.dv + (size_t)j * s->head_dim, row_bytes);
+        memcpy(s->dk + (size_t)(first + j) * ld, t.dk + (size_t)j * s->head_dim, row_bytes);
+        memcpy(s->dv + (size_t)(first + j) * ld, t.dv + (size_t)j * s->head_dim, row_bytes);
     }
 }
 
@@ -251,11 +400,11 @@ static void sequence_backward_queries(const struct sequence *s, uint32_t begin)
     const struct backward_tiles t = backward_tiles_of(s);
     for (uint32_t first = first_tile(s, begin); first <= begin; first += TILE) {
         uint32_t count = min_u32(TILE, s->queries - first);
-        transpose_both(s, first, count, &t);
+        keys_begin(s, first, count, &t);
         for (uint32_t h = 0; h < s->group; h++) {
-            struct tile_pair at = {h, begin, min_u32(TILE, s->queries - begin), first, count};
-            backward_scores(s, at, &t);
-            backward_of_queries(s, at, &t);
+            struct tile_pair at = pair_of(s, &t, h, begin, first, count);
+            backward_scores(s, &at, &t);
+            backward_of_queries(s, &at, &t);
         }
     }
 }
@@ -367,18 +516,18 @@ static void forward_part(void *context, uint32_t index, uint32_t thread)
     struct place at = place_of(&part, job->cut.row_start, op->heads, op->kv_heads, op->head_dim, op->ld);
     struct sequence s = {
         .kernels = job->runner->kernels,
+        .as = value_kind_of(op->compute),
         .queries = at.queries,
         .group = at.group,
         .head_dim = op->head_dim,
         .window = window_of(op->window),
         .scale = op->scale,
         .cap = op->cap,
-        .q = (const float *)operand_at(&op->q) + at.q,
-        .k = (const float *)operand_at(&op->k) + at.k,
-        .v = (const float *)operand_at(&op->v) + at.k,
-        .ldq = op->ld,
-        .ldk = op->ld,
-        .out = (float *)operand_at(&op->out) + at.out,
+        .q = matrix_of(&op->q, at.q, op->ld),
+        .k = matrix_of(&op->k, at.k, op->ld),
+        .v = matrix_of(&op->v, at.k, op->ld),
+        .out = &op->out,
+        .out_at = at.out,
         .ldo = (size_t)op->heads * op->head_dim,
         .lse = (float *)operand_at(&op->lse) + at.state,
         .ldl = op->heads,
@@ -394,22 +543,22 @@ static struct sequence backward_sequence(const struct attention_job *job, const 
     struct place at = place_of(part, job->cut.row_start, op->heads, op->kv_heads, op->head_dim, op->ld);
     return (struct sequence){
         .kernels = job->runner->kernels,
+        .as = value_kind_of(op->compute),
         .queries = at.queries,
         .group = at.group,
         .head_dim = op->head_dim,
         .window = window_of(op->window),
         .scale = op->scale,
         .cap = op->cap,
-        .q = (const float *)operand_at(&op->q) + at.q,
-        .k = (const float *)operand_at(&op->k) + at.k,
-        .v = (const float *)operand_at(&op->v) + at.k,
-        .ldq = op->ld,
-        .ldk = op->ld,
-        .out = (float *)operand_at(&op->out) + at.out,
+        .q = matrix_of(&op->q, at.q, op->ld),
+        .k = matrix_of(&op->k, at.k, op->ld),
+        .v = matrix_of(&op->v, at.k, op->ld),
+        .out = &op->out,
+        .out_at = at.out,
         .ldo = (size_t)op->heads * op->head_dim,
         .lse = (float *)operand_at(&op->lse) + at.state,
         .ldl = op->heads,
-        .dout = (const float *)operand_at(&op->dout) + at.out,
+        .dout = matrix_of(&op->dout, at.out, (size_t)op->heads * op->head_dim),
         .delta = (float *)operand_at(&op->delta) + at.state,
         .dq = (float *)operand_at(&op->dq) + at.q,
         .dk = (float *)operand_at(&op->dk) + at.k,
@@ -466,6 +615,7 @@ static void cached_part(void *context, uint32_t index, uint32_t thread)
     size_t head = (size_t)kv * group * op->head_dim;
     struct sequence s = {
         .kernels = job->runner->kernels,
+        .as = value_kind_of(op->compute),
         .queries = op->tokens,
         .offset = op->begin,
         .group = group,
@@ -473,12 +623,11 @@ static void cached_part(void *context, uint32_t index, uint32_t thread)
         .window = window_of(op->window),
         .scale = op->scale,
         .cap = op->cap,
-        .q = (const float *)operand_at(&op->q) + head,
-        .k = (const float *)operand_at(&op->k) + (size_t)kv * op->head_dim,
-        .v = (const float *)operand_at(&op->v) + (size_t)kv * op->head_dim,
-        .ldq = op->ldq,
-        .ldk = (size_t)op->kv_heads * op->head_dim,
-        .out = (float *)operand_at(&op->out) + head,
+        .q = matrix_of(&op->q, head, op->ldq),
+        .k = matrix_of(&op->k, (size_t)kv * op->head_dim, (size_t)op->kv_heads * op->head_dim),
+        .v = matrix_of(&op->v, (size_t)kv * op->head_dim, (size_t)op->kv_heads * op->head_dim),
+        .out = &op->out,
+        .out_at = head,
         .ldo = (size_t)op->heads * op->head_dim,
         .scratch = job->runner->scratch + thread * job->runner->scratch_floats,
     };

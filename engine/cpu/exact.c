@@ -4,6 +4,21 @@
 #include <math.h>
 #include <string.h>
 
+#include "engine/cpu/values.h"
+
+static double value_get(const struct kernels *kernels, const struct operand *operand, size_t at)
+{
+    float x;
+    values_read(kernels, operand, at, &x, 1);
+    return (double)x;
+}
+
+static void value_set(const struct kernels *kernels, const struct operand *operand, size_t at, double x)
+{
+    float once = (float)x;
+    values_write(kernels, &once, operand, at, 1);
+}
+
 static double inverse_rms(const float *x, size_t n, double eps)
 {
     double sum = 0;
@@ -19,19 +34,18 @@ static double decimal(float eps)
     return eps > 0.0f ? round((double)eps * scale) / scale : 0.0;
 }
 
-static void rmsnorm(const struct op_rmsnorm *op)
+static void rmsnorm(const struct kernels *kernels, const struct op_rmsnorm *op)
 {
     const float *w = operand_at(&op->weight);
     double eps = decimal(op->eps), offset = (double)op->offset;
-    for (size_t row = 0; row < op->rows; row++) {
-        const float *x = (const float *)operand_at(&op->x) + row * op->ldx;
-        float *y = (float *)operand_at(&op->y) + row * op->ldy;
-        for (size_t v = 0; v < op->vectors; v++, x += op->width, y += op->width) {
+    for (size_t row = 0; row < op->rows; row++)
+        for (size_t v = 0; v < op->vectors; v++) {
+            const float *x = (const float *)operand_at(&op->x) + row * op->ldx + v * op->width;
             double r = inverse_rms(x, op->width, eps);
             for (size_t i = 0; i < op->width; i++)
-                y[i] = (float)((double)x[i] * r * (offset + (double)w[i]));
+                value_set(kernels, &op->y, row * op->ldy + v * op->width + i,
+                          (double)x[i] * r * (offset + (double)w[i]));
         }
-    }
 }
 
 /* One vector: dx unless NULL, and its part of the weight's gradient into sums unless NULL. */
@@ -134,28 +148,29 @@ static double gate_sigmoid(enum glu_kind kind, double x, double *slope)
     return 1 / (1 + exp(kind == GLU_SILU ? -x : -twice * (x + 0.044715 * x * x * x)));
 }
 
-static void glu(const struct op_glu *op)
+static void glu(const struct kernels *kernels, const struct op_glu *op)
 {
-    const float *gate = operand_at(&op->gate_up);
-    float *act = operand_at(&op->act);
     double slope;
-    for (size_t t = 0; t < op->tokens; t++, gate += 2ull * op->width, act += op->width)
+    for (size_t t = 0; t < op->tokens; t++)
         for (size_t i = 0; i < op->width; i++) {
-            double g = (double)gate[i];
-            act[i] = (float)(g * gate_sigmoid(op->kind, g, &slope) * (double)gate[op->width + i]);
+            size_t at = 2 * t * op->width + i;
+            double g = value_get(kernels, &op->gate_up, at),
+                   u = value_get(kernels, &op->gate_up, at + op->width);
+            value_set(kernels, &op->act, t * op->width + i, g * gate_sigmoid(op->kind, g, &slope) * u);
         }
 }
 
-static void glu_backward(const struct op_glu_backward *op)
+static void glu_backward(const struct kernels *kernels, const struct op_glu_backward *op)
 {
-    float *gate = operand_at(&op->gate_up);
     const float *dact = operand_at(&op->dact);
-    for (size_t t = 0; t < op->tokens; t++, gate += 2ull * op->width, dact += op->width)
+    for (size_t t = 0; t < op->tokens; t++)
         for (size_t i = 0; i < op->width; i++) {
-            double g = (double)gate[i], u = (double)gate[op->width + i], d = (double)dact[i], slope,
-                   s = gate_sigmoid(op->kind, g, &slope);
-            gate[i] = (float)(d * u * (s + g * s * (1 - s) * slope));
-            gate[op->width + i] = (float)(d * g * s);
+            size_t at = 2 * t * op->width + i;
+            double g = value_get(kernels, &op->gate_up, at),
+                   u = value_get(kernels, &op->gate_up, at + op->width), d = (double)dact[t * op->width + i],
+                   slope, s = gate_sigmoid(op->kind, g, &slope);
+            value_set(kernels, &op->gate_up, at, d * u * (s + g * s * (1 - s) * slope));
+            value_set(kernels, &op->gate_up, at + op->width, d * g * s);
         }
 }
 
@@ -210,26 +225,57 @@ static double dot(const float *x, const float *y, size_t n)
     return sum;
 }
 
-/* p[0..count) = softmax(scale * q k^T, under the cap), and slopes[0..count) (unless NULL) the slopes of the
- * scores by q k^T; returns the logarithmic sum. Keys lie ld apart. */
-static double probabilities(const float *q, const float *k, size_t ld, size_t count, size_t dim, double scale,
-                            double cap, double *p, double *slopes)
+/* p[0..count) = exp(y - base) of y = scale * q k^T, under the cap, *sum their sum; base, which is returned,
+ * is the greatest y, or with `whole` the next whole power of two. slopes[0..count) (unless NULL): of y by q
+ * k^T. Keys lie ld apart. */
+static double exponentials(const float *q, const float *k, size_t ld, size_t count, size_t dim, double scale,
+                           double cap, bool whole, double *p, double *slopes, double *sum)
 {
-    double max = -INFINITY, sum = 0;
+    double base = -INFINITY;
     for (size_t j = 0; j < count; j++) {
         p[j] = capped(scale * dot(q, k + j * ld, dim), cap);
         if (slopes != NULL)
             slopes[j] = scale * cap_slope(p[j], cap);
-        max = p[j] > max ? p[j] : max;
+        base = p[j] > base ? p[j] : base;
     }
+    if (whole)
+        base = ceil(base / log(2)) * log(2);
+    *sum = 0;
     for (size_t j = 0; j < count; j++) {
-        p[j] = exp(p[j] - max);
-        sum += p[j];
+        p[j] = exp(p[j] - base);
+        *sum += p[j];
     }
-    for (size_t j = 0; j < count; j++)
-        p[j] /= sum;
-    // cppcheck-suppress invalidFunctionArg ; the largest term is 1
-    return max + log(sum);
+    return base;
+}
+
+/* To `compute`, by way of fp32. */
+static double rounded(const struct kernels *kernels, enum dtype compute, double x)
+{
+    float y = (float)x;
+    uint16_t half;
+    if (compute == DTYPE_F32)
+        return x;
+    if (compute == DTYPE_BF16) {
+        kernels->to_bf16(&y, &half, 1);
+        kernels->from_bf16(&half, &y, 1);
+    } else {
+        kernels->to_f16(&y, &half, 1);
+        kernels->from_f16(&half, &y, 1);
+    }
+    return (double)y;
+}
+
+/* Rows of head_dim values, *ld apart in the end: where they lie, or in 16 bits rounded to `room`. */
+static const float *rows_of(const struct kernels *kernels, enum dtype compute, const struct operand *x,
+                            size_t at, size_t rows, size_t dim, size_t *ld, float *room)
+{
+    if (compute == DTYPE_F32)
+        return (const float *)operand_at(x) + at;
+    for (size_t i = 0; i < rows; i++)
+        for (size_t d = 0; d < dim; d++)
+            room[i * dim + d] = (float)rounded(kernels, compute, value_get(kernels, x, at + i * *ld + d));
+    *ld = dim;
+    return room;
 }
 
 /* The first position of the row from `begin` that position i sees. */
@@ -243,70 +289,108 @@ struct exact_job {
     const struct op *op;
 };
 
-static void attention_part(void *context, uint32_t index, uint32_t thread)
-{
-    const struct exact_job *job = context;
-    const struct op_attention *op = &job->op->attention;
-    const uint32_t *row_start = operand_at(&op->row_start);
-    uint32_t row = index / op->heads, head = index % op->heads, kv = head / (op->heads / op->kv_heads);
-    double *p = (double *)(void *)(job->runner->scratch + thread * job->runner->scratch_floats);
-    size_t begin = row_start[row], dim = op->head_dim, width = (size_t)op->heads * dim;
-    const float *q = (const float *)operand_at(&op->q) + head * dim;
-    const float *k = (const float *)operand_at(&op->k) + begin * op->ld + kv * dim;
-    const float *v = (const float *)operand_at(&op->v) + begin * op->ld + kv * dim;
-    float *out = (float *)operand_at(&op->out) + head * dim, *lse = operand_at(&op->lse);
-    for (size_t i = begin; i < row_start[row + 1]; i++) {
-        size_t first = window_begin(begin, i, op->window), count = i - first + 1;
-        lse[i * op->heads + head] =
-            (float)probabilities(q + i * op->ld, k + (first - begin) * op->ld, op->ld, count, dim,
-                                 (double)op->scale, (double)op->cap, p, NULL);
-        for (size_t d = 0; d < dim; d++) {
-            double sum = 0;
-            for (size_t j = 0; j < count; j++)
-                sum += p[j] * (double)v[(first - begin + j) * op->ld + d];
-            out[i * width + d] = (float)sum;
-        }
-    }
-}
-
-/* Scratch of one (row, key head): p, dp, slopes [tokens]; dk, dv [tokens, dim]; dq [dim]. */
-static size_t backward_scratch_doubles(size_t tokens, size_t dim)
+/* Scratch of one part: in double p, dp, slopes [tokens], dk, dv [tokens, dim], dq [dim]; then, where they are
+ * rounded, k and v [tokens, dim] in fp32. */
+static size_t sums_doubles(size_t tokens, size_t dim)
 {
     return 3 * tokens + 2 * tokens * dim + dim;
 }
 
-/* Query i (of the whole micro-batch) of one head, against the keys of its row from `begin`. */
-static void attention_backward_query(const struct op_attention_backward *op, uint32_t head, size_t begin,
-                                     size_t i, double *scratch, size_t tokens)
+static float *keys_room(double *scratch, size_t tokens, size_t dim)
 {
-    size_t dim = op->head_dim, ld = op->ld, kv = head / (op->heads / op->kv_heads);
-    size_t first = window_begin(begin, i, op->window), count = i - first + 1;
-    double *p = scratch, *dp = p + tokens, *slopes = dp + tokens, *dk = slopes + tokens,
-           *dv = dk + tokens * dim, *dq = dv + tokens * dim;
-    const float *q = (const float *)operand_at(&op->q) + i * ld + head * dim;
-    const float *k = (const float *)operand_at(&op->k) + first * ld + kv * dim;
-    const float *v = (const float *)operand_at(&op->v) + first * ld + kv * dim;
-    const float *dout = (const float *)operand_at(&op->dout) + (i * op->heads + head) * dim;
-    float *to = (float *)operand_at(&op->dq) + i * ld + head * dim;
-    double delta = 0;
-    probabilities(q, k, ld, count, dim, (double)op->scale, (double)op->cap, p, slopes);
-    dk += (first - begin) * dim;
-    dv += (first - begin) * dim;
-    memset(dq, 0, dim * sizeof *dq);
-    for (size_t j = 0; j < count; j++) {
-        dp[j] = dot(dout, v + j * ld, dim);
-        delta += p[j] * dp[j];
-    }
-    for (size_t j = 0; j < count; j++) {
-        double ds = p[j] * (dp[j] - delta) * slopes[j];
+    return (float *)(void *)(scratch + sums_doubles(tokens, dim));
+}
+
+static void attention_part(void *context, uint32_t index, uint32_t thread)
+{
+    const struct exact_job *job = context;
+    const struct op_attention *op = &job->op->attention;
+    const struct kernels *kernels = job->runner->kernels;
+    const uint32_t *row_start = operand_at(&op->row_start);
+    uint32_t row = index / op->heads, head = index % op->heads, kv = head / (op->heads / op->kv_heads);
+    double *p = (double *)(void *)(job->runner->scratch + thread * job->runner->scratch_floats);
+    size_t begin = row_start[row], dim = op->head_dim, tokens = row_start[row + 1] - begin;
+    size_t ldk = op->ld, ldv = op->ld, ldq = op->ld;
+    float *room = keys_room(p, tokens, dim), one[ATTENTION_HEAD_DIM_MAX], *lse = operand_at(&op->lse);
+    const float *k =
+        rows_of(kernels, op->compute, &op->k, begin * op->ld + kv * dim, tokens, dim, &ldk, room);
+    const float *v = rows_of(kernels, op->compute, &op->v, begin * op->ld + kv * dim, tokens, dim, &ldv,
+                             room + tokens * dim);
+    for (size_t i = begin; i < begin + tokens; i++) {
+        size_t first = window_begin(begin, i, op->window), count = i - first + 1;
+        const float *q = rows_of(kernels, op->compute, &op->q, i * op->ld + head * dim, 1, dim, &ldq, one);
+        double sum, base = exponentials(q, k + (first - begin) * ldk, ldk, count, dim, (double)op->scale,
+                                        (double)op->cap, op->compute != DTYPE_F32, p, NULL, &sum);
+        // cppcheck-suppress invalidFunctionArg ; the largest term is 1/2 or more
+        lse[i * op->heads + head] = (float)(base + log(sum));
+        for (size_t j = 0; j < count; j++)
+            p[j] = rounded(kernels, op->compute, p[j]);
         for (size_t d = 0; d < dim; d++) {
-            dq[d] += ds * (double)k[j * ld + d];
+            double out = 0;
+            for (size_t j = 0; j < count; j++)
+                out += p[j] * (double)v[(first - begin + j) * ldv + d];
+            value_set(kernels, &op->out, (i * op->heads + head) * dim + d,
+                      rounded(kernels, op->compute, out / sum));
+        }
+    }
+}
+
+/* One row and key head of attention_backward. */
+struct exact_row {
+    const struct op_attention_backward *op;
+    const struct kernels *kernels;
+    size_t begin, tokens;
+    const float *k, *v; /* rounded, ld apart */
+    size_t ldk, ldv;
+    double *p, *dp, *slopes, *dk, *dv, *dq;
+};
+
+/* <dout, out>, dout not rounded; in fp32 from the probabilities, which know out better. */
+static double row_delta(const struct exact_row *r, uint32_t head, size_t i, size_t count)
+{
+    const struct op_attention_backward *op = r->op;
+    const float *dout = operand_at(&op->dout);
+    size_t at = (i * op->heads + head) * op->head_dim;
+    double delta = 0;
+    for (size_t j = 0; op->compute == DTYPE_F32 && j < count; j++)
+        delta += r->p[j] * r->dp[j];
+    for (size_t d = 0; op->compute != DTYPE_F32 && d < op->head_dim; d++)
+        delta +=
+            (double)dout[at + d] * rounded(r->kernels, op->compute, value_get(r->kernels, &op->out, at + d));
+    return delta;
+}
+
+/* Query i (of the whole micro-batch) of one head, against the keys of its row. */
+static void attention_backward_query(const struct exact_row *r, uint32_t head, size_t i)
+{
+    const struct op_attention_backward *op = r->op;
+    size_t dim = op->head_dim, ldq = op->ld, ldo = (size_t)op->heads * dim;
+    size_t first = window_begin(r->begin, i, op->window), count = i - first + 1, skip = first - r->begin;
+    float query[ATTENTION_HEAD_DIM_MAX], gradient[ATTENTION_HEAD_DIM_MAX];
+    const float *q = rows_of(r->kernels, op->compute, &op->q, i * op->ld + head * dim, 1, dim, &ldq, query);
+    const float *dout =
+        rows_of(r->kernels, op->compute, &op->dout, (i * op->heads + head) * dim, 1, dim, &ldo, gradient);
+    float *to = (float *)operand_at(&op->dq) + i * op->ld + head * dim;
+    double *dk = r->dk + skip * dim, *dv = r->dv + skip * dim, sum;
+    exponentials(q, r->k + skip * r->ldk, r->ldk, count, dim, (double)op->scale, (double)op->cap, false, r->p,
+                 r->slopes, &sum);
+    memset(r->dq, 0, dim * sizeof *r->dq);
+    for (size_t j = 0; j < count; j++) {
+        r->p[j] /= sum;
+        r->dp[j] = dot(dout, r->v + (skip + j) * r->ldv, dim);
+    }
+    double delta = row_delta(r, head, i, count);
+    for (size_t j = 0; j < count; j++) {
+        double p = rounded(r->kernels, op->compute, r->p[j]);
+        double ds = rounded(r->kernels, op->compute, r->p[j] * (r->dp[j] - delta) * r->slopes[j]);
+        for (size_t d = 0; d < dim; d++) {
+            r->dq[d] += ds * (double)r->k[(skip + j) * r->ldk + d];
             dk[j * dim + d] += ds * (double)q[d];
-            dv[j * dim + d] += p[j] * (double)dout[d];
+            dv[j * dim + d] += p * (double)dout[d];
         }
     }
     for (size_t d = 0; d < dim; d++)
-        to[d] = (float)dq[d];
+        to[d] = (float)r->dq[d];
 }
 
 static void attention_backward_part(void *context, uint32_t index, uint32_t thread)
@@ -316,30 +400,46 @@ static void attention_backward_part(void *context, uint32_t index, uint32_t thre
     const uint32_t *row_start = operand_at(&op->row_start);
     uint32_t row = index / op->kv_heads, kv = index % op->kv_heads, group = op->heads / op->kv_heads;
     size_t begin = row_start[row], tokens = row_start[row + 1] - begin, dim = op->head_dim;
+    size_t at = begin * op->ld + kv * dim;
     double *scratch = (double *)(void *)(job->runner->scratch + thread * job->runner->scratch_floats);
-    double *dk = scratch + 3 * tokens, *dv = dk + tokens * dim;
-    float *dk_to = (float *)operand_at(&op->dk) + begin * op->ld + kv * dim;
-    float *dv_to = (float *)operand_at(&op->dv) + begin * op->ld + kv * dim, *delta = operand_at(&op->delta);
-    memset(dk, 0, 2 * tokens * dim * sizeof *dk);
+    struct exact_row r = {.op = op,
+                          .kernels = job->runner->kernels,
+                          .begin = begin,
+                          .tokens = tokens,
+                          .ldk = op->ld,
+                          .ldv = op->ld,
+                          .p = scratch,
+                          .dp = scratch + tokens,
+                          .slopes = scratch + 2 * tokens,
+                          .dk = scratch + 3 * tokens,
+                          .dv = scratch + 3 * tokens + tokens * dim,
+                          .dq = scratch + 3 * tokens + 2 * tokens * dim};
+    float *room = keys_room(scratch, tokens, dim), *delta = operand_at(&op->delta);
+    float *dk_to = (float *)operand_at(&op->dk) + at, *dv_to = (float *)operand_at(&op->dv) + at;
+    r.k = rows_of(r.kernels, op->compute, &op->k, at, tokens, dim, &r.ldk, room);
+    r.v = rows_of(r.kernels, op->compute, &op->v, at, tokens, dim, &r.ldv, room + tokens * dim);
+    memset(r.dk, 0, 2 * tokens * dim * sizeof *r.dk);
     for (uint32_t head = kv * group; head < (kv + 1) * group; head++)
         for (size_t i = begin; i < begin + tokens; i++) {
             delta[i * op->heads + head] = 0; /* not used here */
-            attention_backward_query(op, head, begin, i, scratch, tokens);
+            attention_backward_query(&r, head, i);
         }
     for (size_t j = 0; j < tokens; j++)
         for (size_t d = 0; d < dim; d++) {
-            dk_to[j * op->ld + d] = (float)dk[j * dim + d];
-            dv_to[j * op->ld + d] = (float)dv[j * dim + d];
+            dk_to[j * op->ld + d] = (float)r.dk[j * dim + d];
+            dv_to[j * op->ld + d] = (float)r.dv[j * dim + d];
         }
 }
 
 static bool rows_fit(const struct cpu_runner *runner, const struct operand *row_start, uint32_t rows,
-                     uint32_t dim)
+                     uint32_t dim, enum dtype compute)
 {
     const uint32_t *start = operand_at(row_start);
-    for (uint32_t row = 0; row < rows; row++)
-        if (backward_scratch_doubles(start[row + 1] - start[row], dim) > runner->scratch_floats / 2)
+    for (uint32_t row = 0; row < rows; row++) {
+        size_t tokens = start[row + 1] - start[row], keys = compute == DTYPE_F32 ? 0 : tokens * dim;
+        if (sums_doubles(tokens, dim) + keys > runner->scratch_floats / 2)
             return false;
+    }
     return true;
 }
 
@@ -349,7 +449,7 @@ bool cpu_run_exact(struct cpu_runner *runner, const struct op *op)
     double *scratch = (double *)(void *)runner->scratch;
     switch (op->kind) {
     case OP_RMSNORM:
-        rmsnorm(&op->rmsnorm);
+        rmsnorm(runner->kernels, &op->rmsnorm);
         return true;
     case OP_RMSNORM_BACKWARD:
         if (op->rmsnorm_backward.width > runner->scratch_floats / 2)
@@ -368,10 +468,10 @@ bool cpu_run_exact(struct cpu_runner *runner, const struct op *op)
         rope(&op->rope);
         return true;
     case OP_GLU:
-        glu(&op->glu);
+        glu(runner->kernels, &op->glu);
         return true;
     case OP_GLU_BACKWARD:
-        glu_backward(&op->glu_backward);
+        glu_backward(runner->kernels, &op->glu_backward);
         return true;
     case OP_SOFTCAP:
         softcap(&op->softcap);
@@ -380,13 +480,14 @@ bool cpu_run_exact(struct cpu_runner *runner, const struct op *op)
         cross_entropy(&op->cross_entropy);
         return true;
     case OP_ATTENTION:
-        if (!rows_fit(runner, &op->attention.row_start, op->attention.rows, op->attention.head_dim))
+        if (!rows_fit(runner, &op->attention.row_start, op->attention.rows, op->attention.head_dim,
+                      op->attention.compute))
             return false;
         pool_run(runner->pool, op->attention.rows * op->attention.heads, attention_part, &job);
         return true;
     case OP_ATTENTION_BACKWARD:
         if (!rows_fit(runner, &op->attention_backward.row_start, op->attention_backward.rows,
-                      op->attention_backward.head_dim))
+                      op->attention_backward.head_dim, op->attention_backward.compute))
             return false;
         pool_run(runner->pool, op->attention_backward.rows * op->attention_backward.kv_heads,
                  attention_backward_part, &job);

@@ -381,8 +381,10 @@ static struct op_gemm group_product(const struct op_gemm_grouped *op, uint32_t g
                            .pack = op->pack,
                            .compute = op->compute};
     uint64_t stride = op->pack == PACK_F32 ? 4 * op->stride : op->stride;
-    gemm.a.at += 4ull * begin * op->lda;
-    gemm.b.at += op->transpose_a ? 4ull * begin * op->ldb : g * stride;
+    if (op->transpose_a && op->b.dtype != DTYPE_F32)
+        gemm.pack = op->b.dtype == DTYPE_BF16 ? PACK_BF16 : PACK_F16;
+    gemm.a.at += (uint64_t)dtype_bytes(op->a.dtype) * begin * op->lda;
+    gemm.b.at += op->transpose_a ? (uint64_t)dtype_bytes(op->b.dtype) * begin * op->ldb : g * stride;
     gemm.c.at += op->transpose_a ? g * stride : 4ull * begin * op->ldc;
     return gemm;
 }

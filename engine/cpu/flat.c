@@ -8,18 +8,8 @@
 
 #include "common/rand.h"
 #include "engine/cpu/parts.h"
+#include "engine/cpu/values.h"
 #include "model/gguf.h"
-
-/* to[n] = the n values at `at` of `from`. */
-static void widen(const struct kernels *kernels, const struct operand *from, uint64_t at, float *to, size_t n)
-{
-    if (from->dtype == DTYPE_F32)
-        memcpy(to, (const float *)operand_at(from) + at, n * sizeof *to);
-    else if (from->dtype == DTYPE_BF16)
-        kernels->from_bf16((const uint16_t *)operand_at(from) + at, to, n);
-    else
-        kernels->from_f16((const uint16_t *)operand_at(from) + at, to, n);
-}
 
 static void embed_part(void *context, uint32_t index, uint32_t thread)
 {
@@ -40,7 +30,7 @@ static void embed_part(void *context, uint32_t index, uint32_t thread)
                                     (const uint8_t *)operand_at(&op->table) + pack_bytes(op->pack, at),
                                     op->hidden, out, &err);
         else
-            widen(kernels, &op->table, at, out, op->hidden);
+            values_read(kernels, &op->table, at, out, op->hidden);
         if (op->scale != 1.0f)
             kernels->scale(out, op->scale, out, op->hidden);
     }
@@ -134,15 +124,11 @@ static void cast_part(void *context, uint32_t index, uint32_t thread)
     for (; begin < end; begin += AT_ONCE) {
         size_t n = end - begin < AT_ONCE ? end - begin : AT_ONCE;
         if (op->y.dtype == DTYPE_F32) {
-            widen(kernels, &op->x, begin, (float *)operand_at(&op->y) + begin, n);
+            values_read(kernels, &op->x, begin, (float *)operand_at(&op->y) + begin, n);
             continue;
         }
-        uint16_t *to = (uint16_t *)operand_at(&op->y) + begin;
-        widen(kernels, &op->x, begin, wide, n);
-        if (op->y.dtype == DTYPE_BF16)
-            kernels->to_bf16(wide, to, n);
-        else
-            kernels->to_f16(wide, to, n);
+        values_read(kernels, &op->x, begin, wide, n);
+        values_write(kernels, wide, &op->y, begin, n);
     }
 }
 

@@ -71,8 +71,10 @@ struct codes {
 struct kernels {
     const char *isa;
     uint32_t width; /* floats of a vector */
-    /* y[n] = x * (offset + w) / sqrt(mean(x^2) + eps) */
-    void (*rmsnorm)(const float *x, const float *w, float *y, size_t n, float eps, float offset);
+    /* 1 / sqrt(mean(x[n]^2) + eps) */
+    float (*inverse_rms)(const float *x, size_t n, float eps);
+    /* y[n] = x * r * (offset + w) */
+    void (*rmsnorm)(const float *x, const float *w, float *y, size_t n, float r, float offset);
     /* dx[n] (unless NULL) = or += gradient; returns 1 / sqrt(mean(x^2) + eps) */
     float (*rmsnorm_backward)(const float *x, const float *w, const float *dy, float *dx, size_t n, float eps,
                               float offset, bool accumulate);
@@ -127,15 +129,27 @@ struct kernels {
      * rounded once, with exact. */
     void (*gemm_rounded)(const struct gemm_rounded *g, float *scratch);
     void (*gemm_rounded_exact)(const struct gemm_rounded *g, float *scratch);
+    /* to[rows][ldt] = the values of x[rows, columns] from value `at` on, rounded to `as`, bf16 or f16; zeros
+     * up to the next multiple of `width` columns. round_transposed: to[columns][ldt], x transposed, zeros up
+     * to the next multiples of both sides. x->transposed is not read. */
+    void (*round_rows)(enum value_kind as, const struct gemm_values *x, size_t at, size_t rows,
+                       size_t columns, float *to, size_t ldt);
+    void (*round_transposed)(enum value_kind as, const struct gemm_values *x, size_t at, size_t rows,
+                             size_t columns, float *to, size_t ldt);
     /* With y = s * scale, or cap * tanh(s * scale / cap) where cap > 0: s[hidden..valid) becomes exp(y - new
      * maximum), the rest of s[0..n) 0; *m, *l the running maximum and sum; returns exp(old maximum - new
      * maximum), by which what was summed before is to be multiplied */
     float (*softmax_tile)(float *s, size_t hidden, size_t valid, size_t n, float scale, float cap, float *m,
                           float *l);
+    /* The same with exponentials rounded to `as`, bf16 or f16, once they are summed. *m is a whole number to
+     * base 2, no less than y * log2(e), and the sum is of 2^(y * log2(e) - *m): so the factor returned is a
+     * power of two. */
+    float (*softmax_tile_rounded)(enum value_kind as, float *s, size_t hidden, size_t valid, size_t n,
+                                  float scale, float cap, float *m, float *l);
     /* s[hidden..valid) becomes p = exp(y - lse) and dp becomes p * (dp - delta) * scale, times y's slope
-     * under the cap; the rest 0 */
-    void (*softmax_tile_backward)(float *s, float *dp, size_t hidden, size_t valid, size_t n, float scale,
-                                  float cap, float lse, float delta);
+     * under the cap; the rest 0; both are then rounded to `as` */
+    void (*softmax_tile_backward)(enum value_kind as, float *s, float *dp, size_t hidden, size_t valid,
+                                  size_t n, float scale, float cap, float lse, float delta);
 };
 
 extern const struct kernels kernels_sse42, kernels_avx2, kernels_avx512;

@@ -154,9 +154,8 @@ static float inverse_rms(const float *x, size_t n, float eps)
     return (float)(1.0 / sqrt(square_sum(x, n) / (double)n + (double)eps));
 }
 
-static void rmsnorm(const float *x, const float *w, float *y, size_t n, float eps, float offset)
+static void rmsnorm(const float *x, const float *w, float *y, size_t n, float r, float offset)
 {
-    float r = inverse_rms(x, n, eps);
     size_t i = 0;
     for (; i + VECTOR <= n; i += VECTOR)
         store(y + i, (load(w + i) + offset) * (load(x + i) * r));
@@ -685,81 +684,12 @@ static void scale(const float *x, float factor, float *y, size_t n)
 
 #include "engine/cpu/kernels_gemm.h"
 #include "engine/cpu/kernels_rounded.h"
-
-static float softmax_tile(float *s, size_t hidden, size_t valid, size_t n, float factor, float cap, float *m,
-                          float *l)
-{
-    if (cap > 0.0f) {
-        softcap(s, valid, factor, cap);
-        factor = 1.0f;
-    }
-    for (size_t j = 0; j < hidden; j++)
-        s[j] = -INFINITY;
-    float max = row_max(s, valid) * factor;
-    max = max > *m ? max : *m;
-    float correction = *m == -INFINITY ? 0.0f : expf(*m - max);
-    vf sum = {0};
-    size_t i = 0;
-    for (; i + VECTOR <= valid; i += VECTOR) {
-        vf e = exp_f(load(s + i) * factor - max);
-        sum += e;
-        store(s + i, e);
-    }
-    if (i < valid) {
-        vf e = exp_f(load_tail(s + i, valid - i, -INFINITY) * factor - max);
-        sum += e;
-        store_tail(s + i, e, valid - i);
-        i = valid;
-    }
-    for (; i < n; i++)
-        s[i] = 0.0f;
-    *l = *l * correction + lanes_sum(sum);
-    *m = max;
-    return correction;
-}
-
-/* One vector of scores y: they become probabilities, dp the gradient of the scores before scale and cap. */
-INLINE void softmax_backward_vector(vf *y, vf *dp, float score, float factor, float cap, float lse,
-                                    float delta)
-{
-    vf p = exp_f(*y * score - lse);
-    *dp = p * (*dp - delta) * factor;
-    if (cap > 0.0f)
-        *dp *= cap_slope(*y, cap);
-    *y = p;
-}
-
-static void softmax_tile_backward(float *s, float *dp, size_t hidden, size_t valid, size_t n, float factor,
-                                  float cap, float lse, float delta)
-{
-    size_t i = 0;
-    float score = factor;
-    if (cap > 0.0f) {
-        softcap(s, valid, factor, cap);
-        score = 1.0f;
-    }
-    for (; i + VECTOR <= valid; i += VECTOR) {
-        vf p = load(s + i), d = load(dp + i);
-        softmax_backward_vector(&p, &d, score, factor, cap, lse, delta);
-        store(s + i, p);
-        store(dp + i, d);
-    }
-    if (i < valid) {
-        vf p = load_tail(s + i, valid - i, -INFINITY), d = load_tail(dp + i, valid - i, 0);
-        softmax_backward_vector(&p, &d, score, factor, cap, lse, delta);
-        store_tail(s + i, p, valid - i);
-        store_tail(dp + i, d, valid - i);
-        i = valid;
-    }
-    for (; i < n; i++)
-        s[i] = dp[i] = 0.0f;
-    for (i = 0; i < hidden; i++)
-        s[i] = dp[i] = 0.0f;
-}
+#include "engine/cpu/kernels_softmax.h"
 
 const struct kernels KERNELS = {
     .isa = KERNELS_ISA,
     .width = VECTOR,
+    .inverse_rms = inverse_rms,
     .rmsnorm = rmsnorm,
     .rmsnorm_backward = rmsnorm_backward,
     .norm_weight_sum = norm_weight_sum,
@@ -787,7 +717,10 @@ const struct kernels KERNELS = {
     .gemm_exact = gemm_exact,
     .gemm_rounded = gemm_rounded,
     .gemm_rounded_exact = gemm_rounded_exact,
+    .round_rows = round_rows,
+    .round_transposed = round_transposed,
     .softmax_tile = softmax_tile,
+    .softmax_tile_rounded = softmax_tile_rounded,
     .softmax_tile_backward = softmax_tile_backward,
 };
 

@@ -133,6 +133,18 @@ static block_function *const transposes[VALUE_KINDS][VALUE_KINDS] = {
     [VALUES_F16] = {transpose_F16_F32, transpose_F16_BF16, transpose_F16_F16},
 };
 
+static void round_rows(enum value_kind as, const struct gemm_values *x, size_t at, size_t rows,
+                       size_t columns, float *to, size_t ldt)
+{
+    copies[as][x->kind](x->at, at, x->ld, rows, columns, to, ldt);
+}
+
+static void round_transposed(enum value_kind as, const struct gemm_values *x, size_t at, size_t rows,
+                             size_t columns, float *to, size_t ldt)
+{
+    transposes[as][x->kind](x->at, at, x->ld, rows, columns, to, ldt);
+}
+
 /* What the strips read: a's block, and of b strips of ROUNDED_PANEL columns one after another,
  * [depth][columns] each; and sums on their way to c. */
 struct rounded_room {

@@ -1,6 +1,8 @@
 /* One product: our own kernels or the library's, and which piece of it is whose. */
 #include "engine/cpu/product.h"
 
+#include "engine/cpu/values.h"
+
 enum {
     GEMM_COLUMNS_MAX = 4096, /* of one call: bounds what the library packs, and keeps it in cache */
     LIBRARY_SIDE_MIN = 256,  /* rows and columns of a piece that the library multiplies, if there are more */
@@ -39,11 +41,6 @@ static bool product_is_own(const struct op_gemm *op, bool exact)
            (!twice && (exact || (thin && scaled && (op->beta == 0.0f || op->beta == 1.0f))));
 }
 
-static enum value_kind kind_of(enum dtype dtype)
-{
-    return dtype == DTYPE_F32 ? VALUES_F32 : dtype == DTYPE_BF16 ? VALUES_BF16 : VALUES_F16;
-}
-
 static const void *value_at(const struct operand *operand, size_t at)
 {
     return (const uint8_t *)operand_at(operand) + at * dtype_bytes(operand->dtype);
@@ -56,7 +53,7 @@ static void rounded_piece(const struct product *product, uint32_t thread, uint32
     const struct op_gemm *op = product->op;
     size_t a = op->transpose_a ? row : (size_t)row * op->lda;
     size_t b = op->transpose_b ? (size_t)column * op->ldb : column;
-    struct gemm_rounded rounded = {.as = kind_of(op->compute),
+    struct gemm_rounded rounded = {.as = value_kind_of(op->compute),
                                    .m = rows,
                                    .n = columns,
                                    .k = op->k,
@@ -65,11 +62,11 @@ static void rounded_piece(const struct product *product, uint32_t thread, uint32
                                    .beta = op->beta,
                                    .a = {.at = value_at(&op->a, a),
                                          .ld = op->lda,
-                                         .kind = kind_of(op->a.dtype),
+                                         .kind = value_kind_of(op->a.dtype),
                                          .transposed = op->transpose_a},
                                    .b = {.at = value_at(&op->b, b),
                                          .ld = op->ldb,
-                                         .kind = kind_of(op->b.dtype),
+                                         .kind = value_kind_of(op->b.dtype),
                                          .transposed = op->transpose_b},
                                    .c = (float *)operand_at(&op->c) + (size_t)row * op->ldc + column};
     float *scratch = runner->scratch + thread * runner->scratch_floats;

@@ -7,8 +7,10 @@
 #include <string.h>
 
 #include "engine/cpu/parts.h"
+#include "engine/cpu/values.h"
 
 enum {
+    STRETCH = 512,            /* values of a row that are in fp32 at once where operands are in 16 bits */
     CROSS_ENTROPY_ROWS = 256, /* whose losses are held before they are added */
     NORM_VECTORS_MAX = 4096   /* whose inverse norms are held (in the first thread's scratch) before the
                                  gradient of the weight takes them in */
@@ -93,20 +95,34 @@ void cpu_column_sum(struct cpu_runner *runner, const struct op *op)
               column_sum_part);
 }
 
+/* One vector, to values y[at..]. */
+static void rmsnorm_vector(const struct kernels *kernels, const struct op_rmsnorm *op, const float *x,
+                           uint64_t at)
+{
+    const float *weight = operand_at(&op->weight);
+    float r = kernels->inverse_rms(x, op->width, op->eps), y[STRETCH];
+    if (op->y.dtype == DTYPE_F32) {
+        kernels->rmsnorm(x, weight, (float *)operand_at(&op->y) + at, op->width, r, op->offset);
+        return;
+    }
+    for (uint32_t i = 0; i < op->width; i += STRETCH) {
+        uint32_t n = op->width - i < STRETCH ? op->width - i : STRETCH;
+        kernels->rmsnorm(x + i, weight + i, y, n, r, op->offset);
+        values_write(kernels, y, &op->y, at + i, n);
+    }
+}
+
 static void rmsnorm_part(void *context, uint32_t index, uint32_t thread)
 {
     const struct parts_job *job = context;
     const struct op_rmsnorm *op = &job->op->rmsnorm;
-    const float *weight = operand_at(&op->weight);
     uint64_t begin, end;
     (void)thread;
     part_range(op->rows, ROWS_PER_PART, index, &begin, &end);
     for (uint64_t i = begin; i < end; i++) {
         const float *x = (const float *)operand_at(&op->x) + i * op->ldx;
-        float *y = (float *)operand_at(&op->y) + i * op->ldy;
         for (size_t v = 0; v < op->vectors; v++)
-            job->runner->kernels->rmsnorm(x + v * op->width, weight, y + v * op->width, op->width, op->eps,
-                                          op->offset);
+            rmsnorm_vector(job->runner->kernels, op, x + v * op->width, i * op->ldy + v * op->width);
     }
 }
 
@@ -218,19 +234,36 @@ void cpu_rope(struct cpu_runner *runner, const struct op *op)
     run_parts(runner, op, NULL, op->rope.tokens, ROWS_PER_PART, rope_part);
 }
 
+/* A stretch of a row by way of fp32. */
+static void glu_stretch(const struct kernels *kernels, const struct op_glu *op, uint64_t row, uint32_t i,
+                        uint32_t n)
+{
+    float gate[STRETCH], up[STRETCH], act[STRETCH];
+    uint64_t at = row * 2 * op->width + i;
+    values_read(kernels, &op->gate_up, at, gate, n);
+    values_read(kernels, &op->gate_up, at + op->width, up, n);
+    kernels->glu(op->kind == GLU_GELU_TANH, gate, up, act, n);
+    values_write(kernels, act, &op->act, row * op->width + i, n);
+}
+
 static void glu_part(void *context, uint32_t index, uint32_t thread)
 {
     const struct parts_job *job = context;
     const struct op_glu *op = &job->op->glu;
-    const float *gate_up = operand_at(&op->gate_up);
-    float *act = operand_at(&op->act);
+    const struct kernels *kernels = job->runner->kernels;
+    bool wide = op->gate_up.dtype == DTYPE_F32 && op->act.dtype == DTYPE_F32;
     uint64_t begin, end;
     (void)thread;
     part_range(op->tokens, ROWS_PER_PART, index, &begin, &end);
-    for (uint64_t i = begin; i < end; i++) {
-        const float *gate = gate_up + i * 2 * op->width;
-        job->runner->kernels->glu(op->kind == GLU_GELU_TANH, gate, gate + op->width, act + i * op->width,
-                                  op->width);
+    for (uint64_t row = begin; row < end; row++) {
+        if (wide) {
+            const float *gate = (const float *)operand_at(&op->gate_up) + row * 2 * op->width;
+            kernels->glu(op->kind == GLU_GELU_TANH, gate, gate + op->width,
+                         (float *)operand_at(&op->act) + row * op->width, op->width);
+            continue;
+        }
+        for (uint32_t i = 0; i < op->width; i += STRETCH)
+            glu_stretch(kernels, op, row, i, op->width - i < STRETCH ? op->width - i : STRETCH);
     }
 }
 
@@ -239,19 +272,37 @@ void cpu_glu(struct cpu_runner *runner, const struct op *op)
     run_parts(runner, op, NULL, op->glu.tokens, ROWS_PER_PART, glu_part);
 }
 
+/* A stretch of a row in 16 bits, by way of fp32. */
+static void glu_backward_stretch(const struct kernels *kernels, const struct op_glu_backward *op, uint64_t at,
+                                 const float *dact, uint32_t n)
+{
+    float gate[STRETCH], up[STRETCH];
+    values_read(kernels, &op->gate_up, at, gate, n);
+    values_read(kernels, &op->gate_up, at + op->width, up, n);
+    kernels->glu_backward(op->kind == GLU_GELU_TANH, gate, up, dact, n);
+    values_write(kernels, gate, &op->gate_up, at, n);
+    values_write(kernels, up, &op->gate_up, at + op->width, n);
+}
+
 static void glu_backward_part(void *context, uint32_t index, uint32_t thread)
 {
     const struct parts_job *job = context;
     const struct op_glu_backward *op = &job->op->glu_backward;
-    float *gate_up = operand_at(&op->gate_up);
-    const float *dact = operand_at(&op->dact);
+    const struct kernels *kernels = job->runner->kernels;
     uint64_t begin, end;
     (void)thread;
     part_range(op->tokens, ROWS_PER_PART, index, &begin, &end);
-    for (uint64_t i = begin; i < end; i++) {
-        float *gate = gate_up + i * 2 * op->width;
-        job->runner->kernels->glu_backward(op->kind == GLU_GELU_TANH, gate, gate + op->width,
-                                           dact + i * op->width, op->width);
+    for (uint64_t row = begin; row < end; row++) {
+        uint64_t at = row * 2 * op->width;
+        const float *dact = (const float *)operand_at(&op->dact) + row * op->width;
+        if (op->gate_up.dtype == DTYPE_F32) {
+            float *gate = (float *)operand_at(&op->gate_up) + at;
+            kernels->glu_backward(op->kind == GLU_GELU_TANH, gate, gate + op->width, dact, op->width);
+            continue;
+        }
+        for (uint32_t i = 0; i < op->width; i += STRETCH)
+            glu_backward_stretch(kernels, op, at + i, dact + i,
+                                 op->width - i < STRETCH ? op->width - i : STRETCH);
     }
 }
 

@@ -45,10 +45,15 @@ static int (*const led[OP_KINDS])(struct cpu_runner *runner, const struct op *op
     [OP_COMBINE_BACKWARD] = cpu_combine_backward,
 };
 
-static bool heads_fit(uint32_t heads, uint32_t kv_heads, uint32_t head_dim)
+static bool rounds_fit(enum dtype compute)
 {
-    return head_dim <= ATTENTION_HEAD_DIM_MAX && kv_heads > 0 && heads % kv_heads == 0 &&
-           heads / kv_heads <= ATTENTION_GROUP_MAX;
+    return compute == DTYPE_F32 || compute == DTYPE_BF16 || compute == DTYPE_F16;
+}
+
+static bool heads_fit(enum dtype compute, uint32_t heads, uint32_t kv_heads, uint32_t head_dim)
+{
+    return rounds_fit(compute) && head_dim <= ATTENTION_HEAD_DIM_MAX && kv_heads > 0 &&
+           heads % kv_heads == 0 && heads / kv_heads <= ATTENTION_GROUP_MAX;
 }
 
 static bool unpack_fits(const struct op_unpack *op)
@@ -62,8 +67,7 @@ static bool unpack_fits(const struct op_unpack *op)
 /* Weights in 16 bits are read by products that round: for others they are unpacked first. */
 static bool product_fits(enum dtype compute, enum pack_kind pack)
 {
-    bool rounds = compute == DTYPE_BF16 || compute == DTYPE_F16;
-    return (rounds || compute == DTYPE_F32) && (pack == PACK_F32 || (rounds && pack <= PACK_F16));
+    return rounds_fit(compute) && (pack == PACK_F32 || (compute != DTYPE_F32 && pack <= PACK_F16));
 }
 
 static bool sizes_fit(const struct op *op)
@@ -74,13 +78,14 @@ static bool sizes_fit(const struct op *op)
     case OP_GEMM_GROUPED:
         return product_fits(op->gemm_grouped.compute, op->gemm_grouped.pack) && cpu_experts_fit(op);
     case OP_ATTENTION:
-        return heads_fit(op->attention.heads, op->attention.kv_heads, op->attention.head_dim);
+        return heads_fit(op->attention.compute, op->attention.heads, op->attention.kv_heads,
+                         op->attention.head_dim);
     case OP_ATTENTION_BACKWARD:
-        return heads_fit(op->attention_backward.heads, op->attention_backward.kv_heads,
-                         op->attention_backward.head_dim);
+        return heads_fit(op->attention_backward.compute, op->attention_backward.heads,
+                         op->attention_backward.kv_heads, op->attention_backward.head_dim);
     case OP_ATTENTION_CACHED:
-        return heads_fit(op->attention_cached.heads, op->attention_cached.kv_heads,
-                         op->attention_cached.head_dim);
+        return heads_fit(op->attention_cached.compute, op->attention_cached.heads,
+                         op->attention_cached.kv_heads, op->attention_cached.head_dim);
     case OP_ROPE:
         return op->rope.rotary_dim % 2 == 0 && op->rope.rotary_dim <= op->rope.head_dim;
     case OP_EMBED:

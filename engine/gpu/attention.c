@@ -1,30 +1,31 @@
 /* Attention: the host's side of kernels/attention.k.h. The largest head_dim of a kernel chooses it. */
 #include "engine/gpu/gpu.h"
 
-static bool heads_fit(uint32_t heads, uint32_t kv_heads, uint32_t head_dim)
+static bool heads_fit(uint32_t heads, uint32_t kv_heads, uint32_t head_dim, enum dtype compute)
 {
-    return head_dim > 0 && head_dim <= ATTENTION_WIDTH_MAX && kv_heads > 0 && heads % kv_heads == 0 &&
-           heads <= UINT16_MAX;
+    return gpu_computes(compute) && head_dim > 0 && head_dim <= ATTENTION_WIDTH_MAX && kv_heads > 0 &&
+           heads % kv_heads == 0 && heads <= UINT16_MAX;
 }
 
 static bool forward_fits(const struct gpu *gpu, const struct op *op)
 {
     (void)gpu;
-    return heads_fit(op->attention.heads, op->attention.kv_heads, op->attention.head_dim);
+    return heads_fit(op->attention.heads, op->attention.kv_heads, op->attention.head_dim,
+                     op->attention.compute);
 }
 
 static bool backward_fits(const struct gpu *gpu, const struct op *op)
 {
     (void)gpu;
     const struct op_attention_backward *o = &op->attention_backward;
-    return heads_fit(o->heads, o->kv_heads, o->head_dim);
+    return heads_fit(o->heads, o->kv_heads, o->head_dim, o->compute);
 }
 
 static bool cached_fits(const struct gpu *gpu, const struct op *op)
 {
     (void)gpu;
     const struct op_attention_cached *o = &op->attention_cached;
-    return heads_fit(o->heads, o->kv_heads, o->head_dim) && o->begin <= UINT32_MAX - o->tokens;
+    return heads_fit(o->heads, o->kv_heads, o->head_dim, o->compute) && o->begin <= UINT32_MAX - o->tokens;
 }
 
 /* Tiles of all rows, numbers that no tile has among them: what row_start says is not known here. */
@@ -39,91 +40,131 @@ static enum gpu_kernel kernel_for(enum gpu_kernel first, uint32_t head_dim)
     return (enum gpu_kernel)(first + (head_dim <= 64 ? 0 : head_dim <= 128 ? 1 : 2));
 }
 
-static int forward_launch(struct gpu_call *call, const struct attention_forward_args *args, uint64_t tiles)
+/* An operand of rows of heads. */
+static struct attention_matrix matrix_of(const struct operand *x, uint32_t ld)
 {
-    return gpu_launch(call, kernel_for(KERNEL_attention_64, args->shape.head_dim), tiles, args->shape.heads,
-                      1, args, sizeof *args);
+    return (struct attention_matrix){.at = gpu_at(x), .ld = ld, .as = gpu_element(x->dtype)};
+}
+
+/* Can matrix units take it: eight values of a head at a time, 64 rows within 2^32 bytes? */
+static bool matrix_wide(const struct attention_matrix *m, uint32_t head_dim)
+{
+    return m->at % 16 == 0 && m->ld % 8 == 0 && m->ld < 1u << 24 && head_dim % 8 == 0;
+}
+
+static bool by_units(const struct gpu *gpu, const struct attention_shape *shape, enum dtype compute)
+{
+    return gpu_by_units(gpu, compute) && matrix_wide(&shape->q, shape->head_dim) &&
+           matrix_wide(&shape->k, shape->head_dim) && matrix_wide(&shape->v, shape->head_dim);
+}
+
+/* What depends on what is said already. */
+static void shape_finish(struct attention_shape *shape, uint32_t window, enum dtype compute)
+{
+    const double ln_2 = 0.69314718055994531;
+    shape->window = window == 0 ? UINT32_MAX : window;
+    shape->compute = gpu_element(compute);
+    shape->bits_scale = (float)((double)shape->scale / ln_2);
+    shape->bits_cap = (float)((double)shape->cap / ln_2);
+}
+
+static int forward_launch(struct gpu_call *call, const struct attention_forward_args *args,
+                          enum dtype compute, uint64_t tiles)
+{
+    enum gpu_kernel first =
+        by_units(call->gpu, &args->shape, compute) ? KERNEL_attention_units_64 : KERNEL_attention_64;
+    return gpu_launch(call, kernel_for(first, args->shape.head_dim), tiles, args->shape.heads, 1, args,
+                      sizeof *args);
 }
 
 static int run_forward(struct gpu_call *call, const struct op *op)
 {
     const struct op_attention *o = &op->attention;
-    struct attention_forward_args args = {.shape = {.q = gpu_at(&o->q),
-                                                    .k = gpu_at(&o->k),
-                                                    .v = gpu_at(&o->v),
+    struct attention_forward_args args = {.shape = {.q = matrix_of(&o->q, o->ld),
+                                                    .k = matrix_of(&o->k, o->ld),
+                                                    .v = matrix_of(&o->v, o->ld),
                                                     .row_start = gpu_at(&o->row_start),
                                                     .rows = o->rows,
                                                     .tokens = o->tokens,
                                                     .heads = o->heads,
                                                     .kv_heads = o->kv_heads,
                                                     .head_dim = o->head_dim,
-                                                    .ldq = o->ld,
-                                                    .ldk = o->ld,
-                                                    .window = o->window == 0 ? UINT32_MAX : o->window,
                                                     .scale = o->scale,
                                                     .cap = o->cap},
                                           .out = gpu_at(&o->out),
+                                          .out_as = gpu_element(o->out.dtype),
                                           .lse = gpu_at(&o->lse)};
-    return forward_launch(call, &args, tiles_most(o->tokens, o->rows));
+    shape_finish(&args.shape, o->window, o->compute);
+    return forward_launch(call, &args, o->compute, tiles_most(o->tokens, o->rows));
 }
 
 static int run_cached(struct gpu_call *call, const struct op *op)
 {
     const struct op_attention_cached *o = &op->attention_cached;
-    struct attention_forward_args args = {.shape = {.q = gpu_at(&o->q),
-                                                    .k = gpu_at(&o->k),
-                                                    .v = gpu_at(&o->v),
+    uint32_t ldk = o->kv_heads * o->head_dim;
+    struct attention_forward_args args = {.shape = {.q = matrix_of(&o->q, o->ldq),
+                                                    .k = matrix_of(&o->k, ldk),
+                                                    .v = matrix_of(&o->v, ldk),
                                                     .rows = 1,
                                                     .tokens = o->tokens,
                                                     .heads = o->heads,
                                                     .kv_heads = o->kv_heads,
                                                     .head_dim = o->head_dim,
-                                                    .ldq = o->ldq,
-                                                    .ldk = o->kv_heads * o->head_dim,
-                                                    .window = o->window == 0 ? UINT32_MAX : o->window,
                                                     .offset = o->begin,
                                                     .scale = o->scale,
                                                     .cap = o->cap},
-                                          .out = gpu_at(&o->out)};
-    return forward_launch(call, &args, gpu_blocks(o->tokens, ATTENTION_ROWS));
+                                          .out = gpu_at(&o->out),
+                                          .out_as = gpu_element(o->out.dtype)};
+    shape_finish(&args.shape, o->window, o->compute);
+    return forward_launch(call, &args, o->compute, gpu_blocks(o->tokens, ATTENTION_ROWS));
 }
 
-static int run_backward(struct gpu_call *call, const struct op *op)
+static struct attention_backward_args backward_args(const struct op_attention_backward *o)
 {
-    const struct op_attention_backward *o = &op->attention_backward;
-    struct attention_backward_args args = {.shape = {.q = gpu_at(&o->q),
-                                                     .k = gpu_at(&o->k),
-                                                     .v = gpu_at(&o->v),
+    struct attention_backward_args args = {.shape = {.q = matrix_of(&o->q, o->ld),
+                                                     .k = matrix_of(&o->k, o->ld),
+                                                     .v = matrix_of(&o->v, o->ld),
                                                      .row_start = gpu_at(&o->row_start),
                                                      .rows = o->rows,
                                                      .tokens = o->tokens,
                                                      .heads = o->heads,
                                                      .kv_heads = o->kv_heads,
                                                      .head_dim = o->head_dim,
-                                                     .ldq = o->ld,
-                                                     .ldk = o->ld,
-                                                     .window = o->window == 0 ? UINT32_MAX : o->window,
                                                      .scale = o->scale,
                                                      .cap = o->cap},
+                                           .dout = matrix_of(&o->dout, o->heads * o->head_dim),
                                            .lse = gpu_at(&o->lse),
-                                           .dout = gpu_at(&o->dout),
                                            .delta = gpu_at(&o->delta),
                                            .dq = gpu_at(&o->dq),
                                            .dk = gpu_at(&o->dk),
                                            .dv = gpu_at(&o->dv)};
+    shape_finish(&args.shape, o->window, o->compute);
+    return args;
+}
+
+static int run_backward(struct gpu_call *call, const struct op *op)
+{
+    const struct op_attention_backward *o = &op->attention_backward;
+    struct attention_backward_args args = backward_args(o);
     struct attention_delta_args delta = {.out = gpu_at(&o->out),
-                                         .dout = args.dout,
+                                         .out_as = gpu_element(o->out.dtype),
+                                         .compute = args.shape.compute,
+                                         .dout = gpu_at(&o->dout),
                                          .delta = args.delta,
                                          .count = (uint64_t)o->tokens * o->heads,
                                          .width = o->head_dim};
+    bool units = by_units(call->gpu, &args.shape, o->compute) && matrix_wide(&args.dout, o->head_dim);
     uint64_t tiles = tiles_most(o->tokens, o->rows);
     if (gpu_launch(call, KERNEL_attention_delta, gpu_blocks(delta.count, ATTENTION_DELTAS), 1, 1, &delta,
                    sizeof delta) != 0 ||
-        gpu_launch(call, kernel_for(KERNEL_attention_queries_64, o->head_dim), tiles, o->heads, 1, &args,
-                   sizeof args) != 0)
+        gpu_launch(
+            call,
+            kernel_for(units ? KERNEL_attention_units_queries_64 : KERNEL_attention_queries_64, o->head_dim),
+            tiles, o->heads, 1, &args, sizeof args) != 0)
         return -1;
-    return gpu_launch(call, kernel_for(KERNEL_attention_keys_64, o->head_dim), tiles, o->kv_heads,
-                      o->head_dim <= 128 ? 1 : 2, &args, sizeof args);
+    return gpu_launch(
+        call, kernel_for(units ? KERNEL_attention_units_keys_64 : KERNEL_attention_keys_64, o->head_dim),
+        tiles, o->kv_heads, o->head_dim <= 128 ? 1 : 2, &args, sizeof args);
 }
 
 const struct gpu_op gpu_attention_ops[] = {

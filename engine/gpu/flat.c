@@ -66,8 +66,11 @@ static int run_glu(struct gpu_call *call, const struct op *op)
                             .act = gpu_at(&o->act),
                             .tokens = o->tokens,
                             .width = o->width,
-                            .gelu = o->kind == GLU_GELU_TANH};
-    args.wide = gpu_fours(args.gate_up, 4, o->width) && gpu_fours(args.act, 4, o->width);
+                            .gelu = o->kind == GLU_GELU_TANH,
+                            .gate_up_as = gpu_element(o->gate_up.dtype),
+                            .act_as = gpu_element(o->act.dtype)};
+    args.wide = gpu_fours(args.gate_up, dtype_bytes(o->gate_up.dtype), o->width) &&
+                gpu_fours(args.act, dtype_bytes(o->act.dtype), o->width);
     return gpu_launch(call, KERNEL_glu, gpu_row_blocks(o->tokens, o->width, 4), 1, 1, &args, sizeof args);
 }
 
@@ -78,8 +81,10 @@ static int run_glu_backward(struct gpu_call *call, const struct op *op)
                                      .dact = gpu_at(&o->dact),
                                      .tokens = o->tokens,
                                      .width = o->width,
-                                     .gelu = o->kind == GLU_GELU_TANH};
-    args.wide = gpu_fours(args.gate_up, 4, o->width) && gpu_fours(args.dact, 4, o->width);
+                                     .gelu = o->kind == GLU_GELU_TANH,
+                                     .gate_up_as = gpu_element(o->gate_up.dtype)};
+    args.wide =
+        gpu_fours(args.gate_up, dtype_bytes(o->gate_up.dtype), o->width) && gpu_fours(args.dact, 4, o->width);
     return gpu_launch(call, KERNEL_glu_backward, gpu_row_blocks(o->tokens, o->width, 4), 1, 1, &args,
                       sizeof args);
 }

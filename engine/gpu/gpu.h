@@ -130,6 +130,20 @@ static inline uint32_t gpu_element(enum dtype dtype)
     return dtype == DTYPE_F32 ? ELEMENT_F32 : dtype == DTYPE_BF16 ? ELEMENT_BF16 : ELEMENT_F16;
 }
 
+/* May products and attention round their factors to it? */
+static inline bool gpu_computes(enum dtype compute)
+{
+    return compute == DTYPE_F32 || compute == DTYPE_BF16 || compute == DTYPE_F16;
+}
+
+/* By matrix units, where the card has them for this type; elsewhere factors are rounded and multiplied in
+ * fp32. */
+static inline bool gpu_by_units(const struct gpu *gpu, enum dtype compute)
+{
+    return (compute == DTYPE_BF16 && (gpu->matrix & GPU_MATRIX_BF16) != 0) ||
+           (compute == DTYPE_F16 && (gpu->matrix & GPU_MATRIX_F16) != 0);
+}
+
 /* y[count] = x: flat.c, for other files too. */
 int gpu_cast(struct gpu_call *call, gpu_address x, enum dtype from, gpu_address y, enum dtype to,
              uint64_t count);

@@ -17,30 +17,22 @@ struct tile {
 };
 
 /* Kernels by how b is stored: for large tiles, usual ones, few rows, few columns. In fp32, and by matrix
- * units. For few columns there is one only of fp32. */
+ * units. For few columns there are those of f32 and halves alone. */
 struct tiles {
     enum gpu_kernel large, usual, low, narrow;
     enum gpu_kernel units_large, units_usual, units_low, units_narrow;
     enum gpu_kernel grouped, grouped_units;
 };
-static const struct tiles tiles_f32 = {.large = KERNEL_gemm_128x128,
-                                       .usual = KERNEL_gemm_64x64,
-                                       .low = KERNEL_gemm_16x64,
-                                       .narrow = KERNEL_gemm_64x16,
-                                       .units_large = KERNEL_units_128x128,
-                                       .units_usual = KERNEL_units_64x64,
-                                       .units_low = KERNEL_units_32x128,
-                                       .units_narrow = KERNEL_units_128x32,
-                                       .grouped = KERNEL_grouped_64x64,
-                                       .grouped_units = KERNEL_grouped_units_64x64};
-static const struct tiles tiles_half = {.large = KERNEL_gemm_half_128x128,
-                                        .usual = KERNEL_gemm_half_64x64,
-                                        .low = KERNEL_gemm_half_16x64,
-                                        .units_large = KERNEL_units_half_128x128,
-                                        .units_usual = KERNEL_units_half_64x64,
-                                        .units_low = KERNEL_units_half_32x128,
-                                        .grouped = KERNEL_grouped_half_64x64,
-                                        .grouped_units = KERNEL_grouped_units_half_64x64};
+static const struct tiles tiles_plain = {.large = KERNEL_gemm_128x128,
+                                         .usual = KERNEL_gemm_64x64,
+                                         .low = KERNEL_gemm_16x64,
+                                         .narrow = KERNEL_gemm_64x16,
+                                         .units_large = KERNEL_units_128x128,
+                                         .units_usual = KERNEL_units_64x64,
+                                         .units_low = KERNEL_units_32x128,
+                                         .units_narrow = KERNEL_units_128x32,
+                                         .grouped = KERNEL_grouped_64x64,
+                                         .grouped_units = KERNEL_grouped_units_64x64};
 static const struct tiles tiles_nf4 = {.large = KERNEL_gemm_nf4_128x128,
                                        .usual = KERNEL_gemm_nf4_64x64,
                                        .low = KERNEL_gemm_nf4_16x64,
@@ -65,31 +57,15 @@ static bool is_nf4(enum pack_kind pack)
 
 static const struct tiles *tiles_of(enum pack_kind pack)
 {
-    return pack == PACK_F32   ? &tiles_f32
-           : pack <= PACK_F16 ? &tiles_half
-           : is_nf4(pack)     ? &tiles_nf4
-                              : &tiles_blocks;
-}
-
-/* By matrix units where the card has them for this type; elsewhere operands are rounded and multiplied in
- * fp32. */
-static bool by_units(const struct gpu *gpu, enum dtype compute)
-{
-    return (compute == DTYPE_BF16 && (gpu->matrix & GPU_MATRIX_BF16) != 0) ||
-           (compute == DTYPE_F16 && (gpu->matrix & GPU_MATRIX_F16) != 0);
-}
-
-static bool is_compute(enum dtype compute)
-{
-    return compute == DTYPE_F32 || compute == DTYPE_BF16 || compute == DTYPE_F16;
+    return pack <= PACK_F16 ? &tiles_plain : is_nf4(pack) ? &tiles_nf4 : &tiles_blocks;
 }
 
 static struct tile gemm_tile(const struct gpu *gpu, const struct op_gemm *o)
 {
     const struct tiles *tiles = tiles_of(o->pack);
-    bool units = by_units(gpu, o->compute), large, narrow = o->n <= NARROW_MAX && o->n <= o->m;
+    bool units = gpu_by_units(gpu, o->compute), large, narrow = o->n <= NARROW_MAX && o->n <= o->m;
     large = o->m >= 128 && o->n >= 128 && gpu_blocks(o->m, 128) * gpu_blocks(o->n, 128) >= LARGE_TILES_MIN;
-    if (narrow && o->pack == PACK_F32)
+    if (narrow && o->pack <= PACK_F16)
         return units ? (struct tile){tiles->units_narrow, 128, 32} : (struct tile){tiles->narrow, 64, 16};
     if (o->m <= NARROW_MAX)
         return units ? (struct tile){tiles->units_low, 32, 128} : (struct tile){tiles->low, 16, 64};
@@ -111,7 +87,7 @@ static bool gemm_fits(const struct gpu *gpu, const struct op *op)
 {
     const struct op_gemm *o = &op->gemm;
     (void)gpu;
-    return is_compute(o->compute) &&
+    return gpu_computes(o->compute) &&
            pack_fits(o->pack, o->transpose_b ? o->n : o->k, o->transpose_b ? o->k : o->n, o->ldb);
 }
 
@@ -164,12 +140,13 @@ static int gemm_run(struct gpu_call *call, const struct op *op)
                               .ldc = o->ldc,
                               .transpose_a = o->transpose_a,
                               .transpose_b = o->transpose_b,
-                              .wide_a = gpu_fours(gpu_at(&o->a), 4, o->lda),
-                              .wide_b = gpu_fours(gpu_at(&o->b), o->pack == PACK_F32 ? 4 : 2, o->ldb),
+                              .wide_a = gpu_fours(gpu_at(&o->a), dtype_bytes(o->a.dtype), o->lda),
+                              .wide_b = gpu_fours(gpu_at(&o->b), dtype_bytes(o->b.dtype), o->ldb),
                               .alpha = o->alpha,
                               .beta = o->beta,
                               .absmax = gpu_at(&o->absmax),
                               .scales = gpu_at(&o->scales),
+                              .a_as = gpu_element(o->a.dtype),
                               .kind = kind_of(o->pack, o->b.dtype),
                               .compute = gpu_element(o->compute)};
     if (gpu_launch(call, tile.kernel, x, y, pieces, &product, sizeof product) != 0)
@@ -192,7 +169,7 @@ static bool grouped_fits(const struct gpu *gpu, const struct op *op)
 {
     const struct op_gemm_grouped *o = &op->gemm_grouped;
     (void)gpu;
-    if (!is_compute(o->compute) || (o->pack != PACK_F32 && (o->transpose_a || o->stride % 4 != 0)))
+    if (!gpu_computes(o->compute) || (o->pack != PACK_F32 && (o->transpose_a || o->stride % 4 != 0)))
         return false;
     return !(o->transpose_a && o->transpose_b) && (o->beta == 0.0f || o->beta == 1.0f) &&
            (uint64_t)o->first + o->groups <= o->groups_all &&
@@ -202,36 +179,38 @@ static bool grouped_fits(const struct gpu *gpu, const struct op *op)
 
 static struct grouped_product grouped_of(const struct gpu_call *call, const struct op_gemm_grouped *o)
 {
-    uint32_t bytes = o->pack == PACK_F32 ? 4 : 2;
+    uint32_t bytes = dtype_bytes(o->b.dtype);
     uint64_t stride = o->pack == PACK_F32 ? 4 * o->stride : o->stride;
-    return (struct grouped_product){.product = {.a = gpu_at(&o->a),
-                                                .b = gpu_at(&o->b),
-                                                .c = gpu_at(&o->c),
-                                                .m = o->m,
-                                                .n = o->n,
-                                                .k = o->k,
-                                                .k_piece = o->k,
-                                                .lda = o->lda,
-                                                .ldb = o->ldb,
-                                                .ldc = o->ldc,
-                                                .transpose_a = o->transpose_a,
-                                                .transpose_b = o->transpose_b,
-                                                .wide_a = gpu_fours(gpu_at(&o->a), 4, o->lda),
-                                                .wide_b = gpu_fours(gpu_at(&o->b), bytes, o->ldb) &&
-                                                          (o->transpose_a || stride % (4 * bytes) == 0),
-                                                .alpha = o->alpha,
-                                                .beta = o->beta,
-                                                .absmax = gpu_at(&o->absmax),
-                                                .scales = gpu_at(&o->scales),
-                                                .kind = kind_of(o->pack, o->b.dtype),
-                                                .compute = gpu_element(o->compute)},
-                                    .offsets = gpu_at(&o->offsets),
-                                    .tiles = gpu_scratch(call),
-                                    .stride = stride,
-                                    .first = o->first,
-                                    .groups = o->groups,
-                                    .rows = o->rows,
-                                    .tile_count = o->rows / 64 + o->groups};
+    return (struct grouped_product){
+        .product = {.a = gpu_at(&o->a),
+                    .b = gpu_at(&o->b),
+                    .c = gpu_at(&o->c),
+                    .m = o->m,
+                    .n = o->n,
+                    .k = o->k,
+                    .k_piece = o->k,
+                    .lda = o->lda,
+                    .ldb = o->ldb,
+                    .ldc = o->ldc,
+                    .transpose_a = o->transpose_a,
+                    .transpose_b = o->transpose_b,
+                    .wide_a = gpu_fours(gpu_at(&o->a), dtype_bytes(o->a.dtype), o->lda),
+                    .wide_b = gpu_fours(gpu_at(&o->b), bytes, o->ldb) &&
+                              (o->transpose_a || stride % (4 * bytes) == 0),
+                    .alpha = o->alpha,
+                    .beta = o->beta,
+                    .absmax = gpu_at(&o->absmax),
+                    .scales = gpu_at(&o->scales),
+                    .a_as = gpu_element(o->a.dtype),
+                    .kind = kind_of(o->pack, o->b.dtype),
+                    .compute = gpu_element(o->compute)},
+        .offsets = gpu_at(&o->offsets),
+        .tiles = gpu_scratch(call),
+        .stride = stride,
+        .first = o->first,
+        .groups = o->groups,
+        .rows = o->rows,
+        .tile_count = o->rows / 64 + o->groups};
 }
 
 static struct tile outer_tile(uint32_t m, uint32_t n, bool units)
@@ -250,7 +229,7 @@ static struct tile grouped_tile(const struct op_gemm_grouped *o, bool units)
     const struct tiles *tiles = tiles_of(o->pack);
     if (units)
         return (struct tile){tiles->grouped_units, 64, 64};
-    if (o->n <= NARROW_MAX && o->pack == PACK_F32)
+    if (o->n <= NARROW_MAX && o->pack <= PACK_F16)
         return (struct tile){KERNEL_grouped_64x16, 64, 16};
     return (struct tile){tiles->grouped, 64, 64};
 }
@@ -259,7 +238,7 @@ static int grouped_run(struct gpu_call *call, const struct op *op)
 {
     const struct op_gemm_grouped *o = &op->gemm_grouped;
     struct grouped_product args = grouped_of(call, o);
-    bool units = by_units(call->gpu, o->compute);
+    bool units = gpu_by_units(call->gpu, o->compute);
     if (o->groups == 0)
         return 0;
     if (o->transpose_a) {

@@ -166,7 +166,8 @@ int gpu_library_gemm(struct gpu_call *call, const struct op_gemm *o, bool *done)
     *done = false;
     if (!library_takes(call, o))
         return 0;
-    struct side a = side_of(&o->a, o->m, o->k, o->lda, !o->transpose_a, fp32, call->gpu, 0);
+    struct side a =
+        side_of(&o->a, o->m, o->k, o->lda, !o->transpose_a, fp32 || o->a.dtype != DTYPE_F32, call->gpu, 0);
     struct side b =
         side_of(&o->b, o->n, o->k, o->ldb, o->transpose_b, fp32 || o->pack != PACK_F32, call->gpu, 1);
     if (!side_fits(&a) || !side_fits(&b))

@@ -33,11 +33,12 @@ static int run_rmsnorm(struct gpu_call *call, const struct op *op)
                                 .vectors = o->vectors,
                                 .ldx = o->ldx,
                                 .ldy = o->ldy,
+                                .y_as = gpu_element(o->y.dtype),
                                 .by_block = o->width > WARP_WIDTH_MAX,
                                 .eps = o->eps,
                                 .offset = o->offset};
-    args.wide =
-        gpu_fours(args.x, 4, o->ldx) && gpu_fours(args.y, 4, o->ldy) && gpu_fours(args.weight, 4, o->width);
+    args.wide = gpu_fours(args.x, 4, o->ldx) && gpu_fours(args.y, dtype_bytes(o->y.dtype), o->ldy) &&
+                gpu_fours(args.weight, 4, o->width);
     return gpu_launch(call, KERNEL_rmsnorm, vector_blocks(args.count, args.by_block), 1, 1, &args,
                       sizeof args);
 }

@@ -1,5 +1,5 @@
-/* Attention against its definition in double, its gradient against differences, the cache against the whole.
- */
+/* Attention against its definition in double, its gradient against differences, the cache against the whole;
+ * in 16 bits both against their definitions with the same values rounded. */
 #pragma once
 
 #include "engine/harness.h"
@@ -8,6 +8,7 @@
 struct attention {
     uint32_t heads, kv_heads, head_dim, ld, window;
     double scale, cap;
+    enum dtype compute;
 };
 
 /* Scores of query i of head h for positions first… of its row. */
@@ -16,8 +17,16 @@ static inline uint32_t attention_first(const struct attention *a, uint32_t begin
     return a->window == 0 || i - begin < a->window ? begin : i - a->window + 1;
 }
 
+/* The dtype's values of an operand. */
+static inline void operand_round(struct trial *t, const char *name, enum dtype compute)
+{
+    struct array *array = array_named(t, name);
+    for (uint64_t i = 0; i < array->count; i++)
+        array->value[i] = rounded(compute, array->value[i]);
+}
+
 /* One query: out[head_dim] from keys [first, i], rows ldk apart; returns the logarithm of the softmax's sum.
- */
+ * q, k and v are rounded already; weights are, relative to a whole power of two. */
 static inline double attention_query(const struct attention *a, const double *q, const double *k,
                                      const double *v, uint32_t ldk, uint32_t first, uint32_t i, double *out)
 {
@@ -30,15 +39,17 @@ static inline double attention_query(const struct attention *a, const double *q,
             p[j - first] = a->cap * tanh(p[j - first] / a->cap);
         max = fmax(max, p[j - first]);
     }
+    if (a->compute != DTYPE_F32)
+        max = ceil(max / log(2)) * log(2);
     memset(out, 0, sizeof *out * a->head_dim);
     for (uint32_t j = first; j <= i; j++) {
         double e = exp(p[j - first] - max);
         sum += e;
         for (uint32_t d = 0; d < a->head_dim; d++)
-            out[d] += e * v[(size_t)j * ldk + d];
+            out[d] += (a->compute == DTYPE_F32 ? e : rounded(a->compute, e)) * v[(size_t)j * ldk + d];
     }
     for (uint32_t d = 0; d < a->head_dim; d++)
-        out[d] /= sum;
+        out[d] = a->compute == DTYPE_F32 ? out[d] / sum : rounded(a->compute, out[d] / sum);
     return max + log(sum);
 }
 
@@ -108,11 +119,20 @@ static inline void attention_draw(struct trial *t)
     bind(t, &o->lse);
 }
 
+/* q, k and v as the op reads them. */
+static inline void attention_round(struct trial *t, enum dtype compute)
+{
+    operand_round(t, "q", compute);
+    operand_round(t, "k", compute);
+    operand_round(t, "v", compute);
+}
+
 static inline void attention_want(struct trial *t)
 {
     const struct op_attention *o = &t->op.attention;
-    const struct attention a = {o->heads,  o->kv_heads,      o->head_dim,   o->ld,
-                                o->window, (double)o->scale, (double)o->cap};
+    const struct attention a = {o->heads,  o->kv_heads,      o->head_dim,    o->ld,
+                                o->window, (double)o->scale, (double)o->cap, o->compute};
+    attention_round(t, o->compute);
     attention_forward(t, &a, o->rows, expected(t, "out"), expected(t, "lse"));
 }
 
@@ -145,8 +165,8 @@ static inline void attention_backward_draw(struct trial *t)
 static inline struct attention attention_backward_of(const struct trial *t)
 {
     const struct op_attention_backward *o = &t->op.attention_backward;
-    return (struct attention){o->heads,  o->kv_heads,      o->head_dim,   o->ld,
-                              o->window, (double)o->scale, (double)o->cap};
+    return (struct attention){o->heads,  o->kv_heads,      o->head_dim,    o->ld,
+                              o->window, (double)o->scale, (double)o->cap, o->compute};
 }
 
 static inline void attention_backward_prepare(struct trial *t)
@@ -166,6 +186,102 @@ static inline double attention_loss(const struct trial *t)
         loss += dout[i] * out[i];
     free(out);
     return loss;
+}
+
+/* out and lse are those of the rounded operands; q, k, v, out and lse stay as they were settled. */
+static inline void attention_rounded_prepare(struct trial *t)
+{
+    const char *const names[] = {"q", "k", "v"};
+    double *kept[3];
+    for (int i = 0; i < 3; i++) {
+        const struct array *array = array_named(t, names[i]);
+        kept[i] = doubles((uint32_t)array->count + 1);
+        memcpy(kept[i], array->value, array->count * sizeof(double));
+        operand_round(t, names[i], t->op.attention_backward.compute);
+    }
+    attention_backward_prepare(t);
+    for (int i = 0; i < 3; i++) {
+        const struct array *array = array_named(t, names[i]);
+        memcpy(array->value, kept[i], array->count * sizeof(double));
+        free(kept[i]);
+    }
+}
+
+/* What a query of head h and a key add to the gradients; `at`: where q, k (and v), dout begin. */
+struct attention_pair {
+    double p, slope; /* the probability, and the slope of its score by q k^T */
+    size_t q, k, out;
+};
+
+static inline struct attention_pair attention_pair_of(const struct trial *t, const struct attention *a,
+                                                      uint32_t h, uint32_t i, uint32_t j)
+{
+    const double *q = values(t, "q"), *k = values(t, "k");
+    struct attention_pair pair = {.q = (size_t)i * a->ld + (size_t)h * a->head_dim,
+                                  .k = (size_t)j * a->ld + h / (a->heads / a->kv_heads) * a->head_dim,
+                                  .out = ((size_t)i * a->heads + h) * a->head_dim};
+    double score = 0, bent = 0;
+    for (uint32_t d = 0; d < a->head_dim; d++)
+        score += a->scale * q[pair.q + d] * k[pair.k + d];
+    if (a->cap > 0) {
+        bent = tanh(score / a->cap);
+        score = a->cap * bent;
+    }
+    pair.p = exp(score - values(t, "lse")[(size_t)i * a->heads + h]);
+    pair.slope = a->scale * (1 - bent * bent);
+    return pair;
+}
+
+/* The definition, query by query: dout, probabilities and the scores' gradients are rounded. */
+static inline void attention_rounded_backward_want(struct trial *t)
+{
+    const struct op_attention_backward *o = &t->op.attention_backward;
+    const struct attention a = attention_backward_of(t);
+    double *dq = expected(t, "dq"), *dk = expected(t, "dk"), *dv = expected(t, "dv");
+    const double *q = values(t, "q"), *k = values(t, "k"), *v = values(t, "v"), *dout = values(t, "dout");
+    const double *start = values(t, "row_start");
+    attention_round(t, o->compute);
+    operand_round(t, "out", o->compute);
+    for (size_t i = 0; i < o->tokens; i++) {
+        for (uint32_t c = 0; c < a.heads * a.head_dim; c++)
+            dq[i * a.ld + c] = 0;
+        for (uint32_t c = 0; c < a.kv_heads * a.head_dim; c++)
+            dk[i * a.ld + c] = dv[i * a.ld + c] = 0;
+    }
+    for (uint32_t row = 0; row < o->rows; row++)
+        for (uint32_t i = (uint32_t)start[row]; i < (uint32_t)start[row + 1]; i++)
+            for (uint32_t h = 0; h < a.heads; h++)
+                for (uint32_t j = attention_first(&a, (uint32_t)start[row], i); j <= i; j++) {
+                    struct attention_pair pair = attention_pair_of(t, &a, h, i, j);
+                    double dp = 0, delta = 0, p = rounded(o->compute, pair.p);
+                    for (uint32_t d = 0; d < a.head_dim; d++) {
+                        dp += rounded(o->compute, dout[pair.out + d]) * v[pair.k + d];
+                        delta += dout[pair.out + d] * values(t, "out")[pair.out + d];
+                    }
+                    double ds = rounded(o->compute, pair.p * (dp - delta) * pair.slope);
+                    for (uint32_t d = 0; d < a.head_dim; d++) {
+                        dq[pair.q + d] += ds * k[pair.k + d];
+                        dk[pair.k + d] += ds * q[pair.q + d];
+                        dv[pair.k + d] += p * rounded(o->compute, dout[pair.out + d]);
+                    }
+                }
+}
+
+static inline enum dtype compute_draw(struct trial *t)
+{
+    return draw_below(t, 2) ? DTYPE_BF16 : DTYPE_F16;
+}
+
+static inline void attention_rounded_draw(struct trial *t)
+{
+    attention_draw(t);
+    t->op.attention.compute = compute_draw(t);
+}
+
+static inline void attention_rounded_backward_draw(struct trial *t)
+{
+    attention_backward_draw(t);
+    t->op.attention_backward.compute = compute_draw(t);
 }
 
 static inline void attention_cached_draw(struct trial *t)
@@ -191,8 +307,9 @@ static inline void attention_cached_draw(struct trial *t)
 static inline void attention_cached_want(struct trial *t)
 {
     const struct op_attention_cached *o = &t->op.attention_cached;
-    const struct attention a = {o->heads,  o->kv_heads,      o->head_dim,   o->ldq,
-                                o->window, (double)o->scale, (double)o->cap};
+    const struct attention a = {o->heads,  o->kv_heads,      o->head_dim,    o->ldq,
+                                o->window, (double)o->scale, (double)o->cap, o->compute};
+    attention_round(t, o->compute);
     const double *q = values(t, "q"), *k = values(t, "k"), *v = values(t, "v");
     double *out = expected(t, "out");
     for (uint32_t i = 0; i < o->tokens; i++)
@@ -203,6 +320,34 @@ static inline void attention_cached_want(struct trial *t)
                             out + ((size_t)i * o->heads + h) * o->head_dim);
         }
 }
+
+static inline void attention_cached_rounded_draw(struct trial *t)
+{
+    attention_cached_draw(t);
+    t->op.attention_cached.compute = compute_draw(t);
+}
+
+/* A probability that is rounded to the other side is off by 2^-8 of itself (bf16), and a row may be little
+ * more than one; gradients of scores, by 2^-8 of them. */
+#define ATTENTION_ROUNDED_CASES                                                                              \
+    {.name = "attention_rounded",                                                                            \
+     .draw = attention_rounded_draw,                                                                         \
+     .want = attention_want,                                                                                 \
+     .tolerance = 4e-6,                                                                                      \
+     .exact = 1e-7,                                                                                          \
+     .flip = 0x1p-7},                                                                                        \
+        {.name = "attention_rounded_backward",                                                               \
+         .draw = attention_rounded_backward_draw,                                                            \
+         .prepare = attention_rounded_prepare,                                                               \
+         .want = attention_rounded_backward_want,                                                            \
+         .tolerance = 4e-6,                                                                                  \
+         .exact = 1e-7,                                                                                      \
+         .flip = 0x1p-7},                                                                                    \
+        {.name = "attention_cached_rounded",                                                                 \
+         .draw = attention_cached_rounded_draw,                                                              \
+         .want = attention_cached_want,                                                                      \
+         .tolerance = 4e-6,                                                                                  \
+         .flip = 0x1p-7},
 
 /* Scores sum head_dim terms in fp32, probabilities a row's: tolerances as of sums. */
 #define ATTENTION_CASES                                                                                      \

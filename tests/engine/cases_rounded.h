@@ -1,14 +1,9 @@
-/* Products whose operands are rounded to bf16 or fp16 first: their definitions, with the operands rounded by
- * the definition of rounding, and the rounding alone, value by value. */
+/* Products, and attention, whose operands are rounded to bf16 or fp16 first: their definitions, with the
+ * operands rounded by the definition of rounding, and the rounding alone, value by value. */
 #pragma once
 
 #include "engine/cases_basic.h"
 #include "engine/cases_experts.h"
-
-static enum dtype compute_draw(struct trial *t)
-{
-    return draw_below(t, 2) ? DTYPE_BF16 : DTYPE_F16;
-}
 
 /* b in fp32, or as frozen weights lie in 16 bits. */
 static void gemm_rounded_draw(struct trial *t)
@@ -20,13 +15,6 @@ static void gemm_rounded_draw(struct trial *t)
         gemm_draw(t);
     o->compute = compute_draw(t);
     o->pack = (enum pack_kind)(PACK_F32 + draw_below(t, 3));
-}
-
-static void operand_round(struct trial *t, const char *name, enum dtype compute)
-{
-    struct array *array = array_named(t, name);
-    for (uint64_t i = 0; i < array->count; i++)
-        array->value[i] = rounded(compute, array->value[i]);
 }
 
 static void gemm_rounded_want(struct trial *t)
@@ -98,4 +86,4 @@ static const struct op_case rounded_cases[] = {
      .want = grouped_rounded_want,
      .tolerance = 2e-6,
      .exact = 1.2e-7},
-};
+    ATTENTION_ROUNDED_CASES};

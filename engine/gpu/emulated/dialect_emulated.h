@@ -99,6 +99,7 @@ static inline __attribute__((unused)) void *emulated_shared_near(const void *add
     } while (0)
 #define assert_device(x) ((x) ? (void)0 : emulated_assert(#x))
 #define UNROLL
+#define ROLLED
 
 FUNCTION uint32_t thread(void)
 {

@@ -14,6 +14,8 @@
 #ifndef MOTLEY_ENGINE_GPU_KERNELS_ATTENTION_K_H
 #define MOTLEY_ENGINE_GPU_KERNELS_ATTENTION_K_H
 
+#include "engine/gpu/kernels/four.h"
+
 #define ATTENTION_KERNELS(X)                                                                                 \
     X(attention_64, 256)                                                                                     \
     X(attention_128, 256)                                                                                    \
@@ -24,7 +26,16 @@
     X(attention_queries_256, 256)                                                                            \
     X(attention_keys_64, 256)                                                                                \
     X(attention_keys_128, 256)                                                                               \
-    X(attention_keys_256, 256)
+    X(attention_keys_256, 256)                                                                               \
+    X(attention_units_64, 256)                                                                               \
+    X(attention_units_128, 256)                                                                              \
+    X(attention_units_256, 256)                                                                              \
+    X(attention_units_queries_64, 256)                                                                       \
+    X(attention_units_queries_128, 256)                                                                      \
+    X(attention_units_queries_256, 256)                                                                      \
+    X(attention_units_keys_64, 256)                                                                          \
+    X(attention_units_keys_128, 256)                                                                         \
+    X(attention_units_keys_256, 256)
 
 enum {
     ATTENTION_ROWS = 64,       /* queries, or keys, of a tile */
@@ -35,64 +46,66 @@ enum {
     ATTENTION_PANELS_MAX = ATTENTION_WIDTH_MAX / ATTENTION_PANEL
 };
 
-/* What rows, heads and masks are. q: [tokens, heads, head_dim], rows ldq apart; k, v: [keys, kv_heads,
- * head_dim], rows ldk apart. row_start: u32 [rows + 1]; 0: one row of all tokens. Query i of a row sits at
- * position offset + i, key j at j. window: how many keys a query sees, itself counted (all: UINT32_MAX). cap:
- * 0 for none. */
-struct attention_shape {
-    uint64_t q, k, v, row_start;
-    uint32_t rows, tokens, heads, kv_heads, head_dim, ldq, ldk, window, offset;
-    float scale, cap;
+/* Rows of heads, ld values apart, of elements `as` (four.h). */
+struct attention_matrix {
+    uint64_t at;
+    uint32_t ld, as;
 };
 
-/* out: [tokens, heads, head_dim]; lse: [tokens, heads], the logarithms of the softmax sums, or 0. Blocks:
- * tiles of queries × heads. */
+/* What rows, heads and masks are. q: [tokens, heads, head_dim]; k, v: [keys, kv_heads, head_dim], laid out
+ * alike. row_start: u32 [rows + 1]; 0: one row of all tokens. Query i of a row sits at position offset + i,
+ * key j at j. window: how many keys a query sees, itself counted (all: UINT32_MAX). cap: 0 for none.
+ * bits_scale, bits_cap: scale and cap, divided by ln 2. compute: ELEMENT_… that factors are rounded to. */
+struct attention_shape {
+    struct attention_matrix q, k, v;
+    uint64_t row_start;
+    uint32_t rows, tokens, heads, kv_heads, head_dim, window, offset, compute;
+    float scale, cap, bits_scale, bits_cap;
+};
+
+/* out: [tokens, heads, head_dim] of out_as; lse: [tokens, heads], the logarithms of the softmax sums, or 0.
+ * Blocks: tiles of queries × heads. */
 struct attention_forward_args {
     struct attention_shape shape;
     uint64_t out, lse;
+    uint32_t out_as;
 };
-struct attention_64_args {
-    struct attention_forward_args of;
-};
-struct attention_128_args {
-    struct attention_forward_args of;
-};
-struct attention_256_args {
-    struct attention_forward_args of;
-};
-
-/* delta[tokens, heads] = <out, dout>: rows * width values each, count of them; 32 lanes a sum. */
+/* delta[tokens, heads] = <out, dout>: rows * width values each, count of them; 32 lanes a sum. out is rounded
+ * to `compute`, dout f32. */
 struct attention_delta_args {
     uint64_t out, dout, delta, count; /* tokens * heads */
-    uint32_t width;                   /* head_dim */
+    uint32_t width, out_as, compute;  /* width: head_dim */
 };
 
 /* attention_queries_…: dq, over tiles of queries × heads. attention_keys_…: dk, dv, over tiles of keys ×
  * kv_heads (× 2 for the widest). dq is laid out as q, dk and dv as k and v, dout as out. */
 struct attention_backward_args {
     struct attention_shape shape;
-    uint64_t lse, dout, delta, dq, dk, dv;
+    struct attention_matrix dout;
+    uint64_t lse, delta, dq, dk, dv;
 };
-struct attention_queries_64_args {
-    struct attention_backward_args of;
-};
-struct attention_queries_128_args {
-    struct attention_backward_args of;
-};
-struct attention_queries_256_args {
-    struct attention_backward_args of;
-};
-struct attention_keys_64_args {
-    struct attention_backward_args of;
-};
-struct attention_keys_128_args {
-    struct attention_backward_args of;
-};
-struct attention_keys_256_args {
-    struct attention_backward_args of;
-};
+/* By the largest head_dim. Named units: by matrix units, where rows and heads are pieces of 16 bytes. */
+#define ATTENTION_ARGS(name, struct_args)                                                                    \
+    struct name##_64_args {                                                                                  \
+        struct struct_args of;                                                                               \
+    };                                                                                                       \
+    struct name##_128_args {                                                                                 \
+        struct struct_args of;                                                                               \
+    };                                                                                                       \
+    struct name##_256_args {                                                                                 \
+        struct struct_args of;                                                                               \
+    }
+ATTENTION_ARGS(attention, attention_forward_args);
+ATTENTION_ARGS(attention_queries, attention_backward_args);
+ATTENTION_ARGS(attention_keys, attention_backward_args);
+ATTENTION_ARGS(attention_units, attention_forward_args);
+ATTENTION_ARGS(attention_units_queries, attention_backward_args);
+ATTENTION_ARGS(attention_units_keys, attention_backward_args);
+#undef ATTENTION_ARGS
 
 #ifdef GPU_KERNELS
+
+#include "engine/gpu/kernels/fragment.h"
 
 /* Four neighbouring values: one load from shared memory. */
 struct __attribute__((aligned(16))) attention_quad {
@@ -120,6 +133,21 @@ FUNCTION uint32_t attention_min(uint32_t a, uint32_t b)
     return a < b ? a : b;
 }
 
+/* The matrix from a row and a column on. */
+FUNCTION struct attention_matrix attention_from(struct attention_matrix m, uint64_t row, uint32_t column)
+{
+    m.at += element_bytes(m.as) * (row * m.ld + column);
+    return m;
+}
+
+/* Its value i, rounded. */
+FUNCTION float attention_value(uint32_t compute, const struct attention_matrix *m, uint64_t i)
+{
+    if (m->as != ELEMENT_F32)
+        return element_of(m->as, LOAD(POINTER(const uint16_t, m->at), i));
+    return fragment_round(compute, LOAD(POINTER(const float, m->at), i));
+}
+
 FUNCTION struct attention_place attention_find(const struct attention_shape *a, uint32_t tile)
 {
     const uint32_t *start = POINTER(const uint32_t, a->row_start);
@@ -145,76 +173,85 @@ FUNCTION struct attention_place attention_find(const struct attention_shape *a, 
     return place;
 }
 
-/* scores[i][j] = <left row ty + 16 i, right row tx + 16 j>, rows of `width` values in device memory, of which
- * there are `lefts` and `rights`; by way of shared memory `tiles`. */
-FUNCTION void attention_scores(const float *left, uint32_t ld_left, uint32_t lefts, const float *right,
-                               uint32_t ld_right, uint32_t rights, uint32_t width,
+/* scores[i][j] = <left row ty + 16 i, right row tx + 16 j>, rows of a head in device memory, of which there
+ * are `lefts` and `rights`; by way of shared memory `tiles`. */
+FUNCTION void attention_scores(const struct attention_shape *a, const struct attention_matrix *left,
+                               uint32_t lefts, const struct attention_matrix *right, uint32_t rights,
                                struct attention_quad *tiles, float scores[4][4])
 {
+    const uint32_t width = a->head_dim;
     const uint32_t tx = thread() % 16, ty = thread() / 16;
     struct attention_quad *others = tiles + ATTENTION_ROWS * ATTENTION_SLICE_LD;
+    UNROLL
     for (uint32_t i = 0; i < 4; i++)
-        for (uint32_t j = 0; j < 4; j++)
-            scores[i][j] = 0.0f;
+        UNROLL
+    for (uint32_t j = 0; j < 4; j++)
+        scores[i][j] = 0.0f;
     for (uint32_t at = 0; at < width; at += ATTENTION_SLICE) {
         uint32_t quads = (attention_min(width - at, ATTENTION_SLICE) + 3) / 4;
         uint32_t column = thread() % ATTENTION_SLICE;
         barrier();
         for (uint32_t row = thread() / ATTENTION_SLICE; column < 4 * quads && row < ATTENTION_ROWS;
              row += 8) {
-            float a = 0.0f, b = 0.0f;
+            float x = 0.0f, y = 0.0f;
             if (at + column < width && row < lefts)
-                a = LOAD(left, (uint64_t)row * ld_left + at + column);
+                x = attention_value(a->compute, left, (uint64_t)row * left->ld + at + column);
             if (at + column < width && row < rights)
-                b = LOAD(right, (uint64_t)row * ld_right + at + column);
-            PUT((float *)tiles, 4 * row * ATTENTION_SLICE_LD + column, a);
-            PUT((float *)others, 4 * row * ATTENTION_SLICE_LD + column, b);
+                y = attention_value(a->compute, right, (uint64_t)row * right->ld + at + column);
+            PUT((float *)tiles, 4 * row * ATTENTION_SLICE_LD + column, x);
+            PUT((float *)others, 4 * row * ATTENTION_SLICE_LD + column, y);
         }
         barrier();
         if (ty >= lefts || tx >= rights)
             continue; /* to barriers that all meet */
         for (uint32_t quad = 0; quad < quads; quad++) {
-            struct attention_quad a[4], b[4];
+            struct attention_quad x[4], y[4];
             UNROLL
             for (uint32_t i = 0; i < 4; i++) {
-                a[i] = GET(tiles, (ty + 16 * i) * ATTENTION_SLICE_LD + quad);
-                b[i] = GET(others, (tx + 16 * i) * ATTENTION_SLICE_LD + quad);
+                x[i] = GET(tiles, (ty + 16 * i) * ATTENTION_SLICE_LD + quad);
+                y[i] = GET(others, (tx + 16 * i) * ATTENTION_SLICE_LD + quad);
             }
+            UNROLL
             for (uint32_t i = 0; i < 4; i++)
-                for (uint32_t j = 0; j < 4; j++) {
-                    float s = math_fma(a[i].x, b[j].x, scores[i][j]);
-                    s = math_fma(a[i].y, b[j].y, s);
-                    s = math_fma(a[i].z, b[j].z, s);
-                    scores[i][j] = math_fma(a[i].w, b[j].w, s);
-                }
+                UNROLL
+            for (uint32_t j = 0; j < 4; j++) {
+                float s = math_fma(x[i].x, y[j].x, scores[i][j]);
+                s = math_fma(x[i].y, y[j].y, s);
+                s = math_fma(x[i].z, y[j].z, s);
+                scores[i][j] = math_fma(x[i].w, y[j].w, s);
+            }
         }
     }
 }
 
-/* Columns [at, at + 64) of `count` rows of `width` values come to shared memory, rows up to a multiple of 4
- * and columns beyond as zeros. Before it all threads have met, and after it. */
-FUNCTION void attention_panel(const float *from, uint32_t ld, uint32_t count, uint32_t at, uint32_t width,
-                              struct attention_quad *panel)
+/* Columns [at, at + 64) of `count` rows of a head come to shared memory, rows up to a multiple of 4 and
+ * columns beyond as zeros. Before it all threads have met, and after it. */
+FUNCTION void attention_panel(const struct attention_shape *a, const struct attention_matrix *from,
+                              uint32_t count, uint32_t at, struct attention_quad *panel)
 {
+    const uint32_t width = a->head_dim;
     uint32_t column = thread() % ATTENTION_PANEL, rows = (count + 3) / 4 * 4;
     uint32_t columns = attention_min((width - at + 3) / 4 * 4, ATTENTION_PANEL);
     barrier();
     for (uint32_t row = thread() / ATTENTION_PANEL; column < columns && row < rows; row += 4) {
         float value = 0.0f;
         if (row < count && at + column < width)
-            value = LOAD(from, (uint64_t)row * ld + at + column);
+            value = attention_value(a->compute, from, (uint64_t)row * from->ld + at + column);
         PUT((float *)panel, row * ATTENTION_PANEL + column, value);
     }
     barrier();
 }
 
-/* The thread's 4 × 4 values into the shared matrix of weights[query][key]. */
-FUNCTION void attention_put(struct attention_quad *weights, float values[4][4])
+/* The thread's 4 × 4 values, rounded, into the shared matrix of weights[query][key]. */
+FUNCTION void attention_put(uint32_t compute, struct attention_quad *weights, float values[4][4])
 {
     const uint32_t tx = thread() % 16, ty = thread() / 16;
+    UNROLL
     for (uint32_t i = 0; i < 4; i++)
-        for (uint32_t j = 0; j < 4; j++)
-            PUT((float *)weights, 4 * (ty + 16 * i) * ATTENTION_WEIGHT_LD + tx + 16 * j, values[i][j]);
+        UNROLL
+    for (uint32_t j = 0; j < 4; j++)
+        PUT((float *)weights, 4 * (ty + 16 * i) * ATTENTION_WEIGHT_LD + tx + 16 * j,
+            fragment_round(compute, values[i][j]));
 }
 
 FUNCTION void attention_add(float sums[4], float weight, struct attention_quad value)
@@ -272,14 +309,14 @@ FUNCTION void attention_clear(float sums[ATTENTION_PANELS_MAX][4][4], const uint
             sums[p][i][0] = sums[p][i][1] = sums[p][i][2] = sums[p][i][3] = 0.0f;
 }
 
-/* The thread's 4 columns of panel `at` of row `row`, scaled, to device memory. */
-FUNCTION void attention_store(float *to, uint64_t row, uint32_t at, uint32_t width, const float sums[4],
-                              float factor)
+/* The thread's 4 columns of panel `at` of row `row` to device memory. */
+FUNCTION void attention_store(float *to, uint64_t row, uint32_t at, uint32_t width, const float sums[4])
 {
     uint32_t column = at + 4 * (thread() % 16);
+    UNROLL
     for (uint32_t i = 0; i < 4; i++)
         if (column + i < width)
-            STORE(to, row + column + i, factor * sums[i]);
+            STORE(to, row + column + i, sums[i]);
 }
 
 FUNCTION uint32_t attention_sees(const struct attention_shape *a, uint32_t query, uint32_t key)
@@ -295,15 +332,25 @@ FUNCTION uint32_t attention_first_key(const struct attention_shape *a, uint32_t 
     return position < a->window ? 0 : (position - a->window + 1) / ATTENTION_ROWS * ATTENTION_ROWS;
 }
 
-FUNCTION float attention_cap(const struct attention_shape *a, float score)
+/* A product of q and k as its weight's exponent of 2. */
+FUNCTION float attention_exponent(const struct attention_shape *a, float product)
 {
-    score *= a->scale;
-    return a->cap > 0.0f ? a->cap * math_tanh(score / a->cap) : score;
+    return a->cap > 0.0f ? a->bits_cap * math_tanh(product * a->scale / a->cap) : product * a->bits_scale;
 }
 
-/* One tile of keys into the running softmax: scores become weights, relative to the greatest score of each
- * row so far; sums are the thread's own part of a row. What was summed before is to be multiplied by factor.
- */
+/* The greatest exponent of a row so far, and that of a new tile: what is taken off now goes to *top, what
+ * earlier sums are to be multiplied by is returned. */
+FUNCTION float attention_rise(float *greatest, float *top)
+{
+    float risen = math_ceil(*top), was = *greatest;
+    *greatest = risen;
+    *top = risen == -math_infinity() ? 0.0f : risen; /* a row that has seen nothing yet */
+    return math_exp2(was - *top);
+}
+
+/* One tile of keys into the running softmax: scores become weights, relative to a whole power of two no less
+ * than any of the row so far; sums are the thread's own part of a row. What was summed before is to be
+ * multiplied by factor. */
 FUNCTION void attention_softmax(const struct attention_shape *a, uint32_t query, uint32_t queries,
                                 uint32_t key, float scores[4][4], float greatest[4], float sum[4],
                                 float factor[4])
@@ -312,24 +359,42 @@ FUNCTION void attention_softmax(const struct attention_shape *a, uint32_t query,
     UNROLL
     for (uint32_t i = 0; i < 4; i++) {
         float top = greatest[i];
+        UNROLL
         for (uint32_t j = 0; j < 4; j++) {
             uint32_t row = ty + 16 * i;
             scores[i][j] = row < queries && attention_sees(a, query + row, key + tx + 16 * j)
-                               ? attention_cap(a, scores[i][j])
+                               ? attention_exponent(a, scores[i][j])
                                : -math_infinity();
             top = math_max(top, scores[i][j]);
         }
         for (uint32_t mask = 8; mask > 0; mask /= 2)
             top = math_max(top, shuffle_xor(top, mask));
-        float against = top == -math_infinity() ? 0.0f : top; /* a row that has seen nothing yet */
-        factor[i] = math_exp(greatest[i] - against);
+        factor[i] = attention_rise(&greatest[i], &top);
         sum[i] *= factor[i];
-        greatest[i] = top;
+        UNROLL
         for (uint32_t j = 0; j < 4; j++) {
-            scores[i][j] = math_exp(scores[i][j] - against);
+            scores[i][j] = math_exp2(scores[i][j] - top);
             sum[i] += scores[i][j];
         }
     }
+}
+
+/* One value of out. */
+FUNCTION void attention_out(const struct attention_forward_args *args, uint64_t token, uint32_t head,
+                            uint32_t column, float value)
+{
+    const struct attention_shape *a = &args->shape;
+    uint64_t i = (token * a->heads + head) * a->head_dim + column;
+    if (args->out_as != ELEMENT_F32)
+        STORE(POINTER(uint16_t, args->out), i, fragment_half(args->out_as, value));
+    else
+        STORE(POINTER(float, args->out), i, fragment_round(a->compute, value));
+}
+
+/* ln(2^exponent * sum) */
+FUNCTION float attention_lse(float exponent, float sum)
+{
+    return math_fma(exponent, 0.693147181f, math_log(sum));
 }
 
 FUNCTION void attention_forward(const struct attention_forward_args *args, const uint32_t panels)
@@ -342,11 +407,8 @@ FUNCTION void attention_forward(const struct attention_forward_args *args, const
     struct attention_place at = attention_find(a, blocks_x() - 1 - block_x());
     if (at.count == 0)
         return;
-    uint32_t kv = head / (a->heads / a->kv_heads), ldo = a->heads * a->head_dim;
-    const float *q =
-        POINTER(const float, a->q) + (uint64_t)(at.begin + at.first) * a->ldq + head * a->head_dim;
-    const float *k = POINTER(const float, a->k) + (uint64_t)at.begin * a->ldk + kv * a->head_dim;
-    const float *v = POINTER(const float, a->v) + (uint64_t)at.begin * a->ldk + kv * a->head_dim;
+    uint32_t kv = head / (a->heads / a->kv_heads);
+    struct attention_matrix q = attention_from(a->q, at.begin + at.first, head * a->head_dim);
     float sums[ATTENTION_PANELS_MAX][4][4];
     float greatest[4], sum[4], factor[4], scores[4][4];
     UNROLL
@@ -358,17 +420,19 @@ FUNCTION void attention_forward(const struct attention_forward_args *args, const
     uint32_t last = a->offset + at.first + at.count;
     for (uint32_t key = attention_first_key(a, at.first); key < last; key += ATTENTION_ROWS) {
         uint32_t keys = attention_min(last - key, ATTENTION_ROWS);
-        attention_scores(q, a->ldq, at.count, k + (uint64_t)key * a->ldk, a->ldk, keys, a->head_dim, tiles,
-                         scores);
+        struct attention_matrix k = attention_from(a->k, at.begin + key, kv * a->head_dim);
+        struct attention_matrix v = attention_from(a->v, at.begin + key, kv * a->head_dim);
+        attention_scores(a, &q, at.count, &k, keys, tiles, scores);
         attention_softmax(a, at.first, at.count, key, scores, greatest, sum, factor);
-        attention_put(weights, scores);
+        attention_put(a->compute, weights, scores);
         UNROLL
         for (uint32_t p = 0; p < panels; p++) {
-            attention_panel(v + (uint64_t)key * a->ldk, a->ldk, keys, p * ATTENTION_PANEL, a->head_dim,
-                            tiles);
+            attention_panel(a, &v, keys, p * ATTENTION_PANEL, tiles);
+            UNROLL
             for (uint32_t i = 0; i < 4; i++)
-                for (uint32_t j = 0; j < 4; j++)
-                    sums[p][i][j] *= factor[i];
+                UNROLL
+            for (uint32_t j = 0; j < 4; j++)
+                sums[p][i][j] *= factor[i];
             if (ty < at.count && p * ATTENTION_PANEL + 4 * tx < a->head_dim)
                 attention_over_keys(weights, tiles, keys, sums[p]);
         }
@@ -381,12 +445,15 @@ FUNCTION void attention_forward(const struct attention_forward_args *args, const
         if (row >= at.count)
             continue;
         uint64_t token = (uint64_t)at.begin + at.first + row;
+        float inverse = 1.0f / sum[i];
         UNROLL
         for (uint32_t p = 0; p < panels; p++)
-            attention_store(POINTER(float, args->out), token * ldo + (uint64_t)head * a->head_dim,
-                            p * ATTENTION_PANEL, a->head_dim, sums[p][i], 1.0f / sum[i]);
+            UNROLL
+        for (uint32_t j = 0; j < 4; j++)
+            if (p * ATTENTION_PANEL + 4 * tx + j < a->head_dim)
+                attention_out(args, token, head, p * ATTENTION_PANEL + 4 * tx + j, inverse * sums[p][i][j]);
         if (tx == 0 && args->lse != 0)
-            STORE(POINTER(float, args->lse), token * a->heads + head, greatest[i] + math_log(sum[i]));
+            STORE(POINTER(float, args->lse), token * a->heads + head, attention_lse(greatest[i], sum[i]));
     }
 }
 
@@ -408,10 +475,14 @@ KERNEL(attention_256, 256)
 KERNEL(attention_delta, 256)
 {
     uint64_t item = (uint64_t)block_x() * ATTENTION_DELTAS + thread() / 32;
-    const float *out = POINTER(const float, args.out), *dout = POINTER(const float, args.dout);
+    struct attention_matrix out;
+    out.at = args.out;
+    out.as = args.out_as;
+    const float *dout = POINTER(const float, args.dout);
     float sum = 0.0f;
     for (uint32_t i = thread() % 32; item < args.count && i < args.width; i += 32)
-        sum = math_fma(LOAD(out, item * args.width + i), LOAD(dout, item * args.width + i), sum);
+        sum = math_fma(attention_value(args.compute, &out, item * args.width + i),
+                       LOAD(dout, item * args.width + i), sum);
     for (uint32_t mask = 16; mask > 0; mask /= 2)
         sum += shuffle_xor(sum, mask);
     if (item < args.count && thread() % 32 == 0)
@@ -423,10 +494,20 @@ struct attention_pair {
     uint32_t token;                     /* of the first query */
     uint32_t query, queries, key, keys; /* from the row's beginning, how many */
     uint32_t head;
-    const float *q, *k, *v, *dout; /* of the first query or key, and of the head */
+    struct attention_matrix q, k, v, dout; /* of the first query or key, and of the head */
 };
 
-/* The weights of a pair, as forward had them, and the gradient of the scores before scale and cap. */
+/* Of a product of q and k and the gradient of the weight that it became: the weight, as forward had it, and
+ * the gradient of the product. */
+FUNCTION void attention_slope(const struct attention_shape *a, float lse, float delta, float *weight,
+                              float *slope)
+{
+    float exponent = attention_exponent(a, *weight), bent = a->cap > 0.0f ? exponent / a->bits_cap : 0.0f;
+    *weight = math_exp2(math_fma(-lse, 1.44269504f, exponent));
+    *slope = *weight * (*slope - delta) * math_fma(-bent, bent, 1.0f) * a->scale;
+}
+
+/* The weights of a pair and the gradients of the products. */
 FUNCTION void attention_gradients(const struct attention_backward_args *args,
                                   const struct attention_pair *pair, struct attention_quad *tiles,
                                   float weight[4][4], float slope[4][4])
@@ -434,9 +515,8 @@ FUNCTION void attention_gradients(const struct attention_backward_args *args,
     const struct attention_shape *a = &args->shape;
     const uint32_t tx = thread() % 16, ty = thread() / 16;
     const float *lse = POINTER(const float, args->lse), *delta = POINTER(const float, args->delta);
-    attention_scores(pair->q, a->ldq, pair->queries, pair->k, a->ldk, pair->keys, a->head_dim, tiles, weight);
-    attention_scores(pair->dout, a->heads * a->head_dim, pair->queries, pair->v, a->ldk, pair->keys,
-                     a->head_dim, tiles, slope);
+    attention_scores(a, &pair->q, pair->queries, &pair->k, pair->keys, tiles, weight);
+    attention_scores(a, &pair->dout, pair->queries, &pair->v, pair->keys, tiles, slope);
     UNROLL
     for (uint32_t i = 0; i < 4; i++) {
         uint32_t row = ty + 16 * i;
@@ -445,11 +525,10 @@ FUNCTION void attention_gradients(const struct attention_backward_args *args,
             against = LOAD(lse, (uint64_t)(pair->token + row) * a->heads + pair->head);
             mean = LOAD(delta, (uint64_t)(pair->token + row) * a->heads + pair->head);
         }
+        UNROLL
         for (uint32_t j = 0; j < 4; j++) {
             if (row < pair->queries && attention_sees(a, pair->query + row, pair->key + tx + 16 * j)) {
-                float score = attention_cap(a, weight[i][j]), bent = a->cap > 0.0f ? score / a->cap : 0.0f;
-                weight[i][j] = math_exp(score - against);
-                slope[i][j] = weight[i][j] * (slope[i][j] - mean) * math_fma(-bent, bent, 1.0f) * a->scale;
+                attention_slope(a, against, mean, &weight[i][j], &slope[i][j]);
             } else {
                 weight[i][j] = 0.0f;
                 slope[i][j] = 0.0f;
@@ -469,36 +548,36 @@ FUNCTION void attention_queries(const struct attention_backward_args *args, cons
         return;
     struct attention_pair pair;
     pair.head = block_y();
-    uint32_t kv = pair.head / (a->heads / a->kv_heads), ldo = a->heads * a->head_dim;
-    uint64_t row_at = (uint64_t)at.begin * a->ldk + kv * a->head_dim;
+    uint32_t kv = pair.head / (a->heads / a->kv_heads);
     pair.token = at.begin + at.first;
     pair.query = at.first;
     pair.queries = at.count;
-    pair.q = POINTER(const float, a->q) + (uint64_t)pair.token * a->ldq + pair.head * a->head_dim;
-    pair.dout = POINTER(const float, args->dout) + (uint64_t)pair.token * ldo + pair.head * a->head_dim;
+    pair.q = attention_from(a->q, pair.token, pair.head * a->head_dim);
+    pair.dout = attention_from(args->dout, pair.token, pair.head * a->head_dim);
     float sums[ATTENTION_PANELS_MAX][4][4], weight[4][4], slope[4][4];
     attention_clear(sums, panels);
     uint32_t last = at.first + at.count;
     for (pair.key = attention_first_key(a, at.first); pair.key < last; pair.key += ATTENTION_ROWS) {
         pair.keys = attention_min(last - pair.key, ATTENTION_ROWS);
-        pair.k = POINTER(const float, a->k) + row_at + (uint64_t)pair.key * a->ldk;
-        pair.v = POINTER(const float, a->v) + row_at + (uint64_t)pair.key * a->ldk;
+        pair.k = attention_from(a->k, at.begin + pair.key, kv * a->head_dim);
+        pair.v = attention_from(a->v, at.begin + pair.key, kv * a->head_dim);
         attention_gradients(args, &pair, tiles, weight, slope);
-        attention_put(weights, slope);
+        attention_put(a->compute, weights, slope);
         UNROLL
         for (uint32_t p = 0; p < panels; p++) {
-            attention_panel(pair.k, a->ldk, pair.keys, p * ATTENTION_PANEL, a->head_dim, tiles);
+            attention_panel(a, &pair.k, pair.keys, p * ATTENTION_PANEL, tiles);
             if (ty < at.count && p * ATTENTION_PANEL + 4 * tx < a->head_dim)
                 attention_over_keys(weights, tiles, pair.keys, sums[p]);
         }
     }
     UNROLL
     for (uint32_t p = 0; p < panels; p++)
-        for (uint32_t i = 0; i < 4; i++)
-            if (ty + 16 * i < at.count)
-                attention_store(POINTER(float, args->dq),
-                                (uint64_t)(pair.token + ty + 16 * i) * a->ldq + pair.head * a->head_dim,
-                                p * ATTENTION_PANEL, a->head_dim, sums[p][i], 1.0f);
+        UNROLL
+    for (uint32_t i = 0; i < 4; i++)
+        if (ty + 16 * i < at.count)
+            attention_store(POINTER(float, args->dq),
+                            (uint64_t)(pair.token + ty + 16 * i) * a->q.ld + pair.head * a->head_dim,
+                            p * ATTENTION_PANEL, a->head_dim, sums[p][i]);
 }
 
 KERNEL(attention_queries_64, 256)
@@ -516,18 +595,18 @@ KERNEL(attention_queries_256, 256)
     attention_queries(&args.of, 4);
 }
 
-/* sums += weights, transposed, times `rows`: a matrix of pair->queries rows, ld apart. */
-FUNCTION void attention_keys_add(const struct attention_pair *pair, const float *rows, uint32_t ld,
-                                 uint32_t width, float values[4][4], struct attention_quad *weights,
-                                 struct attention_quad *tiles, const uint32_t panels,
-                                 float sums[ATTENTION_PANELS_MAX][4][4])
+/* sums += weights, transposed, times `rows`, of which there are pair->queries. */
+FUNCTION void attention_keys_add(const struct attention_shape *a, const struct attention_pair *pair,
+                                 const struct attention_matrix *rows, float values[4][4],
+                                 struct attention_quad *weights, struct attention_quad *tiles,
+                                 const uint32_t panels, float sums[ATTENTION_PANELS_MAX][4][4])
 {
     const uint32_t tx = thread() % 16, ty = thread() / 16;
-    attention_put(weights, values);
+    attention_put(a->compute, weights, values);
     UNROLL
     for (uint32_t p = 0; p < panels; p++) {
-        attention_panel(rows, ld, pair->queries, p * ATTENTION_PANEL, width, tiles);
-        if (4 * ty < pair->keys && p * ATTENTION_PANEL + 4 * tx < width)
+        attention_panel(a, rows, pair->queries, p * ATTENTION_PANEL, tiles);
+        if (4 * ty < pair->keys && p * ATTENTION_PANEL + 4 * tx < a->head_dim)
             attention_over_queries(weights, tiles, pair->queries, sums[p]);
     }
     barrier();
@@ -539,12 +618,12 @@ FUNCTION uint64_t attention_pair_keys(const struct attention_backward_args *args
                                       struct attention_pair *pair)
 {
     const struct attention_shape *a = &args->shape;
-    uint64_t key_at = (uint64_t)(at->begin + at->first) * a->ldk + kv * a->head_dim;
+    uint64_t first = at->begin + at->first;
     pair->key = at->first;
     pair->keys = at->count;
-    pair->k = POINTER(const float, a->k) + key_at;
-    pair->v = POINTER(const float, a->v) + key_at;
-    return key_at;
+    pair->k = attention_from(a->k, first, kv * a->head_dim);
+    pair->v = attention_from(a->v, first, kv * a->head_dim);
+    return first * a->k.ld + kv * a->head_dim;
 }
 
 /* Its queries, from pair->query on, of pair->head. */
@@ -552,11 +631,10 @@ FUNCTION void attention_pair_queries(const struct attention_backward_args *args,
                                      const struct attention_place *at, struct attention_pair *pair)
 {
     const struct attention_shape *a = &args->shape;
-    uint32_t ldo = a->heads * a->head_dim, head_at = pair->head * a->head_dim;
     pair->token = at->begin + pair->query;
     pair->queries = attention_min(at->length - pair->query, ATTENTION_ROWS);
-    pair->q = POINTER(const float, a->q) + (uint64_t)pair->token * a->ldq + head_at;
-    pair->dout = POINTER(const float, args->dout) + (uint64_t)pair->token * ldo + head_at;
+    pair->q = attention_from(a->q, pair->token, pair->head * a->head_dim);
+    pair->dout = attention_from(args->dout, pair->token, pair->head * a->head_dim);
 }
 
 FUNCTION void attention_keys_store(const struct attention_shape *a, const struct attention_place *at,
@@ -569,8 +647,8 @@ FUNCTION void attention_keys_store(const struct attention_shape *a, const struct
         UNROLL
         for (uint32_t i = 0; i < 4; i++)
             if (4 * ty + i < at->count)
-                attention_store(to, key_at + (uint64_t)(4 * ty + i) * a->ldk, p * ATTENTION_PANEL,
-                                a->head_dim, sums[p][i], 1.0f);
+                attention_store(to, key_at + (uint64_t)(4 * ty + i) * a->k.ld, p * ATTENTION_PANEL,
+                                a->head_dim, sums[p][i]);
     }
 }
 
@@ -593,9 +671,8 @@ FUNCTION void attention_keys(const struct attention_backward_args *args, const u
              pair.query += ATTENTION_ROWS) {
             attention_pair_queries(args, &at, &pair);
             attention_gradients(args, &pair, tiles, weight, slope);
-            attention_keys_add(&pair, pair.dout, a->heads * a->head_dim, a->head_dim, weight, weights, tiles,
-                               panels, dv);
-            attention_keys_add(&pair, pair.q, a->ldq, a->head_dim, slope, weights, tiles, panels, dk);
+            attention_keys_add(a, &pair, &pair.dout, weight, weights, tiles, panels, dv);
+            attention_keys_add(a, &pair, &pair.q, slope, weights, tiles, panels, dk);
         }
     attention_keys_store(a, &at, POINTER(float, args->dk), key_at, panels, dk);
     attention_keys_store(a, &at, POINTER(float, args->dv), key_at, panels, dv);
@@ -633,8 +710,7 @@ FUNCTION void attention_keys_half(const struct attention_backward_args *args, co
             UNROLL
             for (uint32_t i = 0; i < 16; i++)
                 weight[i / 4][i % 4] = slopes ? slope[i / 4][i % 4] : weight[i / 4][i % 4];
-            attention_keys_add(&pair, slopes ? pair.q : pair.dout, slopes ? a->ldq : a->heads * a->head_dim,
-                               a->head_dim, weight, weights, tiles, panels, sums);
+            attention_keys_add(a, &pair, slopes ? &pair.q : &pair.dout, weight, weights, tiles, panels, sums);
         }
     attention_keys_store(a, &at, POINTER(float, slopes ? args->dk : args->dv), key_at, panels, sums);
 }
@@ -642,6 +718,59 @@ FUNCTION void attention_keys_half(const struct attention_backward_args *args, co
 KERNEL(attention_keys_256, 256)
 {
     attention_keys_half(&args.of, 4);
+}
+
+#include "engine/gpu/kernels/attention_units.h"
+
+#if FRAGMENT_F16
+#define ATTENTION_UNITS(part, panels) part(&args.of, panels)
+#else /* the host asks cards without them for nothing */
+#define ATTENTION_UNITS(part, panels) assert_device(0)
+#endif
+
+KERNEL_ALONE(attention_units_64, 256)
+{
+    ATTENTION_UNITS(attention_units_forward, 1);
+}
+
+KERNEL(attention_units_128, 256)
+{
+    ATTENTION_UNITS(attention_units_forward, 2);
+}
+
+KERNEL(attention_units_256, 256)
+{
+    ATTENTION_UNITS(attention_units_forward, 4);
+}
+
+KERNEL(attention_units_queries_64, 256)
+{
+    ATTENTION_UNITS(attention_units_queries, 1);
+}
+
+KERNEL(attention_units_queries_128, 256)
+{
+    ATTENTION_UNITS(attention_units_queries, 2);
+}
+
+KERNEL(attention_units_queries_256, 256)
+{
+    ATTENTION_UNITS(attention_units_queries, 4);
+}
+
+KERNEL(attention_units_keys_64, 256)
+{
+    ATTENTION_UNITS(attention_units_keys, 1);
+}
+
+KERNEL(attention_units_keys_128, 256)
+{
+    ATTENTION_UNITS(attention_units_keys, 2);
+}
+
+KERNEL(attention_units_keys_256, 256)
+{
+    ATTENTION_UNITS(attention_units_keys_half, 4);
 }
 
 #endif

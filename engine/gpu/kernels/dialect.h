@@ -16,6 +16,7 @@
  *   FUNCTION           before a function that kernels call
  *   assert_device(x)   ends the launch with ERR_DEVICE_FAULT when false
  *   UNROLL             before a loop whose count is constant: arrays that it indexes stay in registers
+ *   ROLLED             before a loop that stays one, where many registers are in use
  *
  * Barriers and shuffles must be met by all threads of the block (warp). Nothing is contracted to fused
  * multiply-add unless written as math_fma(), and the functions of math.h are our own: so a kernel gives the

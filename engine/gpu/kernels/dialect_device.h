@@ -33,8 +33,10 @@ typedef unsigned long long uint64_t;
 #define assert_device(x) ((x) ? (void)0 : __builtin_trap())
 #if defined(__clang__)
 #define UNROLL _Pragma("clang loop unroll(full)") /* plain unroll stops at nested loops */
+#define ROLLED _Pragma("clang loop unroll(disable)")
 #else
 #define UNROLL _Pragma("unroll")
+#define ROLLED _Pragma("unroll 1")
 #endif
 
 #if defined(__HIP__) || defined(__AMDGCN__)

@@ -35,17 +35,17 @@ struct softcap_args {
     float cap;
 };
 
-/* act[tokens,width] = f(gate) * up; gate_up[tokens, 2 * width]; gelu: f is gelu by its tanh form, else silu
- */
+/* act[tokens,width] = f(gate) * up; gate_up[tokens, 2 * width]; of elements (four.h) …_as; gelu: f is gelu by
+ * its tanh form, else silu */
 struct glu_args {
     uint64_t gate_up, act;
-    uint32_t tokens, width, gelu, wide;
+    uint32_t tokens, width, gelu, gate_up_as, act_as, wide;
 };
 
-/* gate_up becomes its gradient */
+/* gate_up becomes its gradient; dact is f32 */
 struct glu_backward_args {
     uint64_t gate_up, dact;
-    uint32_t tokens, width, gelu, wide;
+    uint32_t tokens, width, gelu, gate_up_as, wide;
 };
 
 /* y[count] = x, of elements (four.h) x_as and y_as */
@@ -126,22 +126,20 @@ FUNCTION float gate_slope(uint32_t gelu, float x)
 KERNEL(glu, 256)
 {
     struct place at = place_in_rows(args.tokens, args.width);
-    const float *gate_up = POINTER(const float, args.gate_up);
     uint64_t gate = at.row * 2 * args.width + at.column;
-    struct four g = four_load(gate_up, gate, at.n, args.wide);
-    struct four u = four_load(gate_up, gate + args.width, at.n, args.wide);
+    struct four g = four_load_as(args.gate_up_as, args.gate_up, gate, at.n, args.wide);
+    struct four u = four_load_as(args.gate_up_as, args.gate_up, gate + args.width, at.n, args.wide);
     for (uint32_t j = 0; j < 4; j++)
         g.v[j] = g.v[j] * gate_sigmoid(args.gelu, g.v[j]) * u.v[j];
-    four_store(POINTER(float, args.act), at.row * args.width + at.column, at.n, args.wide, g);
+    four_store_as(args.act_as, args.act, at.row * args.width + at.column, at.n, args.wide, g);
 }
 
 KERNEL(glu_backward, 256)
 {
     struct place at = place_in_rows(args.tokens, args.width);
-    float *gate_up = POINTER(float, args.gate_up);
     uint64_t gate = at.row * 2 * args.width + at.column;
-    struct four g = four_load(gate_up, gate, at.n, args.wide);
-    struct four u = four_load(gate_up, gate + args.width, at.n, args.wide);
+    struct four g = four_load_as(args.gate_up_as, args.gate_up, gate, at.n, args.wide);
+    struct four u = four_load_as(args.gate_up_as, args.gate_up, gate + args.width, at.n, args.wide);
     struct four d =
         four_load(POINTER(const float, args.dact), at.row * args.width + at.column, at.n, args.wide);
     for (uint32_t j = 0; j < 4; j++) {
@@ -149,8 +147,8 @@ KERNEL(glu_backward, 256)
         g.v[j] = d.v[j] * u.v[j] * math_fma(value * (1.0f - s), gate_slope(args.gelu, x), s);
         u.v[j] = d.v[j] * value;
     }
-    four_store(gate_up, gate, at.n, args.wide, g);
-    four_store(gate_up, gate + args.width, at.n, args.wide, u);
+    four_store_as(args.gate_up_as, args.gate_up, gate, at.n, args.wide, g);
+    four_store_as(args.gate_up_as, args.gate_up, gate + args.width, at.n, args.wide, u);
 }
 
 KERNEL(cast, 256)

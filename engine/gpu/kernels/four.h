@@ -82,29 +82,38 @@ FUNCTION void four_store(float *p, uint64_t at, uint32_t n, uint32_t wide, struc
             STORE(p, at + j, x.v[j]);
 }
 
+FUNCTION uint32_t element_bytes(uint32_t element)
+{
+    return element == ELEMENT_F32 ? 4 : 2;
+}
+
 FUNCTION float element_of(uint32_t element, uint16_t x)
 {
     return element == ELEMENT_BF16 ? math_of_bf16(x) : math_of_f16(x);
+}
+
+FUNCTION struct four_halves halves_load(const uint16_t *p, uint64_t at, uint32_t n, uint32_t wide)
+{
+    struct four_halves x;
+    if (wide && n == 4)
+        return LOAD((const struct four_halves *)(const void *)(p + at), 0);
+    for (uint32_t j = 0; j < 4; j++) {
+        x.v[j] = 0;
+        if (j < n)
+            x.v[j] = LOAD(p, at + j);
+    }
+    return x;
 }
 
 /* The same of values of any element type. */
 FUNCTION struct four four_load_as(uint32_t element, uint64_t address, uint64_t at, uint32_t n, uint32_t wide)
 {
     struct four x;
-    const uint16_t *p = POINTER(const uint16_t, address);
     if (element == ELEMENT_F32)
         return four_load(POINTER(const float, address), at, n, wide);
-    if (wide && n == 4) {
-        struct four_halves h = LOAD((const struct four_halves *)(const void *)(p + at), 0);
-        for (uint32_t j = 0; j < 4; j++)
-            x.v[j] = element_of(element, h.v[j]);
-        return x;
-    }
-    for (uint32_t j = 0; j < 4; j++) {
-        x.v[j] = 0.0f;
-        if (j < n)
-            x.v[j] = element_of(element, LOAD(p, at + j));
-    }
+    struct four_halves h = halves_load(POINTER(const uint16_t, address), at, n, wide);
+    for (uint32_t j = 0; j < 4; j++)
+        x.v[j] = element_of(element, h.v[j]);
     return x;
 }
 

@@ -104,16 +104,18 @@ FUNCTION uint32_t fragment_columns(void)
     return warp_size() == 64 ? 16 : 8;
 }
 
-/* This lane's words of a, whose rows begin at `at` of a tile, ld words apart; of b likewise, its columns. */
+/* This lane's words of a, whose rows begin at `at` of a tile, ld words apart; of b likewise, its columns.
+ * What is the same in every fragment of a loop belongs into `tile`, what is constant into `at`: then one
+ * register holds the address of all. */
 FUNCTION void fragment_take_a(uint32_t *tile, uint32_t at, uint32_t ld, uint32_t *a)
 {
     if (warp_size() == 64) {
-        at += lane() % 16 * ld + lane() / 16 * 2;
+        tile += lane() % 16 * ld + lane() / 16 * 2;
         a[0] = GET(tile, at);
         a[1] = GET(tile, at + 1);
         return;
     }
-    at += lane() / 4 * ld + lane() % 4;
+    tile += lane() / 4 * ld + lane() % 4;
     a[0] = GET(tile, at);
     a[1] = GET(tile, at + 8 * ld);
     a[2] = GET(tile, at + 4);
@@ -122,9 +124,48 @@ FUNCTION void fragment_take_a(uint32_t *tile, uint32_t at, uint32_t ld, uint32_t
 
 FUNCTION void fragment_take_b(uint32_t *tile, uint32_t at, uint32_t ld, uint32_t *b)
 {
-    at += warp_size() == 64 ? lane() % 16 * ld + lane() / 16 * 2 : lane() / 4 * ld + lane() % 4;
+    tile += warp_size() == 64 ? lane() % 16 * ld + lane() / 16 * 2 : lane() / 4 * ld + lane() % 4;
     b[0] = GET(tile, at);
     b[1] = GET(tile, at + (warp_size() == 64 ? 1 : 4));
+}
+
+/* Of a tile whose rows are the terms, `at` being the first and ld words apart, words of two columns each: two
+ * fragments of b, of the even and of the odd columns of twice fragment_columns(). */
+FUNCTION void fragment_take_across(uint32_t *tile, uint32_t at, uint32_t ld, uint32_t *even, uint32_t *odd)
+{
+    uint32_t word[4], next = warp_size() == 64 ? 2 : 8; /* terms from a lane's first two to its other two */
+    tile += warp_size() == 64 ? lane() / 16 * 4 * ld + lane() % 16 : lane() % 4 * 2 * ld + lane() / 4;
+    word[0] = GET(tile, at);
+    word[1] = GET(tile, at + ld);
+    word[2] = GET(tile, at + next * ld);
+    word[3] = GET(tile, at + (next + 1) * ld);
+    UNROLL
+    for (uint32_t i = 0; i < 2; i++) {
+        even[i] = (word[2 * i] & 0xffffu) | word[2 * i + 1] << 16;
+        odd[i] = word[2 * i] >> 16 | (word[2 * i + 1] & 0xffff0000u);
+    }
+}
+
+/* Where value r of a lane's four of d lies. A lane has values of fragment_rows() rows, of each as many, and
+ * shares them with fragment_lanes() lanes beside each other. */
+FUNCTION uint32_t fragment_row(uint32_t r)
+{
+    return warp_size() == 64 ? lane() / 16 * 4 + r : lane() / 4 + r / 2 * 8;
+}
+
+FUNCTION uint32_t fragment_column(uint32_t r)
+{
+    return warp_size() == 64 ? lane() % 16 : lane() % 4 * 2 + r % 2;
+}
+
+FUNCTION uint32_t fragment_rows(void)
+{
+    return warp_size() == 64 ? 4 : 2;
+}
+
+FUNCTION uint32_t fragment_lanes(void)
+{
+    return warp_size() == 64 ? 16 : 4;
 }
 
 /* fragment_multiply(element, a, b, d): all lanes of the warp must be there. */

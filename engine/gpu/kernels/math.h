@@ -107,6 +107,33 @@ FUNCTION float math_exp(float x)
     return y * math_float((uint32_t)(half + 127) << 23) * math_float((uint32_t)(e - half + 127) << 23);
 }
 
+/* 2^x for x up to 127, 1 ulp; of whole numbers exactly. Below -126 it is 0; NaN stays. */
+FUNCTION float math_exp2(float x)
+{
+    if (!(x >= -126.0f))
+        return x != x ? x : 0.0f;
+    int32_t n = (int32_t)(x + (x < 0.0f ? -0.5f : 0.5f));
+    float r = x - (float)n;
+    float y = 1.52527338e-5f; /* ln(2)^i / i! */
+    y = math_fma(y, r, 1.54035304e-4f);
+    y = math_fma(y, r, 1.33335581e-3f);
+    y = math_fma(y, r, 9.61812911e-3f);
+    y = math_fma(y, r, 5.55041087e-2f);
+    y = math_fma(y, r, 2.40226507e-1f);
+    y = math_fma(y, r, 6.93147181e-1f);
+    y = math_fma(y, r, 1.0f);
+    return y * math_float((uint32_t)(n + 127) << 23);
+}
+
+/* The least whole number that is not below x. */
+FUNCTION float math_ceil(float x)
+{
+    if (!(x > -8388608.0f && x < 8388608.0f))
+        return x; /* whole, or none */
+    float n = (float)(int32_t)x;
+    return n < x ? n + 1.0f : n;
+}
+
 /* ln x for x > 0, 2 ulp: mantissa in [sqrt 1/2, sqrt 2), ln m = 2 artanh(s), s = (m - 1) / (m + 1). 0 gives
  * -infinity. */
 FUNCTION float math_log(float x)

@@ -18,9 +18,6 @@
     X(gemm_64x64, 256)                                                                                       \
     X(gemm_64x16, 256)                                                                                       \
     X(gemm_16x64, 256)                                                                                       \
-    X(gemm_half_128x128, 256)                                                                                \
-    X(gemm_half_64x64, 256)                                                                                  \
-    X(gemm_half_16x64, 256)                                                                                  \
     X(gemm_nf4_128x128, 256)                                                                                 \
     X(gemm_nf4_64x64, 256)                                                                                   \
     X(gemm_nf4_16x64, 256)                                                                                   \
@@ -31,9 +28,6 @@
     X(units_64x64, 256)                                                                                      \
     X(units_32x128, 256)                                                                                     \
     X(units_128x32, 256)                                                                                     \
-    X(units_half_128x128, 256)                                                                               \
-    X(units_half_64x64, 256)                                                                                 \
-    X(units_half_32x128, 256)                                                                                \
     X(units_nf4_128x128, 256)                                                                                \
     X(units_nf4_64x64, 256)                                                                                  \
     X(units_nf4_32x128, 256)                                                                                 \
@@ -44,11 +38,9 @@
     X(grouped_list, 256)                                                                                     \
     X(grouped_64x64, 256)                                                                                    \
     X(grouped_64x16, 256)                                                                                    \
-    X(grouped_half_64x64, 256)                                                                               \
     X(grouped_nf4_64x64, 256)                                                                                \
     X(grouped_blocks_64x64, 256)                                                                             \
     X(grouped_units_64x64, 256)                                                                              \
-    X(grouped_units_half_64x64, 256)                                                                         \
     X(grouped_units_nf4_64x64, 256)                                                                          \
     X(grouped_units_blocks_64x64, 256)                                                                       \
     X(outer_64x64, 256)                                                                                      \
@@ -64,10 +56,7 @@ GEMM_ARGS(gemm_128x128);
 GEMM_ARGS(gemm_64x64);
 GEMM_ARGS(gemm_64x16);
 GEMM_ARGS(gemm_16x64);
-/* b as it is stored: bf16 or fp16, NF4, or blocks of GGUF. */
-GEMM_ARGS(gemm_half_128x128);
-GEMM_ARGS(gemm_half_64x64);
-GEMM_ARGS(gemm_half_16x64);
+/* b as it is stored: NF4, or blocks of GGUF. */
 GEMM_ARGS(gemm_nf4_128x128);
 GEMM_ARGS(gemm_nf4_64x64);
 GEMM_ARGS(gemm_nf4_16x64);
@@ -79,9 +68,6 @@ GEMM_ARGS(units_128x128);
 GEMM_ARGS(units_64x64);
 GEMM_ARGS(units_32x128);
 GEMM_ARGS(units_128x32);
-GEMM_ARGS(units_half_128x128);
-GEMM_ARGS(units_half_64x64);
-GEMM_ARGS(units_half_32x128);
 GEMM_ARGS(units_nf4_128x128);
 GEMM_ARGS(units_nf4_64x64);
 GEMM_ARGS(units_nf4_32x128);
@@ -118,11 +104,9 @@ struct grouped_list_args {
 /* Blocks: x columns' tiles, y entries of `tiles`. */
 GROUPED_ARGS(grouped_64x64);
 GROUPED_ARGS(grouped_64x16);
-GROUPED_ARGS(grouped_half_64x64);
 GROUPED_ARGS(grouped_nf4_64x64);
 GROUPED_ARGS(grouped_blocks_64x64);
 GROUPED_ARGS(grouped_units_64x64);
-GROUPED_ARGS(grouped_units_half_64x64);
 GROUPED_ARGS(grouped_units_nf4_64x64);
 GROUPED_ARGS(grouped_units_blocks_64x64);
 /* c_g = alpha a_g^T b_g + beta c_g. Blocks: x columns' tiles, y rows' tiles, z groups. */
@@ -242,14 +226,14 @@ FUNCTION void product_tile(const struct product *p, uint32_t storage, uint32_t r
             PUT(table, thread(), nf4_value(thread()));
         barrier();
     }
-    struct four next_a = tile_fetch(&a, STORED_F32, table, 16 * rows, depth, row, begin, end);
+    struct four next_a = tile_fetch(&a, STORED_PLAIN, table, 16 * rows, depth, row, begin, end);
     struct four next_b = tile_fetch(&b, storage, table, 16 * columns, depth, column, begin, end);
     for (uint32_t term = begin; term < end; term += depth) {
         tile_put(tile_a, p->compute, a.along, 16 * rows, depth, next_a);
         tile_put(tile_b, p->compute, b.along, 16 * columns, depth, next_b);
         barrier();
         if (end - term > depth) {
-            next_a = tile_fetch(&a, STORED_F32, table, 16 * rows, depth, row, term + depth, end);
+            next_a = tile_fetch(&a, STORED_PLAIN, table, 16 * rows, depth, row, term + depth, end);
             next_b = tile_fetch(&b, storage, table, 16 * columns, depth, column, term + depth, end);
         }
         if (works)
@@ -269,37 +253,22 @@ FUNCTION void gemm_tile(const struct product *p, uint32_t storage, uint32_t rows
 
 KERNEL(gemm_128x128, 256)
 {
-    gemm_tile(&args.product, STORED_F32, 8, 8, 8);
+    gemm_tile(&args.product, STORED_PLAIN, 8, 8, 8);
 }
 
 KERNEL(gemm_64x64, 256)
 {
-    gemm_tile(&args.product, STORED_F32, 4, 4, 16);
+    gemm_tile(&args.product, STORED_PLAIN, 4, 4, 16);
 }
 
 KERNEL(gemm_64x16, 256)
 {
-    gemm_tile(&args.product, STORED_F32, 4, 1, 16);
+    gemm_tile(&args.product, STORED_PLAIN, 4, 1, 16);
 }
 
 KERNEL(gemm_16x64, 256)
 {
-    gemm_tile(&args.product, STORED_F32, 1, 4, 16);
-}
-
-KERNEL(gemm_half_128x128, 256)
-{
-    gemm_tile(&args.product, STORED_HALF, 8, 8, 8);
-}
-
-KERNEL(gemm_half_64x64, 256)
-{
-    gemm_tile(&args.product, STORED_HALF, 4, 4, 16);
-}
-
-KERNEL(gemm_half_16x64, 256)
-{
-    gemm_tile(&args.product, STORED_HALF, 1, 4, 16);
+    gemm_tile(&args.product, STORED_PLAIN, 1, 4, 16);
 }
 
 KERNEL(gemm_nf4_128x128, 256)
@@ -346,37 +315,22 @@ KERNEL(gemm_blocks_16x64, 256)
 
 KERNEL(units_128x128, 256)
 {
-    UNITS_TILE(STORED_F32, 4, 4);
+    UNITS_TILE(STORED_PLAIN, 4, 4);
 }
 
 KERNEL(units_64x64, 256)
 {
-    UNITS_TILE(STORED_F32, 2, 2);
+    UNITS_TILE(STORED_PLAIN, 2, 2);
 }
 
 KERNEL(units_32x128, 256)
 {
-    UNITS_TILE(STORED_F32, 1, 4);
+    UNITS_TILE(STORED_PLAIN, 1, 4);
 }
 
 KERNEL(units_128x32, 256)
 {
-    UNITS_TILE(STORED_F32, 4, 1);
-}
-
-KERNEL(units_half_128x128, 256)
-{
-    UNITS_TILE(STORED_HALF, 4, 4);
-}
-
-KERNEL(units_half_64x64, 256)
-{
-    UNITS_TILE(STORED_HALF, 2, 2);
-}
-
-KERNEL(units_half_32x128, 256)
-{
-    UNITS_TILE(STORED_HALF, 1, 4);
+    UNITS_TILE(STORED_PLAIN, 4, 1);
 }
 
 KERNEL(units_nf4_128x128, 256)
@@ -463,7 +417,7 @@ FUNCTION void grouped_tile(const struct grouped_product *grouped, uint32_t stora
         return;
     struct product p = grouped->product;
     p.m = group_rows(grouped, g, &begin);
-    p.a += 4 * (uint64_t)begin * p.lda;
+    p.a += element_bytes(p.a_as) * (uint64_t)begin * p.lda;
     p.b += g * grouped->stride;
     p.absmax += g * grouped->stride;
     p.scales += g * grouped->stride;
@@ -477,17 +431,12 @@ FUNCTION void grouped_tile(const struct grouped_product *grouped, uint32_t stora
 
 KERNEL(grouped_64x64, 256)
 {
-    grouped_tile(&args.grouped, STORED_F32, 4, 0);
+    grouped_tile(&args.grouped, STORED_PLAIN, 4, 0);
 }
 
 KERNEL(grouped_64x16, 256)
 {
-    grouped_tile(&args.grouped, STORED_F32, 1, 0);
-}
-
-KERNEL(grouped_half_64x64, 256)
-{
-    grouped_tile(&args.grouped, STORED_HALF, 4, 0);
+    grouped_tile(&args.grouped, STORED_PLAIN, 1, 0);
 }
 
 KERNEL(grouped_nf4_64x64, 256)
@@ -502,12 +451,7 @@ KERNEL(grouped_blocks_64x64, 256)
 
 KERNEL(grouped_units_64x64, 256)
 {
-    UNITS_GROUPED(STORED_F32);
-}
-
-KERNEL(grouped_units_half_64x64, 256)
-{
-    UNITS_GROUPED(STORED_HALF);
+    UNITS_GROUPED(STORED_PLAIN);
 }
 
 KERNEL(grouped_units_nf4_64x64, 256)
@@ -526,13 +470,13 @@ FUNCTION void outer_tile(const struct grouped_product *grouped, uint32_t rows, u
     struct product p = grouped->product;
     uint32_t begin;
     p.k = p.k_piece = group_rows(grouped, block_z(), &begin);
-    p.a += 4 * (uint64_t)begin * p.lda;
-    p.b += 4 * (uint64_t)begin * p.ldb;
+    p.a += element_bytes(p.a_as) * (uint64_t)begin * p.lda;
+    p.b += element_bytes(p.kind) * (uint64_t)begin * p.ldb;
     p.c += block_z() * grouped->stride;
     if (units)
-        units_tile(&p, STORED_F32, 2, 2, block_y() * 64, block_x() * 64, 0);
+        units_tile(&p, STORED_PLAIN, 2, 2, block_y() * 64, block_x() * 64, 0);
     else
-        product_tile(&p, STORED_F32, rows, columns, 16, block_y() * 16 * rows, block_x() * 16 * columns, 0);
+        product_tile(&p, STORED_PLAIN, rows, columns, 16, block_y() * 16 * rows, block_x() * 16 * columns, 0);
 }
 
 KERNEL(outer_64x64, 256)

@@ -9,10 +9,10 @@
     X(rmsnorm, 256) X(rmsnorm_backward, 256) X(rope, 256) X(column_sums, 256) X(column_sums_add, 256)
 
 /* y = x / sqrt(mean(x^2) + eps) * (offset + weight) of vectors[count] of `width`, so many to a row. A vector
- * is a block's with `by_block`, else a warp's. y may be x. */
+ * is a block's with `by_block`, else a warp's. y, of elements (four.h) y_as, may be x where those are f32. */
 struct rmsnorm_args {
     uint64_t x, weight, y;
-    uint32_t count, width, vectors, ldx, ldy, wide, by_block;
+    uint32_t count, width, vectors, ldx, ldy, y_as, wide, by_block;
     float eps, offset;
 };
 
@@ -74,7 +74,6 @@ FUNCTION void rmsnorm_run(const struct rmsnorm_args args, struct rmsnorm_vector 
 {
     const float *x = POINTER(const float, args.x) + vector.row * args.ldx + vector.column;
     const float *weight = POINTER(const float, args.weight);
-    float *y = POINTER(float, args.y) + vector.row * args.ldy + vector.column;
     uint32_t begin = vector.team.rank * 4, step = vector.team.size * 4;
     float sum = 0.0f;
     for (uint32_t at = begin; at < args.width; at += step) {
@@ -88,7 +87,7 @@ FUNCTION void rmsnorm_run(const struct rmsnorm_args args, struct rmsnorm_vector 
         struct four a = four_load(x, at, n, args.wide), w = four_load(weight, at, n, args.wide);
         for (uint32_t j = 0; j < 4; j++)
             a.v[j] = (w.v[j] + args.offset) * (a.v[j] * inverse);
-        four_store(y, at, n, args.wide, a);
+        four_store_as(args.y_as, args.y, vector.row * args.ldy + vector.column + at, n, args.wide, a);
     }
 }
 

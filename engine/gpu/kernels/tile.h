@@ -17,20 +17,21 @@ struct product {
     uint32_t wide_a, wide_b; /* four values of it may be read at once (four.h) */
     float alpha, beta;
     uint64_t absmax, scales; /* of NF4 */
-    uint32_t kind;           /* of b: ELEMENT_… of halves, nested or not of NF4, UNPACK_… of blocks */
-    uint32_t compute;        /* ELEMENT_… that operands are rounded to */
+    uint32_t a_as;           /* ELEMENT_… of a */
+    uint32_t kind;    /* of b: ELEMENT_… of plain values, nested or not of NF4, UNPACK_… of blocks */
+    uint32_t compute; /* ELEMENT_… that operands are rounded to */
 };
 
 #ifdef GPU_KERNELS
 
-enum storage { STORED_F32, STORED_HALF, STORED_NF4, STORED_BLOCKS };
+enum storage { STORED_PLAIN, STORED_NF4, STORED_BLOCKS };
 
 /* A matrix as tiles are taken of it: `across` are rows of a or columns of b; along: its terms lie side by
- * side.
+ * side; raw: plain values of 16 bits are fetched as they are, two to a float's bits.
  */
 struct tile_source {
     uint64_t matrix, absmax, scales;
-    uint32_t ld, along, wide, limit, kind;
+    uint32_t ld, along, wide, limit, kind, raw;
 };
 
 FUNCTION struct tile_source source_a(const struct product *p)
@@ -42,7 +43,8 @@ FUNCTION struct tile_source source_a(const struct product *p)
     a.along = !p->transpose_a;
     a.wide = p->wide_a;
     a.limit = p->m;
-    a.kind = 0;
+    a.kind = p->a_as;
+    a.raw = 0;
     return a;
 }
 
@@ -57,17 +59,30 @@ FUNCTION struct tile_source source_b(const struct product *p)
     b.wide = p->wide_b;
     b.limit = p->n;
     b.kind = p->kind;
+    b.raw = 0;
     return b;
+}
+
+FUNCTION struct four source_raw(const struct tile_source *s, uint64_t i, uint32_t n)
+{
+    struct four_halves h = halves_load(POINTER(const uint16_t, s->matrix), i, n, s->wide);
+    struct four x;
+    x.v[0] = math_float((uint32_t)h.v[1] << 16 | h.v[0]);
+    x.v[1] = math_float((uint32_t)h.v[3] << 16 | h.v[2]);
+    x.v[2] = x.v[3] = 0.0f;
+    return x;
 }
 
 /* Four values from value i on, n ≤ 4 of them there, zeros beyond. Packed ones are there in fours. */
 FUNCTION struct four source_four(const struct tile_source *s, uint32_t storage, float *table, uint64_t i,
                                  uint32_t n)
 {
-    if (storage == STORED_F32 || n == 0)
-        return four_load(POINTER(const float, s->matrix), i, n, s->wide);
-    if (storage == STORED_HALF)
+    if (storage == STORED_PLAIN && s->raw)
+        return source_raw(s, i, n);
+    if (storage == STORED_PLAIN)
         return four_load_as(s->kind, s->matrix, i, n, s->wide);
+    if (n == 0)
+        return four_load(POINTER(const float, s->matrix), i, 0, 0);
     const uint8_t *x = POINTER(const uint8_t, s->matrix);
     if (storage == STORED_NF4)
         return unpack_nf4_four(x, table, nf4_absmax(s->absmax, s->scales, s->kind, i / 64), i, 4);

@@ -20,8 +20,16 @@ FUNCTION void units_fetch(const struct tile_source *s, uint32_t storage, float *
             next[h] = tile_fetch(s, storage, table, wide < 64 ? wide : 64, 16, across + 64 * h, term, end);
 }
 
-FUNCTION void units_put(uint32_t *tile, uint32_t element, uint32_t along, uint32_t wide, struct four next[2])
+/* The two words of four values, which are rounded unless they are raw. */
+FUNCTION uint32_t units_word(const struct tile_source *s, uint32_t element, struct four next, uint32_t i)
 {
+    return s->raw ? math_bits(next.v[i]) : fragment_pair(element, next.v[2 * i], next.v[2 * i + 1]);
+}
+
+FUNCTION void units_put(const struct tile_source *s, uint32_t *tile, uint32_t element, uint32_t wide,
+                        struct four next[2])
+{
+    uint32_t along = s->along;
     uint32_t part = wide < 64 ? wide : 64;
     uint32_t row = fetch_across(part, 16, along), term = fetch_term(part, 16, along);
     if (4 * thread() >= part * 16)
@@ -30,14 +38,16 @@ FUNCTION void units_put(uint32_t *tile, uint32_t element, uint32_t along, uint32
     for (uint32_t h = 0; h < 2; h++, row += 64) {
         if (64 * h >= wide)
             continue;
-        if (along) {
-            PUT(tile, row * UNITS_LD + term / 2, fragment_pair(element, next[h].v[0], next[h].v[1]));
-            PUT(tile, row * UNITS_LD + term / 2 + 1, fragment_pair(element, next[h].v[2], next[h].v[3]));
-            continue;
-        }
         UNROLL
-        for (uint32_t i = 0; i < 4; i++)
-            PUT((uint16_t *)tile, (row + i) * 2 * UNITS_LD + term, fragment_half(element, next[h].v[i]));
+        for (uint32_t i = 0; i < 2; i++) {
+            uint32_t word = units_word(s, element, next[h], i);
+            if (along) {
+                PUT(tile, row * UNITS_LD + term / 2 + i, word);
+                continue;
+            }
+            PUT((uint16_t *)tile, (row + 2 * i) * 2 * UNITS_LD + term, (uint16_t)word);
+            PUT((uint16_t *)tile, (row + 2 * i + 1) * 2 * UNITS_LD + term, (uint16_t)(word >> 16));
+        }
     }
 }
 
@@ -58,13 +68,15 @@ FUNCTION void units_multiply(uint32_t element, uint32_t *tile_a, uint32_t *tile_
                              uint32_t columns, float sums[16][4])
 {
     uint32_t b[4][2];
+    tile_a += units_row(rows) * UNITS_LD;
+    tile_b += units_column(columns) * UNITS_LD;
     UNROLL
     for (uint32_t j = 0; j < columns; j++)
-        fragment_take_b(tile_b, (units_column(columns) + j * fragment_columns()) * UNITS_LD, UNITS_LD, b[j]);
+        fragment_take_b(tile_b, j * fragment_columns() * UNITS_LD, UNITS_LD, b[j]);
     UNROLL
     for (uint32_t i = 0; i < rows; i++) {
         uint32_t a[4];
-        fragment_take_a(tile_a, (units_row(rows) + 16 * i) * UNITS_LD, UNITS_LD, a);
+        fragment_take_a(tile_a, 16 * i * UNITS_LD, UNITS_LD, a);
         UNROLL
         for (uint32_t j = 0; j < columns; j++)
             fragment_multiply(element, a, b[j], sums[4 * i + j]);
@@ -117,6 +129,8 @@ FUNCTION void units_tile(const struct product *p, uint32_t storage, uint32_t row
     uint32_t element = FRAGMENT_BF16 ? p->compute : ELEMENT_F16, at = 0;
     uint32_t works = row + units_row(rows) < p->m && column + units_column(columns) < p->n;
     struct tile_source a = source_a(p), b = source_b(p);
+    a.raw = a.kind == element;
+    b.raw = storage == STORED_PLAIN && b.kind == element;
     struct four next_a[2], next_b[2];
     UNROLL
     for (uint32_t i = 0; i < rows; i++) {
@@ -129,14 +143,14 @@ FUNCTION void units_tile(const struct product *p, uint32_t storage, uint32_t row
             PUT(table, thread(), nf4_value(thread()));
         barrier();
     }
-    units_fetch(&a, STORED_F32, table, 32 * rows, row, begin, end, next_a);
+    units_fetch(&a, STORED_PLAIN, table, 32 * rows, row, begin, end, next_a);
     units_fetch(&b, storage, table, 32 * columns, column, begin, end, next_b);
     for (uint32_t term = begin; term < end; term += 16) {
-        units_put(tile_a + at, element, a.along, 32 * rows, next_a);
-        units_put(tile_b + at, element, b.along, 32 * columns, next_b);
+        units_put(&a, tile_a + at, element, 32 * rows, next_a);
+        units_put(&b, tile_b + at, element, 32 * columns, next_b);
         barrier();
         if (end - term > 16) {
-            units_fetch(&a, STORED_F32, table, 32 * rows, row, term + 16, end, next_a);
+            units_fetch(&a, STORED_PLAIN, table, 32 * rows, row, term + 16, end, next_a);
             units_fetch(&b, storage, table, 32 * columns, column, term + 16, end, next_b);
         }
         if (works && element == ELEMENT_F16)
