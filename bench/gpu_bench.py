@@ -87,8 +87,9 @@ def rows_of(part, mine, other, arch):
         return [row(what, "TFLOP/s", mine.get(f"{name}_tflops"), other.get(name.removeprefix("own_") + "_tflops"),
                     "torch (cublasLt)", bound) for name, what, bound in pairs]
     if part == "attention":
-        return [row(f"attention {way}, 4 x 2048, 32 heads of 128", "s", mine.get(f"{way}_s"), other.get(f"{way}_s"),
-                    "torch SDPA, bf16", round(1 / 1.3, 3)) for way in ("forward", "backward")]
+        return [row(f"attention {way}, 4 x 2048, 32 heads of 128, {kept}", "s", mine.get(f"{way}_{kept}_s"),
+                    other.get(f"{way}_s"), "torch SDPA, bf16", round(1 / 1.3, 3) if kept == "bf16" else None)
+                for kept in ("bf16", "f32") for way in ("forward", "backward")]
     name = {"lora": "LoRA, Llama-3-8B shape", "qlora": "QLoRA, Llama-3-8B shape", "full": "full, 1B shape"}[part]
     of = {"lora": "transformers + peft", "qlora": "peft + bitsandbytes", "full": "torch.compile"}[part]
     rows = [row(f"{name}, 4 x 2048 tokens", "tokens/s", mine.get("tokens_per_s"), other.get("tokens_per_s"), of,

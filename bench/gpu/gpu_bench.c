@@ -161,30 +161,34 @@ static void products(void)
     product("adapter_f32", large, rank, cube, PACK_F32, DTYPE_F32);
 }
 
-static void attention(void)
+/* q, k, v and out as they are computed in. */
+static void attention_in(enum dtype compute, const char *forward_name, const char *backward_name)
 {
+    const uint32_t bytes = dtype_bytes(compute);
     const uint32_t length = toy ? 16 : 2048, tokens = ROWS * length, heads = toy ? 4 : 32, kv = toy ? 2 : 8;
     const uint32_t dim = toy ? 16 : 128, ld = (heads + 2 * kv) * dim;
     uint32_t starts[ROWS + 1];
     for (uint32_t i = 0; i <= ROWS; i++)
         starts[i] = i * length;
-    struct buffer *qkv = filled(4ull * tokens * ld, DTYPE_F32), *d = filled(4ull * tokens * ld, DTYPE_F32);
-    struct buffer *out = filled(4ull * tokens * heads * dim, DTYPE_F32);
+    struct buffer *qkv = filled((uint64_t)bytes * tokens * ld, compute);
+    struct buffer *d = filled(4ull * tokens * ld, DTYPE_F32);
+    struct buffer *out = filled((uint64_t)bytes * tokens * heads * dim, compute);
     struct buffer *dout = filled(4ull * tokens * heads * dim, DTYPE_F32);
     struct buffer *lse = filled(4ull * tokens * heads, DTYPE_F32),
                   *delta = filled(4ull * tokens * heads, DTYPE_F32);
     struct buffer *rows;
     must(buffer_create(device, sizeof starts, MEM_BUFFERS, "rows", &rows, &err));
     must(buffer_write(rows, 0, starts, sizeof starts, &err));
-#define AT(of, values)                                                                                       \
+#define AS(of, values, as)                                                                                   \
     {                                                                                                        \
-        .buffer = (of), .at = 4ull * (values), .dtype = DTYPE_F32                                            \
+        .buffer = (of), .at = (uint64_t)dtype_bytes(as) * (values), .dtype = (as)                            \
     }
+#define AT(of, values) AS(of, values, DTYPE_F32)
 #define BOTH                                                                                                 \
     .rows = ROWS, .tokens = tokens, .heads = heads, .kv_heads = kv, .head_dim = dim, .ld = ld,               \
-    .scale = (float)(1 / sqrt(dim)), .q = AT(qkv, 0), .k = AT(qkv, heads * dim),                             \
-    .v = AT(qkv, (heads + kv) * dim), .row_start = {.buffer = rows, .dtype = DTYPE_U32}, .out = AT(out, 0),  \
-    .lse = AT(lse, 0)
+    .scale = (float)(1 / sqrt(dim)), .compute = compute, .q = AS(qkv, 0, compute),                           \
+    .k = AS(qkv, heads * dim, compute), .v = AS(qkv, (heads + kv) * dim, compute),                           \
+    .row_start = {.buffer = rows, .dtype = DTYPE_U32}, .out = AS(out, 0, compute), .lse = AT(lse, 0)
     struct op forward = {.kind = OP_ATTENTION, .attention = {BOTH}};
     struct op backward = {.kind = OP_ATTENTION_BACKWARD,
                           .attention_backward = {BOTH, .dout = AT(dout, 0), .delta = AT(delta, 0),
@@ -192,12 +196,19 @@ static void attention(void)
                                                  .dv = AT(d, (heads + kv) * dim)}};
 #undef BOTH
 #undef AT
+#undef AS
     double pairs = ROWS * (double)length * (length + 1) / 2; /* causal */
-    op_time("forward", &forward, 4 * pairs * heads * dim);
-    op_time("backward", &backward, 10 * pairs * heads * dim);
+    op_time(forward_name, &forward, 4 * pairs * heads * dim);
+    op_time(backward_name, &backward, 10 * pairs * heads * dim);
     struct buffer *all[] = {qkv, d, out, dout, lse, delta, rows};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         buffer_destroy(all[i]);
+}
+
+static void attention(void)
+{
+    attention_in(DTYPE_F32, "forward_f32", "backward_f32");
+    attention_in(DTYPE_BF16, "forward_bf16", "backward_bf16");
 }
 
 /* --- a step of training */

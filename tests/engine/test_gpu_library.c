@@ -58,7 +58,8 @@ static void large_products_go_to_the_library(void **state)
     }
 }
 
-/* Operands that do not fit the areas (1 MiB here, 128 lines of 4096 terms) come in pieces: 4 of them. */
+/* Operands that do not fit the areas (1 MiB here, 128 lines of 4096 terms) come in pieces: 4 of them, and 2
+ * where one is kept in 16 bits already. */
 static void operands_come_in_pieces(void **state)
 {
     enum { SIDE = 136, DEPTH = 4096 };
@@ -69,7 +70,7 @@ static void operands_come_in_pieces(void **state)
     if (!code_inside("cuda", "sm_86"))
         skip();
     double *a = doubles(SIDE * DEPTH), *w = doubles(SIDE * DEPTH);
-    float *got = malloc(4 * SIDE * SIDE);
+    float *got = malloc(4 * SIDE * SIDE), *again = malloc(4 * SIDE * SIDE);
     memset(&b, 0, sizeof b);
     check(device_open(&(struct device_options){.kind = "cuda", .name = "library"}, &b.device, &err));
     rand_stream_init(&b.stream, 10, 0);
@@ -89,7 +90,15 @@ static void operands_come_in_pieces(void **state)
     submit(&b, (struct op){.kind = OP_GEMM, .gemm = o});
     assert_int_equal(lt->products, 4);
     check(buffer_read(o.c.buffer, 0, got, 4 * SIDE * SIDE, &err));
+    struct operand half = bytes_in(&b, NULL, 2 * SIDE * DEPTH, DTYPE_BF16);
+    submit(&b, (struct op){.kind = OP_CAST, .cast = {.count = SIDE * DEPTH, .x = o.a, .y = half}});
+    o.a = half;
+    lt->products = 0;
+    submit(&b, (struct op){.kind = OP_GEMM, .gemm = o});
+    assert_int_equal(lt->products, 2);
+    check(buffer_read(o.c.buffer, 0, again, 4 * SIDE * SIDE, &err));
     check(device_sync(b.device, &err));
+    assert_memory_equal(got, again, 4 * SIDE * SIDE);
     for (size_t i = 0; i < SIDE; i += 15)
         for (size_t j = 3; j < SIDE; j += 12) {
             double want = 0;
@@ -98,7 +107,7 @@ static void operands_come_in_pieces(void **state)
             if (!(fabs((double)got[i * SIDE + j] - want) <= 1e-3))
                 fail_msg("c[%zu, %zu] is %.9g, not %.9g", i, j, (double)got[i * SIDE + j], want);
         }
-    free(a), free(w), free(got);
+    free(a), free(w), free(got), free(again);
     bench_close(&b);
     clean(lt, "pieces");
 }

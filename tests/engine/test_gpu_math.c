@@ -31,6 +31,8 @@ static void functions_are_as_near_as_they_say(void **state)
 {
     (void)state;
     sweep("exp", math_exp, exp, -87.3f, 88.72f, 1);
+    sweep("exp2", math_exp2, exp2, -126, 127, 1);
+    sweep("ceil", math_ceil, ceil, -0x1p40f, 0x1p40f, 0);
     sweep("log", math_log, log, 0x1p-149f, 0x1.fffffep127f, 2);
     sweep("log near 1", math_log, log, 0.98f, 1.02f, 2);
     sweep("tanh", math_tanh, tanh, -20, 20, 2);
@@ -42,6 +44,10 @@ static void functions_have_their_limits(void **state)
     (void)state;
     assert_true(math_exp(-INFINITY) == 0 && math_exp(INFINITY) == INFINITY && isnan(math_exp(NAN)));
     assert_true(math_exp(-200) == 0 && math_exp(200) == INFINITY && math_exp(0) == 1);
+    assert_true(math_exp2(-INFINITY) == 0 && math_exp2(128) == INFINITY && isnan(math_exp2(NAN)));
+    for (int i = -126; i <= 127; i++)
+        assert_true(math_exp2((float)i) == ldexpf(1, i));
+    assert_true(math_ceil(-INFINITY) == -INFINITY && isnan(math_ceil(NAN)));
     assert_true(math_log(0) == -INFINITY && math_log(INFINITY) == INFINITY && math_log(1) == 0);
     assert_true(isnan(math_log(-1)) && isnan(math_log(NAN)));
     assert_true(math_tanh(-INFINITY) == -1 && math_tanh(INFINITY) == 1 && isnan(math_tanh(NAN)));

@@ -62,6 +62,7 @@ FUNCTION struct four four_load(const float *p, uint64_t at, uint32_t n, uint32_t
     struct four x;
     if (wide && n == 4)
         return LOAD((const struct four *)(const void *)(p + at), 0);
+    UNROLL
     for (uint32_t j = 0; j < 4; j++) {
         x.v[j] = 0.0f;
         if (j < n)
@@ -77,6 +78,7 @@ FUNCTION void four_store(float *p, uint64_t at, uint32_t n, uint32_t wide, struc
         STORE(to, 0, x);
         return;
     }
+    UNROLL
     for (uint32_t j = 0; j < 4; j++)
         if (j < n)
             STORE(p, at + j, x.v[j]);
@@ -92,17 +94,24 @@ FUNCTION float element_of(uint32_t element, uint16_t x)
     return element == ELEMENT_BF16 ? math_of_bf16(x) : math_of_f16(x);
 }
 
-FUNCTION struct four_halves halves_load(const uint16_t *p, uint64_t at, uint32_t n, uint32_t wide)
+/* Four values in 16 bits as they lie, two to a word. */
+struct four_words {
+    uint32_t w[2];
+} __attribute__((aligned(8)));
+
+FUNCTION struct four_words words_load(uint64_t address, uint64_t at, uint32_t n, uint32_t wide)
 {
-    struct four_halves x;
+    const uint16_t *p = POINTER(const uint16_t, address);
+    struct four_words words;
+    uint32_t x[4];
     if (wide && n == 4)
-        return LOAD((const struct four_halves *)(const void *)(p + at), 0);
-    for (uint32_t j = 0; j < 4; j++) {
-        x.v[j] = 0;
-        if (j < n)
-            x.v[j] = LOAD(p, at + j);
-    }
-    return x;
+        return LOAD((const struct four_words *)(const void *)(p + at), 0);
+    UNROLL
+    for (uint32_t j = 0; j < 4; j++)
+        x[j] = j < n ? LOAD(p, at + j) : 0u;
+    words.w[0] = x[1] << 16 | x[0];
+    words.w[1] = x[3] << 16 | x[2];
+    return words;
 }
 
 /* The same of values of any element type. */
@@ -111,9 +120,10 @@ FUNCTION struct four four_load_as(uint32_t element, uint64_t address, uint64_t a
     struct four x;
     if (element == ELEMENT_F32)
         return four_load(POINTER(const float, address), at, n, wide);
-    struct four_halves h = halves_load(POINTER(const uint16_t, address), at, n, wide);
+    struct four_words words = words_load(address, at, n, wide);
+    UNROLL
     for (uint32_t j = 0; j < 4; j++)
-        x.v[j] = element_of(element, h.v[j]);
+        x.v[j] = element_of(element, (uint16_t)(words.w[j / 2] >> 16 * (j % 2)));
     return x;
 }
 
@@ -126,6 +136,7 @@ FUNCTION void four_store_as(uint32_t element, uint64_t address, uint64_t at, uin
         four_store(POINTER(float, address), at, n, wide, x);
         return;
     }
+    UNROLL
     for (uint32_t j = 0; j < 4; j++)
         h.v[j] = element == ELEMENT_BF16 ? math_to_bf16(x.v[j]) : math_to_f16(x.v[j]);
     if (wide && n == 4) {
@@ -133,6 +144,7 @@ FUNCTION void four_store_as(uint32_t element, uint64_t address, uint64_t at, uin
         STORE(to, 0, h);
         return;
     }
+    UNROLL
     for (uint32_t j = 0; j < 4; j++)
         if (j < n)
             STORE(p, at + j, h.v[j]);

@@ -107,11 +107,13 @@ FUNCTION float math_exp(float x)
     return y * math_float((uint32_t)(half + 127) << 23) * math_float((uint32_t)(e - half + 127) << 23);
 }
 
-/* 2^x for x up to 127, 1 ulp; of whole numbers exactly. Below -126 it is 0; NaN stays. */
+/* 2^x, 1 ulp; of whole numbers exactly. Below -126 it is 0, above 127 infinity; NaN stays. */
 FUNCTION float math_exp2(float x)
 {
     if (!(x >= -126.0f))
         return x != x ? x : 0.0f;
+    if (x > 127.0f)
+        return math_infinity();
     int32_t n = (int32_t)(x + (x < 0.0f ? -0.5f : 0.5f));
     float r = x - (float)n;
     float y = 1.52527338e-5f; /* ln(2)^i / i! */

@@ -65,10 +65,10 @@ FUNCTION struct tile_source source_b(const struct product *p)
 
 FUNCTION struct four source_raw(const struct tile_source *s, uint64_t i, uint32_t n)
 {
-    struct four_halves h = halves_load(POINTER(const uint16_t, s->matrix), i, n, s->wide);
+    struct four_words words = words_load(s->matrix, i, n, s->wide);
     struct four x;
-    x.v[0] = math_float((uint32_t)h.v[1] << 16 | h.v[0]);
-    x.v[1] = math_float((uint32_t)h.v[3] << 16 | h.v[2]);
+    x.v[0] = math_float(words.w[0]);
+    x.v[1] = math_float(words.w[1]);
     x.v[2] = x.v[3] = 0.0f;
     return x;
 }
