@@ -7,7 +7,8 @@ option(MOTLEY_GPU_CODE "compile the GPU kernels for the cards whose compilers ar
 # translated by its driver: there is one for each text that differs, and those differ by the matrix units alone.
 set(gpu_code_targets
   cuda:sm_52:ptx60:none cuda:sm_75:ptx65:f16 cuda:sm_80:ptx70:f16+bf16
-  hip:gfx906:elf:none hip:gfx908:elf:f16+bf16 hip:gfx90a:elf:f16+bf16 hip:gfx1030:elf:none hip:gfx1100:elf:none)
+  hip:gfx906:elf:none hip:gfx908:elf:f16+bf16 hip:gfx90a:elf:f16+bf16 hip:gfx1030:elf:none hip:gfx1100:elf:none
+  hip:gfx1101:elf:none hip:gfx1102:elf:none hip:gfx942:elf:none hip:gfx1200:elf:none hip:gfx1201:elf:none)
 set(gpu_code_source ${CMAKE_SOURCE_DIR}/engine/gpu/kernels/all.cu)
 set(gpu_code_folder ${CMAKE_BINARY_DIR}/gpu_code)
 set(gpu_code_c ${gpu_code_folder}/objects.c)
@@ -55,6 +56,9 @@ function(gpu_code_probe kind arch form out)
         string(REGEX REPLACE "\n.*" "" said "${said}")
         string(REGEX REPLACE "[\"\\;]" "" why "${said}")
         string(SUBSTRING "${why}" 0 160 why)
+        if(why MATCHES "invalid target ID|unsupported CUDA gpu architecture")
+          set(why "${gpu_code_compiler} does not know ${arch}: a later one does")
+        endif()
       endif()
     endif()
     set(${known} "${why}" CACHE INTERNAL "why there is no code for ${arch}" FORCE)

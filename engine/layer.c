@@ -150,6 +150,7 @@ static void attend(const struct layer_run *run, const struct layer_step *step)
                                                .window = model_layer_window(&stage->config, run->layer),
                                                .scale = attention_scale(&stage->config),
                                                .cap = (float)stage->config.attn_softcap,
+                                               .compute = stage->options.compute,
                                                .q = qkv,
                                                .k = operand_skip(qkv, s->q_width),
                                                .v = operand_skip(qkv, s->q_width + s->kv_width),
@@ -159,14 +160,15 @@ static void attend(const struct layer_run *run, const struct layer_step *step)
                                                .lse = run_value(run, VALUE_LSE)}});
 }
 
-/* Append this call's keys and values to the cache, then attend to all of it. */
-static void attend_cached(const struct layer_run *run, const struct layer_step *step)
+/* Append this call's keys and values to the cache, then attend to all of it. All of them are kept in fp32:
+ * attention rounds what it reads. */
+static void attend_cached(const struct layer_run *run)
 {
     struct pass *pass = run->pass;
     const struct stage *stage = pass->stage;
     const struct footprint_shape *s = shape(run);
     uint32_t within = run->layer - stage->layout.layer_begin;
-    struct operand qkv = run_value(run, step->in);
+    struct operand qkv = run_value(run, run->plan->width[VALUE_QKV_NORM] > 0 ? VALUE_QKV_NORM : VALUE_QKV);
     struct operand k = kv_cache_keys(pass->cache, within), v = kv_cache_values(pass->cache, within);
     uint64_t begin = (uint64_t)pass->cache_begin * s->kv_width;
     queue_copy(&pass->queue, pass->tokens, s->kv_width, operand_skip(qkv, s->q_width), s->qkv_width,
@@ -184,6 +186,7 @@ static void attend_cached(const struct layer_run *run, const struct layer_step *
                                                  .window = model_layer_window(&stage->config, run->layer),
                                                  .scale = attention_scale(&stage->config),
                                                  .cap = (float)stage->config.attn_softcap,
+                                                 .compute = stage->options.compute,
                                                  .q = qkv,
                                                  .k = k,
                                                  .v = v,
@@ -207,6 +210,7 @@ static void attend_backward(const struct layer_run *run, const struct layer_step
                                .window = model_layer_window(&stage->config, run->layer),
                                .scale = attention_scale(&stage->config),
                                .cap = (float)stage->config.attn_softcap,
+                               .compute = stage->options.compute,
                                .q = qkv,
                                .k = operand_skip(qkv, s->q_width),
                                .v = operand_skip(qkv, s->q_width + s->kv_width),
@@ -410,9 +414,14 @@ static void step_forward(struct layer_run *run, const struct layer_step *step, b
     case STEP_ROPE:
         rotate(run, run_value(run, step->out), false);
         break;
+    case STEP_ROUND:
+        if (run->pass->cache == NULL)
+            queue_cast(&run->pass->queue, (uint64_t)run->pass->tokens * run->plan->width[step->in],
+                       run_value(run, step->in), run_value(run, step->out));
+        break;
     case STEP_ATTENTION:
         if (run->pass->cache != NULL)
-            attend_cached(run, step);
+            attend_cached(run);
         else
             attend(run, step);
         break;
@@ -465,7 +474,8 @@ static void step_backward(struct layer_run *run, const struct layer_step *step,
     case STEP_ATTENTION:
         attend_backward(run, step, entry);
         break;
-    case STEP_ADD: /* the stream's gradient is that of both */
+    case STEP_ROUND: /* one gradient is that of both, and the stream's that of both that are added */
+    case STEP_ADD:
         break;
     case STEP_ROUTE:
         if (run->plan->holds != HOLDS_EXPERTS)

@@ -210,6 +210,7 @@ struct layer_method stage_method(const struct stage_options *o)
     method.train_embedding = o->train_embedding;
     method.train_head = o->train_head;
     method.part = o->part;
+    method.sixteen = o->compute != DTYPE_F32;
     return method;
 }
 

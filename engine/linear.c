@@ -365,6 +365,16 @@ static bool scales_alike(const struct layer_run *run, const struct layer_step *s
     return true;
 }
 
+/* What a step reads, in fp32: itself, or a copy of it at `room`. */
+static struct operand input_in_f32(const struct layer_run *run, const struct layer_step *step,
+                                   struct operand x, struct operand room)
+{
+    if (x.dtype == DTYPE_F32)
+        return x;
+    queue_cast(&run->pass->queue, (uint64_t)step_rows(run, step) * step->inputs, x, room);
+    return room;
+}
+
 /* z = scale * A drop(x) of all members. */
 static void inner_forward(struct layer_run *run, const struct layer_step *step, struct operand x,
                           struct operand z)
@@ -377,13 +387,19 @@ static void inner_forward(struct layer_run *run, const struct layer_step *step, 
                   width, 0, z, step->ranks, first->stride);
         return;
     }
+    struct operand dropped = {0};
+    if (run->pass->dropout) {
+        dropped = run_scratch(run, step->forward_scratch);
+        x = input_in_f32(run, step, x,
+                         operand_skip(dropped, (uint64_t)run->pass->stage->layout.tokens * width));
+    }
     for (uint32_t m = 0; m < step->member_count; m++) {
         const struct layer_member *member = &step->members[m];
         struct operand from = x;
         if (member->rank == 0)
             continue;
         if (run->pass->dropout) {
-            from = run_scratch(run, step->forward_scratch);
+            from = dropped;
             drop(run, step, member, x, from);
         }
         step_gemm(run, step, GEMM_NT, member->rank, width, adapter_scale(run, member), from, width,
@@ -413,8 +429,8 @@ static void adapters_forward(struct layer_run *run, const struct layer_step *ste
 
 /* What of a linear step's backward is asked, and its operands. */
 struct linear_gradient {
-    struct operand in, dout, din; /* din absent: nobody needs it */
-    struct operand dz, dropped;
+    struct operand in, dout, din;     /* din absent: nobody needs it */
+    struct operand dz, dropped, wide; /* wide: room for dout or a dropped input in fp32 */
     bool weights;
 };
 
@@ -484,6 +500,13 @@ static void compute_end(struct pass *pass)
     pass->queue.compute = pass->stage->options.compute;
 }
 
+/* Where forward's sums are made: an output in 16 bits is rounded once, from sums in fp32. */
+static struct operand sums_of(const struct layer_run *run, const struct layer_step *step)
+{
+    return step->forward_sum == LAYER_ABSENT ? run_value(run, step->out)
+                                             : run_scratch(run, step->forward_sum);
+}
+
 void linear_forward(struct layer_run *run, const struct layer_step *step, bool only_z)
 {
     struct pass *pass = run->pass;
@@ -492,7 +515,7 @@ void linear_forward(struct layer_run *run, const struct layer_step *step, bool o
     int32_t bias = step->members[0].bias;
     bool adds = step->add != VALUE_NONE && !follows(run);
     if (!only_z) {
-        out = run_value(run, step->out);
+        out = sums_of(run, step);
         others_zero(run, step, out, step->outputs);
         if (adds)
             queue_copy(&pass->queue, pass->tokens, step->outputs, run_value(run, step->add), step->outputs,
@@ -508,6 +531,9 @@ void linear_forward(struct layer_run *run, const struct layer_step *step, bool o
                                        .x = out,
                                        .bias = tensor_at(run->block, &run->plan->tensors.list[bias])}});
     adapters_forward(run, step, in, out, only_z);
+    if (!only_z && step->forward_sum != LAYER_ABSENT)
+        queue_cast(&pass->queue, (uint64_t)step_rows(run, step) * step->outputs, out,
+                   run_value(run, step->out));
     compute_end(pass);
 }
 
@@ -521,14 +547,19 @@ static void base_weights_backward(struct layer_run *run, const struct layer_step
         return;
     step_gemm(run, step, GEMM_TN, step->outputs, step->inputs, 1, g->dout, step->outputs, g->in, step->inputs,
               1, tensor_gradient(run->block, matrix), step->inputs, matrix->stride);
-    if (bias_here(run, step))
-        queue_op(&run->pass->queue,
-                 &(struct op){.kind = OP_COLUMN_SUM,
-                              .column_sum = {.rows = run->pass->tokens,
-                                             .width = step->outputs,
-                                             .ldx = step->outputs,
-                                             .x = g->dout,
-                                             .y = tensor_gradient(run->block, &list[bias])}});
+    if (!bias_here(run, step))
+        return;
+    struct operand dout = g->dout;
+    if (dout.dtype != DTYPE_F32) {
+        queue_cast(&run->pass->queue, (uint64_t)run->pass->tokens * step->outputs, dout, g->wide);
+        dout = g->wide;
+    }
+    queue_op(&run->pass->queue, &(struct op){.kind = OP_COLUMN_SUM,
+                                             .column_sum = {.rows = run->pass->tokens,
+                                                            .width = step->outputs,
+                                                            .ldx = step->outputs,
+                                                            .x = dout,
+                                                            .y = tensor_gradient(run->block, &list[bias])}});
 }
 
 /* In two halves the gradient of the output stays in the micro-batch's place for the second. */
@@ -549,21 +580,29 @@ void linear_backward(struct layer_run *run, const struct layer_step *step, const
                      bool need_input)
 {
     uint64_t dz = 4ull * step->ranks * (step->experts ? run->pass->stage->config.experts_active : 1);
+    uint64_t dropped = run->pass->dropout && step->ranks > 0 ? 4ull * step->inputs : 0;
     bool weights = entry->kind != TAPE_BACKWARD_INPUT && step->trains;
     bool input = entry->kind != TAPE_BACKWARD_WEIGHT && need_input;
     struct linear_gradient g = {.dout = output_gradient(run, step, entry->kind),
                                 .dz = run_scratch(run, entry->scratch),
                                 .dropped = run_scratch(run, entry->scratch + dz),
+                                .wide = run_scratch(run, entry->scratch + dz + dropped),
                                 .weights = weights};
+    struct operand split = {0};
     bool apart = step->split_in != LAYER_ABSENT && entry->kind != TAPE_BACKWARD;
     compute_begin(run->pass, step);
+    if (apart) {
+        split = run_kept(run, step->split_in);
+        split.dtype = run->plan->sixteen[step->in] ? run->pass->stage->options.compute : DTYPE_F32;
+    }
     if (apart && entry->kind == TAPE_BACKWARD_WEIGHT)
-        g.in = run_kept(run, step->split_in);
+        g.in = split;
     else if (weights || run->pass->dropout || apart)
         g.in = run_value(run, step->in);
     if (apart && entry->kind == TAPE_BACKWARD_INPUT)
-        queue_copy(&run->pass->queue, run->pass->tokens, run->plan->width[step->in], g.in,
-                   run->plan->width[step->in], run_kept(run, step->split_in), run->plan->width[step->in]);
+        queue_cast(&run->pass->queue, (uint64_t)run->pass->tokens * run->plan->width[step->in], g.in, split);
+    if (dropped > 0)
+        g.in = input_in_f32(run, step, g.in, g.wide);
     if (input) {
         g.din = run_gradient(run, step->in);
         if (!entry->accumulate)

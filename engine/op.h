@@ -62,9 +62,9 @@ enum op_kind {
 
 /* c[m,n] = alpha * op(a)[m,k] * op(b)[k,n] + beta * c; transposed operands are stored [k,m] and [n,k]. With
  * beta 0 c need not be initialised. f32, but a may be of compute's dtype, and b frozen weights as they are
- * kept: bf16 or f16, or blocks (u8, absmax and scales as op_unpack has them) of a whole matrix, ldb being its
- * width. Each value of b is then what op_unpack makes of it. CPU devices take f32, and 16 bits where compute
- * has 16.
+ * kept: bf16 or f16 (as activations may be, too), or blocks (u8, absmax and scales as op_unpack has them) of
+ * a whole matrix, ldb being its width. Each value of b is then what op_unpack makes of it. CPU devices take
+ * f32, and 16 bits where compute has 16.
  *
  * compute: DTYPE_F32; or DTYPE_BF16 or DTYPE_F16: values of a and b (of a packed b, what they are unpacked
  * to) are rounded to that first, to nearest even, in f16 to infinity beyond its range; products and sums are

@@ -16,6 +16,7 @@ void queue_gemm(struct queue *queue, enum gemm_order order, uint32_t m, uint32_t
                 struct operand a, uint32_t lda, struct operand b, uint32_t ldb, float beta, struct operand c,
                 uint32_t ldc)
 {
+    enum pack_kind pack = b.dtype == DTYPE_BF16 ? PACK_BF16 : b.dtype == DTYPE_F16 ? PACK_F16 : PACK_F32;
     queue_op(queue, &(struct op){.kind = OP_GEMM,
                                  .gemm = {.m = m,
                                           .n = n,
@@ -30,6 +31,7 @@ void queue_gemm(struct queue *queue, enum gemm_order order, uint32_t m, uint32_t
                                           .ldb = ldb,
                                           .c = c,
                                           .ldc = ldc,
+                                          .pack = pack,
                                           .compute = queue->compute}});
 }
 
@@ -43,8 +45,13 @@ void queue_copy(struct queue *queue, uint32_t rows, uint32_t width, struct opera
 
 void queue_zero(struct queue *queue, struct operand x, uint64_t count)
 {
-    if (!queue->failed && buffer_zero(x.buffer, x.at, 4 * count, queue->err) != 0)
+    if (!queue->failed && buffer_zero(x.buffer, x.at, dtype_bytes(x.dtype) * count, queue->err) != 0)
         queue->failed = true;
+}
+
+void queue_cast(struct queue *queue, uint64_t count, struct operand x, struct operand y)
+{
+    queue_op(queue, &(struct op){.kind = OP_CAST, .cast = {.count = count, .x = x, .y = y}});
 }
 
 struct operand pass_meta(const struct pass *pass, uint64_t at, enum dtype dtype)
@@ -123,6 +130,8 @@ struct operand run_value(const struct layer_run *run, enum layer_value value)
     if (value == VALUE_CHOSEN || value == VALUE_ROUTED_TOKEN || value == VALUE_ROUTED_PLACE ||
         value == VALUE_OFFSETS)
         operand.dtype = DTYPE_U32;
+    if (plan->sixteen[value])
+        operand.dtype = run->pass->stage->options.compute;
     return operand;
 }
 
@@ -132,7 +141,7 @@ struct operand run_gradient(const struct layer_run *run, enum layer_value value)
         return pass_workspace(run->pass, run->pass->stage->layout.workspace.d);
     if (layer_gradient_in_place(value))
         return run_value(run, value);
-    return run_scratch(run, run->tape->gradient[value == VALUE_QKV_NORM ? VALUE_QKV : value]);
+    return run_scratch(run, run->tape->gradient[layer_gradient_of(value)]);
 }
 
 int slot_find(struct stage *stage, struct saved **out, struct err *err)

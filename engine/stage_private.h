@@ -65,10 +65,10 @@ static inline struct operand f32_at(struct buffer *buffer, uint64_t at)
     return (struct operand){.buffer = buffer, .at = at, .dtype = DTYPE_F32};
 }
 
-/* The same operand, `count` values of 4 bytes further on. */
+/* The same operand, `count` values further on. */
 static inline struct operand operand_skip(struct operand operand, uint64_t count)
 {
-    operand.at += 4 * count;
+    operand.at += dtype_bytes(operand.dtype) * count;
     return operand;
 }
 
@@ -88,6 +88,8 @@ void queue_gemm(struct queue *queue, enum gemm_order order, uint32_t m, uint32_t
 void queue_copy(struct queue *queue, uint32_t rows, uint32_t width, struct operand x, uint32_t ldx,
                 struct operand y, uint32_t ldy);
 void queue_zero(struct queue *queue, struct operand x, uint64_t count);
+/* y[count] = x, in y's dtype. */
+void queue_cast(struct queue *queue, uint64_t count, struct operand x, struct operand y);
 
 /* One micro-batch going through a stage. */
 struct pass {
@@ -115,6 +117,7 @@ struct layer_run {
     struct operand inner; /* where the workspace of steps begins */
 };
 
+/* In the dtype that it has. */
 struct operand run_value(const struct layer_run *run, enum layer_value value);
 struct operand run_gradient(const struct layer_run *run, enum layer_value value);
 /* `bytes` per token into the workspace of steps, or into what is kept. */

@@ -88,6 +88,10 @@ static void attention_steps(struct maker *maker)
         plan->width[VALUE_QKV_NORM] = q + 2 * kv;
     }
     step_add(maker, STEP_ROPE, qkv, qkv, VALUE_NONE);
+    if (maker->tensors.method->sixteen) {
+        step_add(maker, STEP_ROUND, qkv, VALUE_QKV_ROUNDED, VALUE_NONE);
+        plan->width[qkv = VALUE_QKV_ROUNDED] = q + 2 * kv;
+    }
     step_add(maker, STEP_ATTENTION, qkv, VALUE_ATT, VALUE_NONE);
     plan->width[VALUE_ATT] = q;
     plan->width[VALUE_LSE] = c->heads;
@@ -168,19 +172,58 @@ static void layer_steps(struct maker *maker, bool sparse)
         expert_steps(maker, VALUE_FFN_NORM, VALUE_MID);
 }
 
+/* --- 16 bits --- */
+
+uint64_t layer_value_bytes(const struct layer_plan *plan, enum layer_value value)
+{
+    uint64_t width = plan->width[value];
+    return plan->sixteen[value] ? (2 * width + 3) / 4 * 4 : 4 * width;
+}
+
+/* Does anything but a product read this value, so that it is to be in fp32? */
+static bool read_apart(const struct layer_plan *plan, enum layer_value value)
+{
+    for (uint32_t s = 0; s < plan->step_count; s++) {
+        const struct layer_step *step = &plan->steps[s];
+        bool routes = step->kind == STEP_LINEAR && step->members[0].target == 0;
+        if (step->in == value && (step->kind != STEP_LINEAR || routes))
+            return true;
+    }
+    return plan->holds == HOLDS_NO_EXPERTS && value == VALUE_FFN_NORM; /* it travels */
+}
+
+static void sixteen_choose(struct layer_plan *plan, const struct layer_method *method)
+{
+    static const enum layer_value inputs[] = {VALUE_NORM, VALUE_FFN_NORM, VALUE_ACT};
+    if (!method->sixteen)
+        return;
+    plan->sixteen[VALUE_QKV_ROUNDED] = plan->sixteen[VALUE_ATT] = plan->sixteen[VALUE_GATE_UP] = true;
+    for (uint32_t i = 0; i < sizeof inputs / sizeof *inputs; i++)
+        plan->sixteen[inputs[i]] = !method->dropout && !read_apart(plan, inputs[i]);
+}
+
 /* --- what forward keeps --- */
 
 /* Cheaper to make again than to keep. */
-static bool made_again(enum layer_value value)
+static bool made_again(const struct layer_plan *plan, enum layer_value value)
 {
     return value == VALUE_NORM || value == VALUE_QKV_NORM || value == VALUE_FFN_NORM ||
-           value == VALUE_ROUTED || value == VALUE_ACT || value == VALUE_ATT_POST || value == VALUE_FFN_POST;
+           value == VALUE_ROUTED || value == VALUE_ACT || value == VALUE_ATT_POST ||
+           value == VALUE_FFN_POST ||
+           (value == VALUE_QKV_ROUNDED &&
+            plan->width[VALUE_QKV_NORM] > 0); /* of what the norm's backward reads */
+}
+
+/* Forward alone reads it. */
+static bool passes(const struct layer_plan *plan, enum layer_value value)
+{
+    return value == VALUE_QKV && plan->width[VALUE_QKV_ROUNDED] > 0 && plan->width[VALUE_QKV_NORM] == 0;
 }
 
 /* Is a value made again of one that backward turns into its gradient? */
 static bool made_of_spoiled(const struct layer_plan *plan, enum layer_value value)
 {
-    for (uint32_t s = 0; s < plan->step_count && made_again(value); s++)
+    for (uint32_t s = 0; s < plan->step_count && made_again(plan, value); s++)
         if (plan->steps[s].out == value && layer_gradient_in_place(plan->steps[s].in))
             return true;
     return false;
@@ -191,11 +234,12 @@ static void kept_place(struct layer_plan *plan, uint32_t experts, uint32_t activ
     uint64_t at = 0;
     for (int v = 0; v < VALUE_COUNT; v++) {
         plan->saved[v] = LAYER_ABSENT;
-        plan->kept[v] = plan->width[v] > 0 && !made_again(v) && v != VALUE_X && v != VALUE_OUT;
+        plan->kept[v] =
+            plan->width[v] > 0 && !made_again(plan, v) && !passes(plan, v) && v != VALUE_X && v != VALUE_OUT;
         if (!plan->kept[v])
             continue;
         plan->saved[v] = at;
-        at += 4ull * plan->width[v];
+        at += layer_value_bytes(plan, v);
     }
     for (uint32_t s = 0; s < plan->step_count; s++) {
         struct layer_step *step = &plan->steps[s];
@@ -213,7 +257,7 @@ static void kept_place(struct layer_plan *plan, uint32_t experts, uint32_t activ
         }
         if (step->trains && step->kind == STEP_LINEAR && made_of_spoiled(plan, step->in)) {
             step->split_in = at;
-            at += 4ull * plan->width[step->in];
+            at += layer_value_bytes(plan, step->in);
         }
     }
     plan->split_bytes = at - plan->saved_bytes;
@@ -275,10 +319,11 @@ static uint64_t span_take(struct spans *spans, uint64_t bytes, uint32_t begin, u
     return span->at;
 }
 
-/* Does this step read the value in forward? */
+/* Does this step read the value in forward? With a cache attention reads q, k and v in fp32. */
 static bool step_reads(const struct layer_step *step, enum layer_value value)
 {
-    return step->in == value || step->add == value;
+    bool cached = step->kind == STEP_ATTENTION && (value == VALUE_QKV || value == VALUE_QKV_NORM);
+    return step->in == value || step->add == value || cached;
 }
 
 static void forward_place(struct layer_plan *plan)
@@ -293,11 +338,14 @@ static void forward_place(struct layer_plan *plan)
             uint64_t bytes = step->forward_scratch;
             step->forward_scratch = span_take(&spans, bytes, s, s);
         }
-        if (!made_again(step->out) || plan->forward[step->out] != LAYER_ABSENT)
+        if (step->forward_sum != LAYER_ABSENT)
+            step->forward_sum = span_take(&spans, step->forward_sum, s, s);
+        bool placed = made_again(plan, step->out) || passes(plan, step->out);
+        if (!placed || plan->forward[step->out] != LAYER_ABSENT)
             continue;
         for (uint32_t t = s; t < plan->step_count; t++)
             last = step_reads(&plan->steps[t], step->out) ? t : last;
-        plan->forward[step->out] = span_take(&spans, 4ull * plan->width[step->out], s, last);
+        plan->forward[step->out] = span_take(&spans, layer_value_bytes(plan, step->out), s, last);
     }
     plan->forward_bytes = spans.bytes;
 }
@@ -315,9 +363,9 @@ bool layer_gradient_in_place(enum layer_value value)
     return value == VALUE_GATE_UP || value == VALUE_EXPERT_OUT;
 }
 
-static enum layer_value gradient_of(enum layer_value value)
+enum layer_value layer_gradient_of(enum layer_value value)
 {
-    return value == VALUE_QKV_NORM ? VALUE_QKV : value;
+    return value == VALUE_QKV_NORM || value == VALUE_QKV_ROUNDED ? VALUE_QKV : value;
 }
 
 /* The value, not kept by forward, that a step's backward reads, or VALUE_NONE: kept ones are there anyway.
@@ -371,7 +419,7 @@ static void tape_entries(struct taper *taper, enum tape_kind kind, bool dropout)
         enum layer_value need = backward_needs(plan, step, kind, dropout);
         if (need != VALUE_NONE)
             make_again(taper, need);
-        enum layer_value in = gradient_of(step->in);
+        enum layer_value in = layer_gradient_of(step->in);
         tape_add(taper->tape, kind, s, taper->written[in] || layer_gradient_is_stream(in));
         taper->written[in] = true;
     }
@@ -395,7 +443,15 @@ static bool entry_touches_gradient(const struct layer_plan *plan, const struct t
     bool weights = value == VALUE_CHOSEN_WEIGHT && step->kind == STEP_COMBINE;
     /* where experts are elsewhere it lies there before the first entry */
     bool given = value == VALUE_FFN_NORM && step->kind == STEP_ROUTE && plan->holds == HOLDS_NO_EXPERTS;
-    return weights || given || gradient_of(step->in) == value || gradient_of(step->out) == value;
+    return weights || given || layer_gradient_of(step->in) == value || layer_gradient_of(step->out) == value;
+}
+
+/* Of an output in 16 bits whose bias is trained, the gradient in fp32: that is what columns are summed of. */
+static uint32_t step_bias_width(const struct layer_plan *plan, const struct layer_step *step)
+{
+    bool bias = step->kind == STEP_LINEAR && step->members[0].bias >= 0;
+    bool trained = bias && plan->tensors.list[step->members[0].bias].trained;
+    return trained && plan->sixteen[step->out] ? step->outputs : 0;
 }
 
 /* Bytes per token that an entry needs for itself. */
@@ -408,7 +464,8 @@ static uint64_t scratch_bytes(const struct layer_plan *plan, const struct tape_e
         return 0; /* no linear step is run again */
     if (step->kind == STEP_ATTENTION)
         return 4ull * plan->width[VALUE_LSE];
-    return step->ranks > 0 ? 4 * rows * (step->ranks + (dropout ? step->inputs : 0)) : 0;
+    uint32_t dropped = dropout && step->ranks > 0 ? step->inputs * (plan->sixteen[step->in] ? 2 : 1) : 0;
+    return 4 * rows * (step->ranks + dropped + step_bias_width(plan, step));
 }
 
 struct tape_maker {
@@ -443,7 +500,7 @@ static void entry_place(struct tape_maker *maker, uint32_t e)
                 gradient_last = i;
         }
         if (value)
-            tape->value[v] = span_take(&maker->spans, 4ull * plan->width[v], e, value_last);
+            tape->value[v] = span_take(&maker->spans, layer_value_bytes(plan, v), e, value_last);
         if (gradient)
             tape->gradient[v] = span_take(&maker->spans, 4ull * plan->width[v], e, gradient_last);
     }
@@ -503,10 +560,15 @@ void layer_plan_init(const struct model_config *whole, const struct layer_method
     plan->width[VALUE_X] = config->hidden;
     plan->holds = method->part.holds;
     layer_steps(&maker, sparse);
+    sixteen_choose(plan, method);
     for (uint32_t s = 0; s < plan->step_count; s++) {
         struct layer_step *step = &plan->steps[s];
         uint64_t rows = step->experts ? active : 1;
-        step->forward_scratch = method->dropout && step->ranks > 0 ? 4 * rows * step->inputs : 0;
+        step->forward_scratch = method->dropout && step->ranks > 0
+                                    ? 4 * rows * step->inputs * (plan->sixteen[step->in] ? 2 : 1)
+                                    : 0;
+        step->forward_sum =
+            step->kind == STEP_LINEAR && plan->sixteen[step->out] ? 4 * rows * step->outputs : LAYER_ABSENT;
     }
     kept_place(plan, sparse ? config->experts : 0, active);
     kept_steps(plan);

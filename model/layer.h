@@ -70,6 +70,7 @@ struct layer_method {
     bool train_embedding, train_head; /* trained beside adapters */
     struct lora_sites lora;           /* adapters, and where each of them is; of every layer of the model */
     bool dropout;                     /* of the adapters' inputs */
+    bool sixteen;                     /* products round their operands to 16 bits: see struct layer_plan's */
 };
 
 /* --- tensors --- */
@@ -128,9 +129,10 @@ void layer_tensor_name(const struct model_config *config, uint32_t layer, const 
 
 enum layer_value {
     VALUE_X,
-    VALUE_NORM,     /* norm(x) */
-    VALUE_QKV,      /* q, k, v side by side */
-    VALUE_QKV_NORM, /* the same with q and k normed */
+    VALUE_NORM,        /* norm(x) */
+    VALUE_QKV,         /* q, k, v side by side */
+    VALUE_QKV_NORM,    /* the same with q and k normed */
+    VALUE_QKV_ROUNDED, /* as attention reads them, where that is in 16 bits */
     VALUE_ATT,
     VALUE_LSE,     /* logarithms of the softmax sums, one a head */
     VALUE_ATT_OUT, /* attention's output, where it is normed before it is added */
@@ -159,6 +161,7 @@ enum layer_step_kind {
     STEP_QK_NORM,   /* out = in with q and k normed */
     STEP_LINEAR,    /* out = [add +] in W^T [+ bias] [+ adapters] */
     STEP_ROPE,      /* out = in, rotated in place */
+    STEP_ROUND,     /* out = in, in 16 bits */
     STEP_ATTENTION, /* in: qkv; out: att, beside lse */
     STEP_ADD,       /* out = add + in */
     STEP_ROUTE,     /* in: router's scores, which become probabilities; chosen, weights, places */
@@ -186,12 +189,14 @@ struct layer_step {
     uint32_t inputs, outputs, ranks; /* ranks: sum over the members */
     uint32_t member_count;
     struct layer_member members[LAYER_MEMBERS_MAX];
-    bool stacked;             /* the members' matrices lie as one, all in fp32 */
-    bool kept;                /* forward for backward alone runs this step */
-    bool kept_z;              /* … or, of this linear step, only the adapters' inner part */
-    bool trains;              /* a matrix, bias or adapter of it is trained */
-    uint64_t z;               /* bytes per token in the micro-batch's place: A x, [ranks] */
-    uint64_t forward_scratch; /* bytes per token in the workspace: dropped inputs */
+    bool stacked; /* the members' matrices lie as one, all in fp32 */
+    bool kept;    /* forward for backward alone runs this step */
+    bool kept_z;  /* … or, of this linear step, only the adapters' inner part */
+    bool trains;  /* a matrix, bias or adapter of it is trained */
+    uint64_t z;   /* bytes per token in the micro-batch's place: A x, [ranks] */
+    uint64_t
+        forward_scratch;  /* bytes per token in the workspace: dropped inputs, then such in fp32 of 16 bits */
+    uint64_t forward_sum; /* likewise: sums in fp32 for an output in 16 bits; LAYER_ABSENT: it is in fp32 */
     uint64_t dout; /* bytes per token in the place: gradient of out kept for BACKWARD_WEIGHT; split only */
     /* Likewise `in`, where what it is made of has become a gradient by then. LAYER_ABSENT: elsewhere. */
     uint64_t split_in;
@@ -227,7 +232,11 @@ struct layer_plan {
                                and what they chose is given */
     uint32_t second_half;   /* the first step of the FFN, its norm */
     struct layer_step steps[LAYER_STEPS_MAX];
-    uint32_t width[VALUE_COUNT];       /* elements of 4 bytes a token; 0: not in this layer */
+    uint32_t width[VALUE_COUNT]; /* elements a token, of 4 bytes, or 2; 0: not in this layer */
+    /* In 16 bits wherever it lies: what attention reads and leaves and what the gate does, so that no number
+     * depends on what is kept and what is made again; and what products alone read, which they round anyway
+     * (where adapters drop nothing from it before). */
+    bool sixteen[VALUE_COUNT];
     bool kept[VALUE_COUNT];            /* in the micro-batch's place */
     uint64_t saved[VALUE_COUNT];       /* bytes per token there */
     uint64_t saved_bytes, fixed_bytes; /* per token; and beside that, whatever the tokens */
@@ -237,12 +246,16 @@ struct layer_plan {
     struct tape backward, backward_input, backward_weight;
 };
 
+/* Bytes of a value per token. */
+uint64_t layer_value_bytes(const struct layer_plan *plan, enum layer_value value);
+
 /* Where the gradient of a value is: in `d` for the stream and for what is added to it as it is; in the
- * value's own place for what backward turns into its gradient; else in the workspace, where q, k, v before
- * and after the norm of q and k share one place. */
+ * value's own place (and dtype) for what backward turns into its gradient; else in the workspace in fp32,
+ * where q, k, v, whether normed or rounded, share one place: that of layer_gradient_of(). */
 bool layer_gradient_is_stream(enum layer_value value);
 /* The second of the three. */
 bool layer_gradient_in_place(enum layer_value value);
+enum layer_value layer_gradient_of(enum layer_value value);
 
 /* A layer (from 0) under a method. config is within its bounds (config.h). */
 void layer_plan_init(const struct model_config *config, const struct layer_method *method, uint32_t layer,

@@ -162,6 +162,7 @@ static struct layer_method method_of(const struct workload *w, const struct bloc
     method.moments8 = w->moments8;
     method.train_embedding = !full && w->saves_embedding;
     method.train_head = !full && w->saves_head;
+    method.sixteen = w->compute != COMPUTE_FP32;
     return method;
 }
 

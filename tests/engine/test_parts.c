@@ -30,12 +30,14 @@ struct method {
     const char *name;
     bool full, double_quant;
     enum layer_base base;
+    enum dtype compute;
 };
 static const struct method methods[] = {
     {.name = "full", .full = true},
     {.name = "lora on bf16", .base = LAYER_BASE_BF16},
     {.name = "lora on nf4", .base = LAYER_BASE_NF4},
     {.name = "lora on nf4 doubly quantised", .base = LAYER_BASE_NF4, .double_quant = true},
+    {.name = "full in bf16", .full = true, .compute = DTYPE_BF16},
 };
 enum { METHODS = sizeof methods / sizeof methods[0] };
 
@@ -49,6 +51,7 @@ static struct stage_options options_of(const struct model_config *config, const 
         .lora = {.rank = method->full ? 0 : 5, .alpha = 8, .targets = LORA_ALL},
         .full = method->full,
         .base = method->base,
+        .compute = method->compute,
         .double_quant = method->double_quant,
         .seed = 3,
         .micro_batches_in_flight = 1,
@@ -270,12 +273,14 @@ static void gradient_gather(struct group *g, const struct parameter *p, float *s
     assert_true(seen > 0);
 }
 
-static void close_to(const float *got, const float *want, uint64_t count, const char *method,
+/* In bf16 a sum made in parts may be rounded to the value beside, 2^-8 away. (Adapters' parts of z are
+ * rounded each by itself: small gradients of theirs differ by more.) */
+static void close_to(const float *got, const float *want, uint64_t count, const struct method *method,
                      const char *what)
 {
     double distance = tensor_distance(got, want, count, 1);
-    if (!(distance <= 1e-6))
-        fail_msg("%s: %s is off by %.2e relative", method, what, distance);
+    if (!(distance <= (method->compute == DTYPE_F32 ? 1e-6 : 0x1p-8)))
+        fail_msg("%s: %s is off by %.2e relative", method->name, what, distance);
 }
 
 static void parts_sum_to_the_whole(const struct model_config *config, const struct method *method,
@@ -292,15 +297,15 @@ static void parts_sum_to_the_whole(const struct model_config *config, const stru
     memcpy(dx, d, 4 * count);
     whole_run(&g, out, dx);
     halves_run(&g, g.members, g.count, x, d);
-    close_to(x, out, count, method->name, "the output");
-    close_to(d, dx, count, method->name, "the gradient of the input");
+    close_to(x, out, count, method, "the output");
+    close_to(d, dx, count, method, "the gradient of the input");
     for (uint32_t i = 0; i < stage_parameter_count(g.whole); i++) {
         struct parameter p = stage_parameter_at(g.whole, i);
         uint64_t values = (uint64_t)p.rows * p.columns;
         float *want = malloc(4 * values), *got = malloc(4 * values);
         check(stage_state_read(g.whole, i, STATE_GRADIENT, want, &err));
         gradient_gather(&g, &p, got);
-        close_to(got, want, values, method->name, p.name);
+        close_to(got, want, values, method, p.name);
         free(want);
         free(got);
     }
@@ -506,15 +511,15 @@ static void experts_apart_from_their_routers_give_the_whole(void **state)
         memcpy(dx, d, 4 * count);
         whole_run(&g, out, dx);
         apart_run(&g, &a, x, d);
-        close_to(x, out, count, methods[m].name, "the output");
-        close_to(d, dx, count, methods[m].name, "the gradient of the input");
+        close_to(x, out, count, &methods[m], "the output");
+        close_to(d, dx, count, &methods[m], "the gradient of the input");
         for (uint32_t i = 0; i < stage_parameter_count(g.whole); i++) {
             struct parameter p = stage_parameter_at(g.whole, i);
             uint64_t values = (uint64_t)p.rows * p.columns;
             float *want = malloc(4 * values), *got = malloc(4 * values);
             check(stage_state_read(g.whole, i, STATE_GRADIENT, want, &err));
             apart_gradient(&g, &a, p.name, got);
-            close_to(got, want, values, methods[m].name, p.name);
+            close_to(got, want, values, &methods[m], p.name);
             free(want);
             free(got);
         }

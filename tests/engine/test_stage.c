@@ -82,8 +82,8 @@ struct outcome {
 };
 
 /* One step over stages cut at `cuts`, rows `rows` at a time. */
-static struct outcome one_step(const char *kind, uint32_t threads, const uint32_t *cuts, uint32_t cut_count,
-                               uint32_t rows, bool recompute)
+static struct outcome one_step_as(enum dtype compute, const char *kind, uint32_t threads,
+                                  const uint32_t *cuts, uint32_t cut_count, uint32_t rows, bool recompute)
 {
     struct err err;
     struct device *device = device_make(kind, threads);
@@ -94,6 +94,7 @@ static struct outcome one_step(const char *kind, uint32_t threads, const uint32_
     for (uint32_t s = 0; s < count; s++) {
         struct stage_options o = small_options(s == 0 ? 0 : cuts[s - 1], s + 1 == count ? 5 : cuts[s]);
         o.recompute = recompute;
+        o.compute = compute;
         check(stage_create_from(device, &small_source, &o, &stages[s], &err));
         check(buffer_create(device, 4 * SMALL_TOKENS * 48, MEM_BUFFERS, "x", &x[s], &err));
         check(buffer_create(device, 4 * SMALL_TOKENS * 48, MEM_BUFFERS, "d", &d[s], &err));
@@ -131,6 +132,12 @@ static struct outcome one_step(const char *kind, uint32_t threads, const uint32_
     return outcome;
 }
 
+static struct outcome one_step(const char *kind, uint32_t threads, const uint32_t *cuts, uint32_t cut_count,
+                               uint32_t rows, bool recompute)
+{
+    return one_step_as(DTYPE_F32, kind, threads, cuts, cut_count, rows, recompute);
+}
+
 static void outcomes_compare(struct outcome *a, struct outcome *b, double tolerance)
 {
     assert_int_equal(a->labelled, b->labelled);
@@ -164,6 +171,20 @@ static void splits_threads_and_recomputing_change_no_bit(void **state)
     b = one_step("checked", 1, cuts, 2, 2, true);
     outcomes_compare(&a, &b, 0);
     free(a.gradients);
+}
+
+/* What products drop from is in fp32 then, or copied to it. */
+static void neither_do_they_with_dropout_in_16_bits(void **state)
+{
+    (void)state;
+    const uint32_t cuts[] = {1, 3};
+    for (uint32_t i = 0; i < 2; i++) {
+        enum dtype compute = i == 0 ? DTYPE_BF16 : DTYPE_F16;
+        struct outcome a = one_step_as(compute, tested, 1, NULL, 0, 2, false),
+                       b = one_step_as(compute, "checked", 2, cuts, 2, 2, true);
+        outcomes_compare(&a, &b, 0);
+        free(a.gradients);
+    }
 }
 
 static void micro_batches_change_nothing_with_dropout(void **state)
@@ -299,6 +320,8 @@ static void memory_is_what_was_predicted(void **state)
             o.lora.targets = lora_sites_targets(&o.lora.sites);
         }
         o.recompute = rand_stream_below(&stream, 2) == 1;
+        o.split = !o.recompute && rand_stream_below(&stream, 2) == 1;
+        o.compute = (enum dtype[]){DTYPE_F32, DTYPE_BF16, DTYPE_F16}[rand_stream_below(&stream, 3)];
         o.mode = rand_stream_below(&stream, 4) == 0 ? STAGE_INFER : STAGE_TRAIN;
         o.micro_batches_in_flight = 1 + rand_stream_below(&stream, 4);
         o.tokens_max = 1 + rand_stream_below(&stream, 3000);
@@ -535,15 +558,17 @@ static void saved_state_goes_on_bit_by_bit_on_another_split(void **state)
     device_close(device);
 }
 
-static void a_cache_gives_the_logits_of_a_whole_pass(void **state)
+/* Within `tolerance`: with a cache attention sums in fp32, so that what is rounded to 16 bits after it may
+ * become the next value. */
+static void cache_check(enum dtype compute, double tolerance)
 {
-    (void)state;
     struct err err;
     struct device *device = device_make(tested, 1);
     struct stage *stage;
     struct kv_cache *cache;
     struct stage_options o = small_options(0, 5);
     o.positions_max = 64;
+    o.compute = compute;
     check(stage_create_from(device, &small_source, &o, &stage, &err));
     check(kv_cache_create(stage, 16, &cache, &err));
     steps_run(stage, 0, 1);
@@ -557,7 +582,7 @@ static void a_cache_gives_the_logits_of_a_whole_pass(void **state)
     check(stage_infer(stage, cache, mb.ids, 9, NULL, NULL, got, &err));
     for (uint32_t t = 9; t <= 16; t++) {
         for (uint32_t i = 0; i < 101; i++)
-            assert_true(fabs((double)got[i] - (double)whole[t - 1][i]) < 1e-5);
+            assert_true(fabs((double)got[i] - (double)whole[t - 1][i]) < tolerance);
         if (t < 16)
             check(stage_infer(stage, cache, mb.ids + t, 1, NULL, NULL, got, &err));
     }
@@ -569,6 +594,14 @@ static void a_cache_gives_the_logits_of_a_whole_pass(void **state)
     kv_cache_destroy(cache);
     stage_destroy(stage);
     device_close(device);
+}
+
+static void a_cache_gives_the_logits_of_a_whole_pass(void **state)
+{
+    (void)state;
+    cache_check(DTYPE_F32, 1e-5);
+    cache_check(DTYPE_BF16, 2e-2);
+    cache_check(DTYPE_F16, 2e-3);
 }
 
 static void sampling_is_greedy_seeded_and_bounded(void **state)
@@ -666,6 +699,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(equal_calls_give_equal_bits),
         cmocka_unit_test(splits_threads_and_recomputing_change_no_bit),
+        cmocka_unit_test(neither_do_they_with_dropout_in_16_bits),
         cmocka_unit_test(micro_batches_change_nothing_with_dropout),
         cmocka_unit_test(gradients_of_every_target_match_differences_under_dropout),
         cmocka_unit_test(memory_is_what_was_predicted),
