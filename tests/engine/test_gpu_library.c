@@ -58,11 +58,11 @@ static void large_products_go_to_the_library(void **state)
     }
 }
 
-/* Operands that do not fit the areas (1 MiB here, 128 lines of 4096 terms) come in pieces: 4 of them, and 2
+/* Operands that do not fit the areas (1 MiB here, 128 lines of 3072 terms) come in pieces: 4 of them, and 2
  * where one is kept in 16 bits already. */
 static void operands_come_in_pieces(void **state)
 {
-    enum { SIDE = 136, DEPTH = 4096 };
+    enum { SIDE = 136, DEPTH = 3072 };
     struct fake_lt *lt = lt_of();
     struct bench b;
     struct err err;
