@@ -128,8 +128,9 @@ static void use_packed(struct uses *uses, const char *name, enum pack_kind pack,
         use_flat(uses, AS_F32, "scales", scales, OPERAND_READ, nf4_scales(total));
 }
 
-static void gemm_operands(const struct op_gemm *op, struct uses *uses)
+static void gemm_operands(const struct op *any, struct uses *uses)
 {
+    const struct op_gemm *op = &any->gemm;
     uint64_t rows = op->transpose_b ? op->n : op->k, width = op->transpose_b ? op->k : op->n;
     use_as(uses, AS_F32 | 1u << op->compute, "a", op->a, OPERAND_READ, op->transpose_a ? op->k : op->m,
            op->transpose_a ? op->m : op->k, op->lda);
@@ -141,8 +142,9 @@ static void gemm_operands(const struct op_gemm *op, struct uses *uses)
     use(uses, "c", op->c, op->beta == 0.0f ? OPERAND_WRITE : OPERAND_UPDATE, op->m, op->n, op->ldc);
 }
 
-static void attention_operands(const struct op_attention *op, struct uses *uses)
+static void attention_operands(const struct op *any, struct uses *uses)
 {
+    const struct op_attention *op = &any->attention;
     uint64_t q = (uint64_t)op->heads * op->head_dim, kv = (uint64_t)op->kv_heads * op->head_dim;
     uint32_t as = AS_F32 | 1u << op->compute;
     use_as(uses, as, "q", op->q, OPERAND_READ, op->tokens, q, op->ld);
@@ -153,8 +155,9 @@ static void attention_operands(const struct op_attention *op, struct uses *uses)
     use(uses, "lse", op->lse, OPERAND_WRITE, op->tokens, op->heads, op->heads);
 }
 
-static void attention_backward_operands(const struct op_attention_backward *op, struct uses *uses)
+static void attention_backward_operands(const struct op *any, struct uses *uses)
 {
+    const struct op_attention_backward *op = &any->attention_backward;
     uint64_t q = (uint64_t)op->heads * op->head_dim, kv = (uint64_t)op->kv_heads * op->head_dim;
     uint32_t as = AS_F32 | 1u << op->compute;
     use_as(uses, as, "q", op->q, OPERAND_READ, op->tokens, q, op->ld);
@@ -170,8 +173,9 @@ static void attention_backward_operands(const struct op_attention_backward *op, 
     use(uses, "dv", op->dv, OPERAND_WRITE, op->tokens, kv, op->ld);
 }
 
-static void attention_cached_operands(const struct op_attention_cached *op, struct uses *uses)
+static void attention_cached_operands(const struct op *any, struct uses *uses)
 {
+    const struct op_attention_cached *op = &any->attention_cached;
     uint64_t q = (uint64_t)op->heads * op->head_dim, kv = (uint64_t)op->kv_heads * op->head_dim;
     uint64_t held = (uint64_t)op->begin + op->tokens;
     use(uses, "q", op->q, OPERAND_READ, op->tokens, q, op->ldq);
@@ -180,8 +184,9 @@ static void attention_cached_operands(const struct op_attention_cached *op, stru
     use_as(uses, AS_F32 | 1u << op->compute, "out", op->out, OPERAND_WRITE, op->tokens, q, q);
 }
 
-static void dropout_operands(const struct op_dropout *op, struct uses *uses)
+static void dropout_operands(const struct op *any, struct uses *uses)
 {
+    const struct op_dropout *op = &any->dropout;
     use(uses, "x", op->x, OPERAND_READ, op->tokens, op->width, op->width);
     use_flat(uses, AS_U32, "positions", op->positions, OPERAND_READ, op->tokens);
     use_flat(uses, AS_U32, "row_ids", op->row_ids, OPERAND_READ, op->tokens);
@@ -189,8 +194,9 @@ static void dropout_operands(const struct op_dropout *op, struct uses *uses)
     use(uses, "y", op->y, OPERAND_WRITE, op->tokens, op->width, op->width);
 }
 
-static void dropout_backward_operands(const struct op_dropout_backward *op, struct uses *uses)
+static void dropout_backward_operands(const struct op *any, struct uses *uses)
 {
+    const struct op_dropout_backward *op = &any->dropout_backward;
     use(uses, "x", op->x, OPERAND_READ, op->tokens, op->width, op->width);
     use_flat(uses, AS_U32, "positions", op->positions, OPERAND_READ, op->tokens);
     use_flat(uses, AS_U32, "row_ids", op->row_ids, OPERAND_READ, op->tokens);
@@ -235,16 +241,18 @@ static void rows_operands(const struct op *op, struct uses *uses)
     use(uses, "y", o->y, OPERAND_WRITE, o->y_rows, o->width, o->width);
 }
 
-static void adamw_operands(const struct op_adamw *op, struct uses *uses)
+static void adamw_operands(const struct op *any, struct uses *uses)
 {
+    const struct op_adamw *op = &any->adamw;
     use_flat(uses, AS_F32, "value", op->value, OPERAND_UPDATE, op->count);
     use_flat(uses, AS_F32, "gradient", op->gradient, OPERAND_READ, op->count);
     use_flat(uses, AS_F32, "moment1", op->moment1, OPERAND_UPDATE, op->count);
     use_flat(uses, AS_F32, "moment2", op->moment2, OPERAND_UPDATE, op->count);
 }
 
-static void adamw8_operands(const struct op_adamw8 *op, struct uses *uses)
+static void adamw8_operands(const struct op *any, struct uses *uses)
 {
+    const struct op_adamw8 *op = &any->adamw8;
     uint64_t blocks = (op->count + ADAMW8_BLOCK - 1) / ADAMW8_BLOCK;
     use_flat(uses, AS_F32, "value", op->value, OPERAND_UPDATE, op->count);
     use_flat(uses, AS_F32, "gradient", op->gradient, OPERAND_READ, op->count);
@@ -273,23 +281,26 @@ static void embed_operands(const struct op *op, struct uses *uses)
     use(uses, "dtable", o->dtable, OPERAND_UPDATE, o->vocab, o->hidden, o->hidden);
 }
 
-static void embed_noise_operands(const struct op_embed_noise *op, struct uses *uses)
+static void embed_noise_operands(const struct op *any, struct uses *uses)
 {
+    const struct op_embed_noise *op = &any->embed_noise;
     use(uses, "x", op->x, OPERAND_UPDATE, op->tokens, op->width, op->width);
     use_flat(uses, AS_U32, "row_start", op->row_start, OPERAND_READ, op->rows + 1ull);
     use_flat(uses, AS_U32, "row_ids", op->row_ids, OPERAND_READ, op->tokens);
     use_flat(uses, AS_U32, "step", op->step, OPERAND_READ, 1);
 }
 
-static void rope_operands(const struct op_rope *op, struct uses *uses)
+static void rope_operands(const struct op *any, struct uses *uses)
 {
+    const struct op_rope *op = &any->rope;
     use(uses, "x", op->x, OPERAND_UPDATE, op->tokens, (uint64_t)op->heads * op->head_dim, op->ldx);
     use_flat(uses, AS_U32, "positions", op->positions, OPERAND_READ, op->tokens);
     use(uses, "table", op->table, OPERAND_READ, op->table_rows, op->rotary_dim, op->rotary_dim);
 }
 
-static void cross_entropy_operands(const struct op_cross_entropy *op, struct uses *uses)
+static void cross_entropy_operands(const struct op *any, struct uses *uses)
 {
+    const struct op_cross_entropy *op = &any->cross_entropy;
     use(uses, "logits", op->logits, op->gradient ? OPERAND_UPDATE : OPERAND_READ, op->rows, op->vocab,
         op->vocab);
     use_flat(uses, AS_I32, "targets", op->targets, OPERAND_READ, op->rows);
@@ -356,8 +367,9 @@ static void small_operands(const struct op *op, struct uses *uses)
     }
 }
 
-static void unpack_operands(const struct op_unpack *op, struct uses *uses)
+static void unpack_operands(const struct op *any, struct uses *uses)
 {
+    const struct op_unpack *op = &any->unpack;
     use_packed(uses, "x", op->pack, op->x, op->absmax, op->scales, op->total);
     use_flat(uses, AS_F32, "y", op->y, OPERAND_WRITE, op->count);
 }
@@ -394,8 +406,9 @@ static void group_weights_use(struct uses *uses, const struct op_gemm_grouped *o
         matrices_use(uses, AS_F32, "scales", op->scales, OPERAND_READ, op, nf4_scales(span));
 }
 
-static void gemm_grouped_operands(const struct op_gemm_grouped *op, struct uses *uses)
+static void gemm_grouped_operands(const struct op *any, struct uses *uses)
 {
+    const struct op_gemm_grouped *op = &any->gemm_grouped;
     enum operand_access write = op->beta == 0.0f ? OPERAND_WRITE : OPERAND_UPDATE;
     uint64_t starts = op->groups == 0 ? 0 : op->groups_all + 1ull;
     uint32_t as = AS_F32 | 1u << op->compute;
@@ -410,8 +423,9 @@ static void gemm_grouped_operands(const struct op_gemm_grouped *op, struct uses 
     use_flat(uses, AS_U32, "offsets", op->offsets, OPERAND_READ, starts);
 }
 
-static void route_operands(const struct op_route *op, struct uses *uses)
+static void route_operands(const struct op *any, struct uses *uses)
 {
+    const struct op_route *op = &any->route;
     use(uses, "scores", op->scores, OPERAND_UPDATE, op->tokens, op->experts, op->experts);
     use_flat(uses, AS_U32, "chosen", op->chosen, OPERAND_WRITE, (uint64_t)op->tokens * op->active);
     use(uses, "weight", op->weight, OPERAND_WRITE, op->tokens, op->active, op->active);
@@ -422,8 +436,9 @@ static void route_operands(const struct op_route *op, struct uses *uses)
     use(uses, "sums", op->sums, OPERAND_UPDATE, op->rows, op->experts, op->experts);
 }
 
-static void route_backward_operands(const struct op_route_backward *op, struct uses *uses)
+static void route_backward_operands(const struct op *any, struct uses *uses)
 {
+    const struct op_route_backward *op = &any->route_backward;
     use(uses, "probabilities", op->probabilities, OPERAND_READ, op->tokens, op->experts, op->experts);
     use_flat(uses, AS_U32, "chosen", op->chosen, OPERAND_READ, (uint64_t)op->tokens * op->active);
     use(uses, "dweight", op->dweight, OPERAND_READ, op->tokens, op->active, op->active);
@@ -434,8 +449,9 @@ static void route_backward_operands(const struct op_route_backward *op, struct u
     use(uses, "counts", op->counts, OPERAND_READ, op->rows, op->experts, op->experts);
 }
 
-static void route_sort_operands(const struct op_route_sort *op, struct uses *uses)
+static void route_sort_operands(const struct op *any, struct uses *uses)
 {
+    const struct op_route_sort *op = &any->route_sort;
     uint64_t choices = (uint64_t)op->tokens * op->active;
     use_flat(uses, AS_U32, "chosen", op->chosen, OPERAND_READ, choices);
     use_flat(uses, AS_U32, "token", op->token, OPERAND_WRITE, choices);
@@ -443,8 +459,9 @@ static void route_sort_operands(const struct op_route_sort *op, struct uses *use
     use_flat(uses, AS_U32, "offsets", op->offsets, OPERAND_WRITE, op->experts + 1ull);
 }
 
-static void router_loss_operands(const struct op_router_loss *op, struct uses *uses)
+static void router_loss_operands(const struct op *any, struct uses *uses)
 {
+    const struct op_router_loss *op = &any->router_loss;
     use_flat(uses, AS_U32, "row_start", op->row_start, OPERAND_READ, op->rows + 1ull);
     use(uses, "counts", op->counts, OPERAND_READ, op->rows, op->experts, op->experts);
     use(uses, "sums", op->sums, OPERAND_READ, op->rows, op->experts, op->experts);
@@ -508,92 +525,48 @@ void op_complete(struct op *op)
     }
 }
 
+/* What each op reads and writes. */
+static void (*const operands_of[OP_KINDS])(const struct op *op, struct uses *uses) = {
+    [OP_GEMM] = gemm_operands,
+    [OP_EMBED] = embed_operands,
+    [OP_EMBED_BACKWARD] = embed_operands,
+    [OP_EMBED_NOISE] = embed_noise_operands,
+    [OP_RMSNORM] = norm_operands,
+    [OP_RMSNORM_BACKWARD] = norm_operands,
+    [OP_ROPE] = rope_operands,
+    [OP_ATTENTION] = attention_operands,
+    [OP_ATTENTION_BACKWARD] = attention_backward_operands,
+    [OP_ATTENTION_CACHED] = attention_cached_operands,
+    [OP_GLU] = glu_operands,
+    [OP_GLU_BACKWARD] = glu_operands,
+    [OP_DROPOUT] = dropout_operands,
+    [OP_DROPOUT_BACKWARD] = dropout_backward_operands,
+    [OP_GATHER_ROWS] = rows_operands,
+    [OP_SCATTER_ROWS] = rows_operands,
+    [OP_CROSS_ENTROPY] = cross_entropy_operands,
+    [OP_ADAMW] = adamw_operands,
+    [OP_ADAMW8] = adamw8_operands,
+    [OP_COPY] = small_operands,
+    [OP_ADD] = small_operands,
+    [OP_BIAS] = small_operands,
+    [OP_COLUMN_SUM] = small_operands,
+    [OP_SOFTCAP] = small_operands,
+    [OP_CAST] = small_operands,
+    [OP_SQUARE_SUM] = small_operands,
+    [OP_GEMM_GROUPED] = gemm_grouped_operands,
+    [OP_ROUTE] = route_operands,
+    [OP_ROUTE_BACKWARD] = route_backward_operands,
+    [OP_ROUTE_SORT] = route_sort_operands,
+    [OP_ROUTER_LOSS] = router_loss_operands,
+    [OP_COMBINE] = combine_operands,
+    [OP_COMBINE_BACKWARD] = combine_operands,
+    [OP_UNPACK] = unpack_operands,
+};
+
 uint32_t op_operands(const struct op *op, struct operand_use *list)
 {
     struct uses uses = {.list = list};
-    switch (op->kind) {
-    case OP_GEMM:
-        gemm_operands(&op->gemm, &uses);
-        break;
-    case OP_EMBED:
-    case OP_EMBED_BACKWARD:
-        embed_operands(op, &uses);
-        break;
-    case OP_EMBED_NOISE:
-        embed_noise_operands(&op->embed_noise, &uses);
-        break;
-    case OP_RMSNORM:
-    case OP_RMSNORM_BACKWARD:
-        norm_operands(op, &uses);
-        break;
-    case OP_ROPE:
-        rope_operands(&op->rope, &uses);
-        break;
-    case OP_ATTENTION:
-        attention_operands(&op->attention, &uses);
-        break;
-    case OP_ATTENTION_BACKWARD:
-        attention_backward_operands(&op->attention_backward, &uses);
-        break;
-    case OP_ATTENTION_CACHED:
-        attention_cached_operands(&op->attention_cached, &uses);
-        break;
-    case OP_GLU:
-    case OP_GLU_BACKWARD:
-        glu_operands(op, &uses);
-        break;
-    case OP_DROPOUT:
-        dropout_operands(&op->dropout, &uses);
-        break;
-    case OP_DROPOUT_BACKWARD:
-        dropout_backward_operands(&op->dropout_backward, &uses);
-        break;
-    case OP_GATHER_ROWS:
-    case OP_SCATTER_ROWS:
-        rows_operands(op, &uses);
-        break;
-    case OP_CROSS_ENTROPY:
-        cross_entropy_operands(&op->cross_entropy, &uses);
-        break;
-    case OP_ADAMW:
-        adamw_operands(&op->adamw, &uses);
-        break;
-    case OP_ADAMW8:
-        adamw8_operands(&op->adamw8, &uses);
-        break;
-    case OP_COPY:
-    case OP_ADD:
-    case OP_BIAS:
-    case OP_COLUMN_SUM:
-    case OP_SOFTCAP:
-    case OP_CAST:
-    case OP_SQUARE_SUM:
-        small_operands(op, &uses);
-        break;
-    case OP_GEMM_GROUPED:
-        gemm_grouped_operands(&op->gemm_grouped, &uses);
-        break;
-    case OP_ROUTE:
-        route_operands(&op->route, &uses);
-        break;
-    case OP_ROUTE_BACKWARD:
-        route_backward_operands(&op->route_backward, &uses);
-        break;
-    case OP_ROUTE_SORT:
-        route_sort_operands(&op->route_sort, &uses);
-        break;
-    case OP_ROUTER_LOSS:
-        router_loss_operands(&op->router_loss, &uses);
-        break;
-    case OP_COMBINE:
-    case OP_COMBINE_BACKWARD:
-        combine_operands(op, &uses);
-        break;
-    case OP_UNPACK:
-        unpack_operands(&op->unpack, &uses);
-        break;
-    case OP_KINDS:
-        break;
-    }
+    if ((unsigned)op->kind < OP_KINDS)
+        operands_of[op->kind](op, &uses);
     return uses.count;
 }
