@@ -63,7 +63,19 @@ INLINE vf max_f(vf a, vf b)
     return select_f(a > b, a, b);
 }
 
-/* exp by range reduction and Cephes' polynomial (expf.c, S. Moshier): within 2 ulp on [-87, 88]; below, 0. */
+/* exp of at most half of log 2 either way: Cephes' polynomial (expf.c, S. Moshier). */
+INLINE vf exp_near(vf r)
+{
+    vf p = splat(1.9875691500e-4f);
+    p = p * r + splat(1.3981999507e-3f);
+    p = p * r + splat(8.3334519073e-3f);
+    p = p * r + splat(4.1665795894e-2f);
+    p = p * r + splat(1.6666665459e-1f);
+    p = p * r + splat(5.0000001201e-1f);
+    return p * r * r + r + splat(1.0f);
+}
+
+/* exp by range reduction: within 2 ulp on [-87, 88]; below, 0. */
 INLINE vf exp_f(vf x)
 {
     vi tiny = x < splat(-87.0f);
@@ -77,15 +89,8 @@ INLINE vf exp_f(vf x)
     n = n - magic;
     vf r = x - n * splat(0.693359375f);
     r = r - n * splat(-2.12194440e-4f);
-    vf p = splat(1.9875691500e-4f);
-    p = p * r + splat(1.3981999507e-3f);
-    p = p * r + splat(8.3334519073e-3f);
-    p = p * r + splat(4.1665795894e-2f);
-    p = p * r + splat(1.6666665459e-1f);
-    p = p * r + splat(5.0000001201e-1f);
-    p = p * r * r + r + splat(1.0f);
     vf power = (vf)((bits + 127) << 23);
-    return select_f(nan, original, select_f(tiny, splat(0.0f), p * power));
+    return select_f(nan, original, select_f(tiny, splat(0.0f), exp_near(r) * power));
 }
 
 /* A short tail as a full vector: entries from n on are `fill`. */

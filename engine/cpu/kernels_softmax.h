@@ -42,7 +42,7 @@ INLINE vf rounded_as(enum value_kind as, vf x)
     return as == VALUES_BF16 ? round_bf16(x) : as == VALUES_F16 ? ROUND_F16(x) : x;
 }
 
-/* 2^(t - k), k whole and t <= k: by exp_f's polynomial of what t is beyond a whole number, so that k changes
+/* 2^(t - k), k whole and t <= k: by exp_near of what t is beyond a whole number, so that k changes
  * the exponent alone. Below 2^-126: 0. */
 INLINE vf exp2_from(vf t, float k)
 {
@@ -56,15 +56,8 @@ INLINE vf exp2_from(vf t, float k)
     vf n = t + magic;
     vi whole = (vi)n - (vi)magic - shift;
     vf r = (t - (n - magic)) * splat(0.693147180559945f);
-    vf p = splat(1.9875691500e-4f);
-    p = p * r + splat(1.3981999507e-3f);
-    p = p * r + splat(8.3334519073e-3f);
-    p = p * r + splat(4.1665795894e-2f);
-    p = p * r + splat(1.6666665459e-1f);
-    p = p * r + splat(5.0000001201e-1f);
-    p = p * r * r + r + splat(1.0f);
     vf power = (vf)((whole + 127) << 23);
-    return select_f(nan, original, select_f(tiny, splat(0.0f), p * power));
+    return select_f(nan, original, select_f(tiny, splat(0.0f), exp_near(r) * power));
 }
 
 INLINE void softmax_row_rounded(enum value_kind as, float *s, size_t valid, float factor, float max, float *l,

@@ -108,9 +108,11 @@ static void cards_apart(json_t *all, const json_t *records)
             json_array_append(apart, json_object_get(slice, "uuid"));
         cut++;
     }
-    json_array_foreach(json_object_get(all, "cards"), i,
-                       record) if (strcmp(json_string_value(json_object_get(record, "kind")), "cuda") != 0)
-        json_array_append(cards, record);
+    json_array_foreach(json_object_get(all, "cards"), i, record)
+    {
+        if (strcmp(json_string_value(json_object_get(record, "kind")), "cuda") != 0)
+            json_array_append(cards, record);
+    }
     if (cut > 0) {
         json_object_set(all, "apart", apart);
         json_object_set(all, "cards", cards);

@@ -23,32 +23,17 @@ struct tiles {
     enum gpu_kernel units_large, units_usual, units_low, units_narrow;
     enum gpu_kernel grouped, grouped_units;
 };
-static const struct tiles tiles_plain = {.large = KERNEL_gemm_128x128,
-                                         .usual = KERNEL_gemm_64x64,
-                                         .low = KERNEL_gemm_16x64,
-                                         .narrow = KERNEL_gemm_64x16,
-                                         .units_large = KERNEL_units_128x128,
-                                         .units_usual = KERNEL_units_64x64,
-                                         .units_low = KERNEL_units_32x128,
-                                         .units_narrow = KERNEL_units_128x32,
-                                         .grouped = KERNEL_grouped_64x64,
-                                         .grouped_units = KERNEL_grouped_units_64x64};
-static const struct tiles tiles_nf4 = {.large = KERNEL_gemm_nf4_128x128,
-                                       .usual = KERNEL_gemm_nf4_64x64,
-                                       .low = KERNEL_gemm_nf4_16x64,
-                                       .units_large = KERNEL_units_nf4_128x128,
-                                       .units_usual = KERNEL_units_nf4_64x64,
-                                       .units_low = KERNEL_units_nf4_32x128,
-                                       .grouped = KERNEL_grouped_nf4_64x64,
-                                       .grouped_units = KERNEL_grouped_units_nf4_64x64};
-static const struct tiles tiles_blocks = {.large = KERNEL_gemm_blocks_128x128,
-                                          .usual = KERNEL_gemm_blocks_64x64,
-                                          .low = KERNEL_gemm_blocks_16x64,
-                                          .units_large = KERNEL_units_blocks_128x128,
-                                          .units_usual = KERNEL_units_blocks_64x64,
-                                          .units_low = KERNEL_units_blocks_32x128,
-                                          .grouped = KERNEL_grouped_blocks_64x64,
-                                          .grouped_units = KERNEL_grouped_units_blocks_64x64};
+/* clang-format off */
+#define TILES(of)                                                                                            \
+    .large = KERNEL_gemm_##of##128x128, .usual = KERNEL_gemm_##of##64x64, .low = KERNEL_gemm_##of##16x64,    \
+    .units_large = KERNEL_units_##of##128x128, .units_usual = KERNEL_units_##of##64x64,                      \
+    .units_low = KERNEL_units_##of##32x128, .grouped = KERNEL_grouped_##of##64x64,                           \
+    .grouped_units = KERNEL_grouped_units_##of##64x64
+/* clang-format on */
+static const struct tiles tiles_plain = {TILES(), .narrow = KERNEL_gemm_64x16,
+                                         .units_narrow = KERNEL_units_128x32};
+static const struct tiles tiles_nf4 = {TILES(nf4_)};
+static const struct tiles tiles_blocks = {TILES(blocks_)};
 
 static bool is_nf4(enum pack_kind pack)
 {
