@@ -7,6 +7,7 @@
 #include <dlfcn.h>
 
 #include "engine/gpu/code.h"
+#include "engine/fakes/products.h"
 #include "engine/gpu/products.h"
 
 enum { M = 264, N = 256, K = 264, LDC = 260 };
@@ -18,6 +19,26 @@ static inline void *symbol_of(const char *file, const char *name)
     if (found == NULL)
         fail_msg("%s", dlerror());
     return found;
+}
+
+/* The switches of the fake library `file`, set back, which `variable` names from now on. */
+static inline struct fake_products *fake_of(const char *file, const char *symbol, const char *variable)
+{
+    struct fake_products *fake = symbol_of(file, symbol);
+    setenv(variable, file, 1);
+    assert_int_equal(fake->live, 0);
+    fake->calls = fake->fail_at = fake->products = fake->misuses = 0;
+    fake->none = 0;
+    fake->trace[0] = '\0';
+    return fake;
+}
+
+static inline void fake_clean(const struct fake_products *fake, const char *when)
+{
+    if (fake->misuses != 0)
+        fail_msg("%s: %s (%llu misuses)", when, fake->misuse, (unsigned long long)fake->misuses);
+    if (fake->live != 0)
+        fail_msg("%s: %llu objects are left", when, (unsigned long long)fake->live);
 }
 
 /* Else the tests of a build without kernels are skipped. */
@@ -97,4 +118,52 @@ static inline void scene_right(struct scene *s, uint32_t times)
                 fail_msg("c[%zu, %zu] is %.9g, not %.9g", i, j, (double)got[i * LDC + j], want);
         }
     free(got);
+}
+
+/* Large products of every type and order go to the library; `call` alone is made of one that was asked
+ * before. */
+static inline void products_are_the_library_s(struct fake_products *fake, const char *kind, const char *call)
+{
+    static const struct {
+        enum dtype compute;
+        bool transpose_a, transpose_b, halves;
+    } cases[] = {{DTYPE_F32, false, true, false},  {DTYPE_F32, true, false, false},
+                 {DTYPE_BF16, false, true, true},  {DTYPE_F16, false, false, true},
+                 {DTYPE_BF16, true, false, false}, {DTYPE_F16, false, true, false}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct scene s;
+        scene_open(&s, kind, cases[i].compute, cases[i].transpose_a, cases[i].transpose_b, cases[i].halves);
+        fake->products = 0;
+        submit(&s.b, s.op);
+        if (fake->products != 1)
+            fail_msg("not done by the library: %s %s", fake->trace, fake->misuse);
+        fake->trace[0] = '\0';
+        submit(&s.b, s.op);
+        assert_string_equal(fake->trace, call);
+        scene_right(&s, 2);
+        scene_close(&s);
+        fake_clean(fake, "a product");
+    }
+}
+
+/* Recorded and replayed, it gives the bits that it gave. */
+static inline void passes_hold_the_library_s(struct fake_products *fake, const char *kind)
+{
+    struct scene s;
+    struct err err;
+    scene_open(&s, kind, DTYPE_BF16, false, true, false);
+    for (int i = 0; i < 3; i++) {
+        bool replayed = false, again = false;
+        check(device_pass_begin(s.b.device, 77, &replayed, &err));
+        assert_int_equal(replayed, i == 2);
+        if (replayed)
+            continue;
+        submit(&s.b, s.op);
+        check(device_pass_end(s.b.device, true, &again, &err));
+        assert_false(again);
+    }
+    assert_int_equal(fake->products, 2);
+    scene_right(&s, 3);
+    scene_close(&s);
+    fake_clean(fake, "passes");
 }

@@ -2,19 +2,12 @@
  * every call that fails, passes that are recorded, and libraries that do not serve. */
 #include "engine/library_scene.h"
 
-#include "engine/fakes/cublaslt.h"
 #include "engine/fakes/fake.h"
 #include "engine/gpu/cards.h"
 
-static struct fake_lt *lt_of(void)
+static struct fake_products *lt_of(void)
 {
-    struct fake_lt *lt = symbol_of(MOTLEY_FAKES "/libfake_cublaslt.so", "fake_lt");
-    setenv("MOTLEY_CUBLASLT_LIBRARY", MOTLEY_FAKES "/libfake_cublaslt.so", 1);
-    assert_int_equal(lt->live, 0);
-    lt->calls = lt->fail_at = lt->products = lt->misuses = 0;
-    lt->none = 0;
-    lt->trace[0] = '\0';
-    return lt;
+    return fake_of(MOTLEY_FAKES "/libfake_cublaslt.so", "fake_lt", "MOTLEY_CUBLASLT_LIBRARY");
 }
 
 static struct fake_control *cuda_of(void)
@@ -22,40 +15,12 @@ static struct fake_control *cuda_of(void)
     return symbol_of(MOTLEY_FAKES "/libfake_cuda.so", "fake_control");
 }
 
-static void clean(const struct fake_lt *lt, const char *when)
-{
-    if (lt->misuses != 0)
-        fail_msg("%s: %s (%llu misuses)", when, lt->misuse, (unsigned long long)lt->misuses);
-    if (lt->live != 0)
-        fail_msg("%s: %llu objects are left", when, (unsigned long long)lt->live);
-}
-
 static void large_products_go_to_the_library(void **state)
 {
-    static const struct {
-        enum dtype compute;
-        bool transpose_a, transpose_b, halves;
-    } cases[] = {{DTYPE_F32, false, true, false},  {DTYPE_F32, true, false, false},
-                 {DTYPE_BF16, false, true, true},  {DTYPE_F16, false, false, true},
-                 {DTYPE_BF16, true, false, false}, {DTYPE_F16, false, true, false}};
-    struct fake_lt *lt = lt_of();
     (void)state;
     if (!code_inside("cuda", "sm_86"))
         skip();
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct scene s;
-        scene_open(&s, "cuda", cases[i].compute, cases[i].transpose_a, cases[i].transpose_b, cases[i].halves);
-        lt->products = 0;
-        submit(&s.b, s.op);
-        if (lt->products != 1)
-            fail_msg("not done by the library: %s %s", lt->trace, lt->misuse);
-        lt->trace[0] = '\0';
-        submit(&s.b, s.op); /* planned already: one call */
-        assert_string_equal(lt->trace, " Matmul");
-        scene_right(&s, 2);
-        scene_close(&s);
-        clean(lt, "a product");
-    }
+    products_are_the_library_s(lt_of(), "cuda", " Matmul");
 }
 
 /* Operands that do not fit the areas (1 MiB here, 128 lines of 3072 terms) come in pieces: 4 of them, and 2
@@ -63,7 +28,7 @@ static void large_products_go_to_the_library(void **state)
 static void operands_come_in_pieces(void **state)
 {
     enum { SIDE = 136, DEPTH = 3072 };
-    struct fake_lt *lt = lt_of();
+    struct fake_products *lt = lt_of();
     struct bench b;
     struct err err;
     (void)state;
@@ -109,13 +74,13 @@ static void operands_come_in_pieces(void **state)
         }
     free(a), free(w), free(got), free(again);
     bench_close(&b);
-    clean(lt, "pieces");
+    fake_clean(lt, "pieces");
 }
 
 /* What the library is not for, or says it cannot do, our own kernels do. */
 static void other_products_are_our_own(void **state)
 {
-    struct fake_lt *lt = lt_of();
+    struct fake_products *lt = lt_of();
     struct scene s;
     (void)state;
     if (!code_inside("cuda", "sm_86"))
@@ -139,32 +104,15 @@ static void other_products_are_our_own(void **state)
     submit(&s.b, s.op);
     assert_int_equal(lt->products, 0);
     scene_close(&s);
-    clean(lt, "our own");
+    fake_clean(lt, "our own");
 }
 
-/* Recorded and replayed, it gives the bits that it gave. */
 static void recorded_passes_hold_the_library_s_products(void **state)
 {
-    struct fake_lt *lt = lt_of();
-    struct scene s;
-    struct err err;
     (void)state;
     if (!code_inside("cuda", "sm_86"))
         skip();
-    scene_open(&s, "cuda", DTYPE_BF16, false, true, false);
-    for (int i = 0; i < 3; i++) {
-        bool replayed = false, again = false;
-        check(device_pass_begin(s.b.device, 77, &replayed, &err));
-        assert_int_equal(replayed, i == 2);
-        if (replayed)
-            continue;
-        submit(&s.b, s.op);
-        check(device_pass_end(s.b.device, true, &again, &err));
-        assert_false(again);
-    }
-    scene_right(&s, 3);
-    scene_close(&s);
-    clean(lt, "passes");
+    passes_hold_the_library_s(lt_of(), "cuda");
 }
 
 /* Every call of the library failing once, the product itself with each sort of error: the device opens and
@@ -172,7 +120,7 @@ static void recorded_passes_hold_the_library_s_products(void **state)
 static void every_call_may_fail_once(void **state)
 {
     static const int errors[] = {13, 3, 15};
-    struct fake_lt *lt = lt_of();
+    struct fake_products *lt = lt_of();
     uint64_t product = 0;
     (void)state;
     if (!code_inside("cuda", "sm_86"))
@@ -205,7 +153,7 @@ static void every_call_may_fail_once(void **state)
             scene_close(&s);
             failed = failed || lt->calls >= call;
             lt->fail_at = 0;
-            clean(lt, lt->trace);
+            fake_clean(lt, lt->trace);
             failed = failed && (e == 0 || call < product);
         }
     }
@@ -265,7 +213,7 @@ static void refused(uint32_t driver, enum err_code code, const char *why)
 
 static void libraries_that_do_not_serve_are_named(void **state)
 {
-    struct fake_lt *lt = lt_of();
+    struct fake_products *lt = lt_of();
     char name[256];
     struct err err;
     (void)state;

@@ -6,19 +6,13 @@
 #include <unistd.h>
 
 #include "engine/fakes/fake.h"
-#include "engine/fakes/rocblas.h"
 
 #define HIP_VERSION 60342134
 #define CODE MOTLEY_FAKES "/rocblas/library"
 
-static struct fake_rocblas *roc_of(void)
+static struct fake_products *roc_of(void)
 {
-    struct fake_rocblas *roc = symbol_of(MOTLEY_FAKES "/libfake_rocblas.so", "fake_rocblas");
-    setenv("MOTLEY_ROCBLAS_LIBRARY", MOTLEY_FAKES "/libfake_rocblas.so", 1);
-    assert_int_equal(roc->live, 0);
-    roc->calls = roc->fail_at = roc->products = roc->misuses = 0;
-    roc->trace[0] = '\0';
-    return roc;
+    return fake_of(MOTLEY_FAKES "/libfake_rocblas.so", "fake_rocblas", "MOTLEY_ROCBLAS_LIBRARY");
 }
 
 static struct fake_control *hip_of(void)
@@ -26,44 +20,18 @@ static struct fake_control *hip_of(void)
     return symbol_of(MOTLEY_FAKES "/libfake_hip.so", "fake_control");
 }
 
-static void clean(const struct fake_rocblas *roc, const char *when)
-{
-    if (roc->misuses != 0)
-        fail_msg("%s: %s (%llu misuses)", when, roc->misuse, (unsigned long long)roc->misuses);
-    if (roc->live != 0)
-        fail_msg("%s: %llu handles are left", when, (unsigned long long)roc->live);
-}
-
 static void large_products_go_to_the_library(void **state)
 {
-    static const struct {
-        enum dtype compute;
-        bool transpose_a, transpose_b, halves;
-    } cases[] = {{DTYPE_F32, false, true, false},  {DTYPE_F32, true, false, false},
-                 {DTYPE_BF16, false, true, true},  {DTYPE_F16, false, false, true},
-                 {DTYPE_BF16, true, false, false}, {DTYPE_F16, false, true, false}};
-    struct fake_rocblas *roc = roc_of();
     (void)state;
     if (!code_inside("hip", "gfx90a"))
         skip();
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct scene s;
-        roc->products = 0;
-        scene_open(&s, "hip", cases[i].compute, cases[i].transpose_a, cases[i].transpose_b, cases[i].halves);
-        submit(&s.b, s.op);
-        submit(&s.b, s.op);
-        if (roc->products != 2)
-            fail_msg("not done by the library: %s %s", roc->trace, roc->misuse);
-        scene_right(&s, 2);
-        scene_close(&s);
-        clean(roc, "a product");
-    }
+    products_are_the_library_s(roc_of(), "hip", " gemm_ex");
 }
 
 /* What it refuses (not implemented), our own kernels do; and a card that it has no code for is all ours. */
 static void refused_products_are_our_own(void **state)
 {
-    struct fake_rocblas *roc = roc_of();
+    struct fake_products *roc = roc_of();
     struct scene s;
     (void)state;
     if (!code_inside("hip", "gfx90a"))
@@ -83,33 +51,15 @@ static void refused_products_are_our_own(void **state)
     assert_string_equal(roc->trace, "");
     scene_right(&s, 1);
     scene_close(&s);
-    clean(roc, "our own");
+    fake_clean(roc, "our own");
 }
 
-/* Recorded and replayed, it gives the bits that it gave. */
 static void recorded_passes_hold_the_library_s_products(void **state)
 {
-    struct fake_rocblas *roc = roc_of();
-    struct scene s;
-    struct err err;
     (void)state;
     if (!code_inside("hip", "gfx90a"))
         skip();
-    scene_open(&s, "hip", DTYPE_BF16, false, true, false);
-    for (int i = 0; i < 3; i++) {
-        bool replayed = false, again = false;
-        check(device_pass_begin(s.b.device, 77, &replayed, &err));
-        assert_int_equal(replayed, i == 2);
-        if (replayed)
-            continue;
-        submit(&s.b, s.op);
-        check(device_pass_end(s.b.device, true, &again, &err));
-        assert_false(again);
-    }
-    assert_int_equal(roc->products, 2);
-    scene_right(&s, 3);
-    scene_close(&s);
-    clean(roc, "passes");
+    passes_hold_the_library_s(roc_of(), "hip");
 }
 
 /* What a product that fails with a status of rocBLAS becomes; 0: our own kernels do it. */
@@ -120,7 +70,7 @@ static const struct {
 
 static void every_call_may_fail_once(void **state)
 {
-    struct fake_rocblas *roc = roc_of();
+    struct fake_products *roc = roc_of();
     (void)state;
     if (!code_inside("hip", "gfx90a"))
         skip();
@@ -146,7 +96,7 @@ static void every_call_may_fail_once(void **state)
             }
             scene_close(&s);
             reached = roc->calls >= call;
-            clean(roc, roc->trace);
+            fake_clean(roc, roc->trace);
         }
     }
     assert_int_equal(hip_of()->live, 0);

@@ -5,10 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/fakes/cublaslt.h"
+#include "engine/fakes/products.h"
 #include "engine/gpu/kernels/list.h"
 
-FAKE_EXPORT struct fake_lt fake_lt = {.version = 120103, .runtime = 12010};
+FAKE_EXPORT struct fake_products fake_lt = {.version = 120103, .runtime = 12010};
 
 enum { LIVE_MAX = 512, OK = 0, ALLOC_FAILED = 3, INVALID = 7, EXECUTION_FAILED = 13 };
 enum sort { HANDLE = 1, DESC, LAYOUT, PREFERENCE };

@@ -6,10 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/fakes/rocblas.h"
+#include "engine/fakes/products.h"
 #include "engine/gpu/kernels/list.h"
 
-FAKE_EXPORT struct fake_rocblas fake_rocblas;
+FAKE_EXPORT struct fake_products fake_rocblas;
 
 int hipModuleLoadDataEx(void **out, const void *image, unsigned options, int *names, void **values);
 int hipModuleGetFunction(void **out, void *module, const char *function);
