@@ -218,21 +218,24 @@ static int on_received(struct event_batch *batch, const struct store_sched_node 
                         json_pack("{s:I, s:s}", "id", json_integer_value(message), "node", node->name), err);
 }
 
-/* Keeps with a profile how far the catalogue is off for that device, where it knows one of that name. */
-static void catalogue_compare(const struct event_batch *batch, const char *node, json_t *document)
+/* What of a profile is ours to say and not its agent's: how hot the device was as it was measured, and how far
+ * the catalogue is off, where it knows one of its name. */
+static void profile_annotate(const struct event_batch *batch, const char *node, json_t *document)
 {
     const char *name = json_string_value(json_object_get(document, "device"));
-    const size_t size = strlen(node);
-    json_object_del(document, "catalogue"); /* it is ours to say */
-    for (size_t i = 0; name != NULL && i < batch->view->device_count; i++) {
-        const struct store_sched_device *device = &batch->view->devices[i];
-        if (strcmp(device->name, name) == 0 && strncmp(name, node, size) == 0 && name[size] == '/') {
-            const char *like = json_string_value(json_object_get(device->inventory, "like"));
-            json_t *difference = catalogue_difference(like, document);
-            if (difference != NULL) {
-                json_object_set_new(document, "catalogue", difference);
-            }
-        }
+    const struct store_sched_device *device = name != NULL ? event_device(batch->view, name) : NULL;
+    json_object_del(document, "heat");
+    json_object_del(document, "catalogue");
+    if (device == NULL || strcmp(device->node, node) != 0) {
+        return;
+    }
+    if (device->heat < 1) { /* its tables are so much slower already */
+        json_object_set_new(document, "heat", json_real(device->heat));
+    }
+    const char *like = json_string_value(json_object_get(device->inventory, "like"));
+    json_t *difference = catalogue_difference(like, document);
+    if (difference != NULL) {
+        json_object_set_new(document, "catalogue", difference);
     }
 }
 
@@ -259,12 +262,7 @@ static int on_measured(struct event_batch *batch, const struct event_head *head,
                             err);
     }
     if (profile) {
-        const char *name = json_string_value(json_object_get(document, "device"));
-        const struct store_sched_device *device = name != NULL ? event_device(batch->view, name) : NULL;
-        if (device != NULL && device->heat < 1) { /* its tables are so much slower already */
-            json_object_set_new(document, "heat", json_real(device->heat));
-        }
-        catalogue_compare(batch, head->node, document);
+        profile_annotate(batch, head->node, document);
         return event_append(batch->owned[E_PROFILES],
                             json_pack("{s:I, s:s, s:O}", "request", json_integer_value(request), "node",
                                       head->node, "document", document),

@@ -155,7 +155,9 @@ json_t *catalogue_difference(const char *like, const json_t *profile)
     }
     if (!entry || !compute || !(most / seconds > 0) || !isfinite(most / seconds))
         return NULL;
-    double rate = most / seconds, estimated = catalogue_rate(entry, strcmp(compute, "fp32") != 0);
+    double heat = json_number_value(json_object_get(profile, "heat")); /* absent: it was not throttled */
+    double rate = most / (seconds * (heat > 0 ? heat : 1)),
+           estimated = catalogue_rate(entry, strcmp(compute, "fp32") != 0);
     return json_pack("{s:s, s:f, s:f, s:f}", "entry", entry->name, "flops_per_s", rate,
                      "estimated_flops_per_s", estimated, "ratio", rate / estimated);
 }

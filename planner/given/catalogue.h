@@ -30,9 +30,9 @@ double catalogue_peak(const struct catalogue_entry *entry);
 /* FLOP/s that training is taken to reach on it, of a CPU one thread's; half: products in 16 bits. */
 double catalogue_rate(const struct catalogue_entry *entry, bool half);
 /* How far the catalogue is off for a device that was measured: the FLOP/s of its layers' forward pass in the
- * profile's largest point beside catalogue_rate. Returns new {"entry", "flops_per_s",
- * "estimated_flops_per_s", "ratio" (the first by the second)}; NULL: `like` is not in the catalogue, or the
- * document does not say FLOPs. */
+ * profile's largest point, as fast as it is when it does not throttle (the profile's heat), beside
+ * catalogue_rate. Returns new {"entry", "flops_per_s", "estimated_flops_per_s", "ratio" (the first by the
+ * second)}; NULL: `like` is not in the catalogue, or the document does not say FLOPs. */
 json_t *catalogue_difference(const char *like, const json_t *profile);
 
 /* The built-in catalogue: {"devices":

@@ -3,8 +3,8 @@
  *
  *     {"version": 1, "spec": {…}, "config": {…}, "profile_key": "hex",
  *      "rows": [[tokens, labelled], …] | null, "eval_rows": […] | null, "prompt_tokens": n,
- *      "devices":
- * [{"name","node","kind","like"?,"memory_limit_bytes","base_bytes"?,"threads","speed"?,"usable"?}],
+ *      "devices": [{"name","node","kind","like"?,"memory_limit_bytes","base_bytes"?,
+ *                   "threads","speed"?,"usable"?}],
  *      "profiles": [profile documents], "links": [link documents],
  *      "nodes": [{"name","nic_bytes_per_s"}], "defaults": {"within": {"latency_s","bytes_per_s"}, "between":
  * {…}}}

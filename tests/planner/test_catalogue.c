@@ -178,6 +178,10 @@ static void a_measured_card_says_how_far_the_catalogue_is_off(void **state)
     assert_true(fabs(json_number_value(json_object_get(said, "ratio")) -
                      5e12 / (v100->flops_fp32 * v100->efficiency)) < 1e-9);
     json_decref(said);
+    json_object_set_new(full, "heat", json_real(0.5)); /* throttled to half its speed as it was measured */
+    said = catalogue_difference("v100", full);
+    assert_true(fabs(json_number_value(json_object_get(said, "flops_per_s")) - 1e13) < 1);
+    json_decref(said);
     said = catalogue_difference("v100", half);
     assert_true(json_number_value(json_object_get(said, "estimated_flops_per_s")) ==
                 v100->flops_16 * v100->efficiency_16);
