@@ -162,7 +162,9 @@ static void on_event(struct view *view, const char *type, const json_t *body)
     if (strcmp(type, "state") == 0) {
         on_state(view, body);
     } else if (strcmp(type, "log") == 0) {
-        tell(view, "log ", *show_str(body, "text") ? show_str(body, "text") : show_str(body, "line"));
+        const char *device = show_str(body, "device");
+        snprintf(text, sizeof text, "log %s%s", device, *device ? ": " : "");
+        tell(view, text, *show_str(body, "text") ? show_str(body, "text") : show_str(body, "line"));
     } else if (view->logs_only) {
         return;
     } else if (strcmp(type, "step") == 0) {
