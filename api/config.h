@@ -41,7 +41,7 @@ struct api_config {
     uint32_t connections_max, connections_per_address_max;
     uint64_t bytes_per_second_min; /* what a body or a reader must keep up with (api/httpd_server.h) */
     uint32_t streams_per_user_max; /* event streams that one user may have open at this server */
-    uint32_t idle_seconds_max; /* a connection on which nothing moves is closed after that */
+    uint32_t idle_seconds_max;     /* a connection on which nothing moves is closed after that */
 };
 
 /* Returns new (api_config_destroy), or NULL with the path of what is wrong in the file. */

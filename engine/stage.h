@@ -75,8 +75,9 @@ struct stage_options {
     enum layer_base base; /* how frozen matrices are kept; fp32 when full */
     /* DTYPE_F32, DTYPE_BF16 or DTYPE_F16: what the operands of every linear's products (base, adapters,
      * experts, head; forward and backward) and of attention's are rounded to, and what attention's output and
-     * the gates' inputs are kept in. Products and sums are fp32 in any case, and so is all else: norms, rotary,
-     * routers, the softmax, losses, the residual stream, what is trained, its gradients and moments. */
+     * the gates' inputs are kept in. Products and sums are fp32 in any case, and so is all else: norms,
+     * rotary, routers, the softmax, losses, the residual stream, what is trained, its gradients and moments.
+     */
     enum dtype compute;
     /* DTYPE_F32, DTYPE_BF16 or DTYPE_F16: of the boundary tensors at the stage's two ends, activations and
      * gradients alike: of what enters its first block, of what leaves its last. They are rounded to nearest

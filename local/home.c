@@ -244,7 +244,8 @@ static uint16_t port_noted(const char *path)
 }
 
 /* A port that can be listened on, chosen at random below those that the kernel gives to outgoing connections:
- * one of these could be taken again between now and the moment when its service listens. Returns 0, or errno. */
+ * one of these could be taken again between now and the moment when its service listens. Returns 0, or errno.
+ */
 static int port_choose(const char *host, uint16_t *port)
 {
     enum { LOWEST = 10240, OUTGOING_LOWEST = 32768, TRIES = 64 };

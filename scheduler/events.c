@@ -218,8 +218,8 @@ static int on_received(struct event_batch *batch, const struct store_sched_node 
                         json_pack("{s:I, s:s}", "id", json_integer_value(message), "node", node->name), err);
 }
 
-/* What of a profile is ours to say and not its agent's: how hot the device was as it was measured, and how far
- * the catalogue is off, where it knows one of its name. */
+/* What of a profile is ours to say and not its agent's: how hot the device was as it was measured, and how
+ * far the catalogue is off, where it knows one of its name. */
 static void profile_annotate(const struct event_batch *batch, const char *node, json_t *document)
 {
     const char *name = json_string_value(json_object_get(document, "device"));

@@ -73,7 +73,8 @@ static const struct pg_statement check_join = {
  * Columns: token was good, generation made (NULL: not made). What was seen stays seen: last_seen is kept. */
 static const struct pg_statement enrol_node = {
     "node_enrol",
-    "WITH good AS (SELECT t.hash, t.user_id, t.node, t.replace FROM join_tokens t WHERE " GOOD_TOKEN " FOR UPDATE), "
+    "WITH good AS (SELECT t.hash, t.user_id, t.node, t.replace FROM join_tokens t WHERE " GOOD_TOKEN
+    " FOR UPDATE), "
     "made AS (INSERT INTO nodes AS n (name, address, key_hash, certified_until, redis_hash, seal_key) "
     "         SELECT $2, $3, $6, to_timestamp($8::bigint), $9, $10 FROM good "
     "         ON CONFLICT (name) DO UPDATE SET address = excluded.address, generation = n.generation + 1, "

@@ -198,8 +198,8 @@ int shards_short(struct shards *s, double state)
         has += limit;
     }
     if (lack.count == 0 || state > room)
-        lack = (struct lack){has, has + lack.needs - lack.has + (uint64_t)fmax(1, state - room), UINT32_MAX,
-                             1};
+        lack =
+            (struct lack){has, has + lack.needs - lack.has + (uint64_t)fmax(1, state - room), UINT32_MAX, 1};
     shortage_note(&s->bench->shortage[s->c->placement], lack.device, lack.needs, lack.has);
     s->c->estimate_s = INFINITY;
     return 0;
