@@ -30,8 +30,7 @@ struct encoder {
     struct rows_report *report;
     struct ids ids, labels, ends; /* of the row in hand; ends: see tokenizer_encode_placed */
     struct buf text;
-    struct chat_message *messages;
-    struct chat_span *spans;
+    struct chat_spans spans;
 };
 
 static int labels_fill(struct encoder *e, bool learn, struct err *err)
@@ -119,9 +118,27 @@ static int text_row(struct encoder *e, const json_t *row, struct err *err)
     return end_token(e, err);
 }
 
-/* Encode the whole conversation at once, as it is when the model is asked, then say which tokens are learnt:
- * those of which all lies in what is learnt. */
-static int chat_encode(struct encoder *e, size_t span_count, struct err *err)
+/* Whether the token of bytes [at, end) is learnt; 'span' is the first span that ends behind its beginning. */
+static bool token_learnt(const struct encoder *e, size_t span, size_t at, size_t end)
+{
+    const struct chat_spans *spans = &e->spans;
+    if (e->options->learn == SPEC_LEARN_ALL) {
+        return span >= spans->count || spans->items[span].part != CHAT_MUTED;
+    }
+    if (!spans->touching) {
+        return span < spans->count && spans->items[span].part == CHAT_LEARNT && end <= spans->items[span].end;
+    }
+    for (; span < spans->count && spans->items[span].begin < end && at < end; span++) {
+        if (spans->items[span].part == CHAT_LEARNT) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Encode the whole conversation at once, as it is when the model is asked, then say which tokens are learnt.
+ */
+static int chat_encode(struct encoder *e, struct err *err)
 {
     const int32_t ignore = ROWS_IGNORE;
     size_t at = 0;
@@ -131,21 +148,59 @@ static int chat_encode(struct encoder *e, size_t span_count, struct err *err)
                                 &e->ids, &e->ends, err) < 0) {
         return -1;
     }
-    if (e->options->learn == SPEC_LEARN_ALL) {
-        return labels_fill(e, true, err);
-    }
     for (size_t i = 0; i < e->ids.count; i++) {
-        while (span + 1 < span_count && e->spans[span].end <= at) {
+        while (span + 1 < e->spans.count && e->spans.items[span].end <= at) {
             span++;
         }
         const size_t end = (size_t)e->ends.data[i];
-        const bool learn = e->spans[span].learn && end <= e->spans[span].end;
-        if (ids_append(&e->labels, learn ? &e->ids.data[i] : &ignore, 1, err) < 0) {
+        if (ids_append(&e->labels, token_learnt(e, span, at, end) ? &e->ids.data[i] : &ignore, 1, err) < 0) {
             return -1;
         }
         at = end;
     }
     return 0;
+}
+
+/* tools may be JSON in a text, as TRL and LLaMA-Factory take it. Returns new, or NULL. */
+static json_t *tools_of(const json_t *row, struct err *err)
+{
+    json_t *tools = json_object_get(row, "tools");
+    if (!json_is_string(tools)) {
+        return tools != NULL ? json_incref(tools) : json_null();
+    }
+    json_t *parsed =
+        json_parse_limited(json_string_value(tools), json_string_length(tools), ROW_JSON_DEPTH, err);
+    if (parsed == NULL) {
+        err_wrap(err, "tools");
+    }
+    return parsed;
+}
+
+/* The row's other columns are names of the template's, and chat_template_kwargs come before them. Returns
+ * new, or NULL. */
+static json_t *kwargs_of(const json_t *row, struct err *err)
+{
+    static const char *const taken[] = {"messages", "tools", "documents", "chat_template_kwargs"};
+    const json_t *given = json_object_get(row, "chat_template_kwargs");
+    json_t *kwargs = json_copy((json_t *)(uintptr_t)row);
+    int failed = kwargs == NULL;
+    if (given != NULL && !json_is_null(given) && !json_is_object(given)) {
+        json_decref(kwargs);
+        err_set(err, ERR_INVALID, "chat_template_kwargs: must be an object");
+        return NULL;
+    }
+    for (size_t i = 0; i < sizeof(taken) / sizeof(taken[0]); i++) {
+        json_object_del(kwargs, taken[i]);
+    }
+    if (json_is_object(given)) {
+        failed |= json_object_update(kwargs, (json_t *)(uintptr_t)given);
+    }
+    if (failed) {
+        json_decref(kwargs);
+        err_set(err, ERR_NOMEM, "out of memory for a row");
+        return NULL;
+    }
+    return kwargs;
 }
 
 static int chat_row(struct encoder *e, const json_t *row, struct err *err)
@@ -154,23 +209,23 @@ static int chat_row(struct encoder *e, const json_t *row, struct err *err)
         *err = e->options->chat_error;
         return err->code != ERR_NONE ? -1 : err_set(err, ERR_UNSUPPORTED, "there is no chat template");
     }
-    if (e->messages == NULL) {
-        e->messages = malloc(CHAT_MESSAGES_MAX * sizeof(*e->messages));
-        e->spans = malloc((2 * CHAT_MESSAGES_MAX + 8) * sizeof(*e->spans));
-        if (e->messages == NULL || e->spans == NULL) {
-            return err_set(err, ERR_NOMEM, "out of memory for a conversation");
-        }
-    }
-    const json_t *list = json_object_get(row, "messages");
-    const int count = chat_messages_from_json(list, e->messages, CHAT_MESSAGES_MAX, err);
-    size_t span_count = 0;
+    const json_t *messages = json_object_get(row, "messages");
+    json_t *tools = tools_of(row, err);
+    json_t *kwargs = tools != NULL ? kwargs_of(row, err) : NULL;
+    const struct chat_rest rest = {
+        .tools = tools, .documents = json_object_get(row, "documents"), .kwargs = kwargs};
+    bool mute = false;
+    int status = kwargs != NULL ? chat_messages_mute(messages, &mute, err) : -1;
     buf_clear(&e->text);
-    struct chat_span *spans = e->options->learn == SPEC_LEARN_ALL ? NULL : e->spans;
-    if (count < 0 || chat_render(e->options->chat, e->messages, (size_t)count, false, &e->text, spans,
-                                 &span_count, err) < 0) {
-        return -1;
+    e->spans.count = 0;
+    if (status == 0) {
+        const bool placed = mute || e->options->learn != SPEC_LEARN_ALL;
+        status =
+            chat_render(e->options->chat, messages, &rest, false, &e->text, placed ? &e->spans : NULL, err);
     }
-    return chat_encode(e, span_count, err);
+    json_decref(tools);
+    json_decref(kwargs);
+    return status == 0 ? chat_encode(e, err) : -1;
 }
 
 static int token_read(const struct encoder *e, const json_t *value, bool label, size_t index, int32_t *out,
@@ -387,8 +442,7 @@ int rows_encode(const char *text, size_t size, const struct rows_options *option
     ids_fini(&e.labels);
     ids_fini(&e.ends);
     buf_fini(&e.text);
-    free(e.messages);
-    free(e.spans);
+    chat_spans_fini(&e.spans);
     return status;
 }
 
@@ -418,10 +472,19 @@ int rows_options_from_spec(const struct spec_data_part *data, const struct token
     return 0;
 }
 
+static int chat_prompt(const char *prompt, const struct chat_template *chat, struct buf *text,
+                       struct err *err)
+{
+    json_t *messages = json_pack("[{s:s, s:s}]", "role", "user", "content", prompt);
+    const int status = messages != NULL ? chat_render(chat, messages, NULL, true, text, NULL, err)
+                                        : err_set(err, ERR_INVALID, "is not valid UTF-8, or memory is short");
+    json_decref(messages);
+    return status;
+}
+
 static int prompt_text(const char *prompt, enum spec_format format, const struct rows_options *options,
                        struct buf *text, struct err *err)
 {
-    const struct chat_message message = {.role = "user", .content = prompt};
     switch (format) {
     case SPEC_FORMAT_ALPACA:
         return alpaca_prompt(text, prompt, NULL, err);
@@ -430,7 +493,7 @@ static int prompt_text(const char *prompt, enum spec_format format, const struct
             *err = options->chat_error;
             return err->code != ERR_NONE ? -1 : err_set(err, ERR_UNSUPPORTED, "there is no chat template");
         }
-        return chat_render(options->chat, &message, 1, true, text, NULL, NULL, err);
+        return chat_prompt(prompt, options->chat, text, err);
     case SPEC_FORMAT_TEXT:
     case SPEC_FORMAT_TOKENS:
         return buf_text(text, prompt, err);

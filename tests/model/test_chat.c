@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "model/chat.h"
@@ -25,8 +26,24 @@ static const char llama3_template[] = "{% set loop_messages = messages %}{% for 
                                       "trim + '<|eot_id|>' %}{% if loop.index0 == 0 %}{% set "
                                       "content = bos_token + content %}{% endif %}{{ content }}{% endfor %}";
 
-static const struct chat_message conversation[] = {{.role = "user", .content = " a\n"},
-                                                   {.role = "assistant", .content = "b "}};
+static json_t *messages_of(const char *text)
+{
+    json_t *messages = json_loads(text, JSON_DECODE_ANY, NULL);
+    assert_non_null(messages);
+    return messages;
+}
+
+static int render(const struct chat_template *chat, const char *messages, bool add, struct buf *text,
+                  struct chat_spans *spans, struct err *err)
+{
+    json_t *list = messages_of(messages);
+    const int status = chat_render(chat, list, NULL, add, text, spans, err);
+    json_decref(list);
+    return status;
+}
+
+static const char conversation[] =
+    "[{\"role\":\"user\",\"content\":\" a\\n\"},{\"role\":\"assistant\",\"content\":\"b \"}]";
 
 static void expect_rendering(const json_t *choice, const char *jinja, bool add, const char *wanted)
 {
@@ -37,7 +54,7 @@ static void expect_rendering(const json_t *choice, const char *jinja, bool add, 
     if (chat_template_choose(choice, &given, &chat, &err) < 0) {
         fail_msg("%s", err.text);
     }
-    assert_int_equal(0, chat_render(chat, conversation, 2, add, &text, NULL, NULL, &err));
+    assert_int_equal(0, render(chat, conversation, add, &text, NULL, &err));
     assert_string_equal(wanted, buf_str(&text));
     buf_fini(&text);
     chat_template_destroy(chat);
@@ -90,26 +107,174 @@ static void what_an_assistant_said_and_its_end_marker_are_learnt(void **state)
     (void)state;
     struct err err = {0};
     struct chat_template *chat = NULL;
-    struct chat_span spans[16];
-    size_t count = 0;
+    struct chat_spans spans = {0};
     struct buf text = {.limit = 65536};
     const struct chat_given given = {.template = chatml_template};
     assert_int_equal(0, chat_template_choose(NULL, &given, &chat, &err));
-    assert_int_equal(0, chat_render(chat, conversation, 2, false, &text, spans, &count, &err));
+    assert_int_equal(0, render(chat, conversation, false, &text, &spans, &err));
     size_t at = 0;
     size_t learnt = 0;
-    for (size_t i = 0; i < count; i++) {
-        assert_int_equal(at, spans[i].begin);
-        at = spans[i].end;
-        if (spans[i].learn) {
+    for (size_t i = 0; i < spans.count; i++) {
+        const struct chat_span *span = &spans.items[i];
+        assert_int_equal(at, span->begin);
+        at = span->end;
+        if (span->part == CHAT_LEARNT) {
             learnt++;
-            assert_int_equal(strlen("b <|im_end|>"), spans[i].end - spans[i].begin);
-            assert_memory_equal("b <|im_end|>", buf_str(&text) + spans[i].begin, 12);
+            assert_int_equal(strlen("b <|im_end|>"), span->end - span->begin);
+            assert_memory_equal("b <|im_end|>", buf_str(&text) + span->begin, 12);
         }
     }
     assert_int_equal(text.size, at);
     assert_int_equal(1, learnt);
+    chat_spans_fini(&spans);
     buf_fini(&text);
+    chat_template_destroy(chat);
+}
+
+/* What is learnt of a conversation by a template: the parts in order, "|" between them. */
+static void expect_learnt(const char *template, const char *messages, const char *rest, const char *rendered,
+                          const char *learnt)
+{
+    struct err err = {0};
+    struct chat_template *chat = NULL;
+    struct chat_spans spans = {0};
+    struct buf text = {.limit = 65536}, parts = {.limit = 65536};
+    const struct chat_given given = {.template = template, .tool_use = NULL, .eos = "</s>", .eos_size = 4};
+    json_t *list = messages_of(messages);
+    json_t *more = messages_of(rest);
+    const struct chat_rest passed = {.tools = json_object_get(more, "tools"),
+                                     .documents = json_object_get(more, "documents"),
+                                     .kwargs = json_object_get(more, "kwargs")};
+    assert_int_equal(0, chat_template_choose(NULL, &given, &chat, &err));
+    if (chat_render(chat, list, &passed, false, &text, &spans, &err) < 0) {
+        fail_msg("%s", err.text);
+    }
+    for (size_t i = 0; i < spans.count; i++) {
+        if (spans.items[i].part == CHAT_LEARNT) {
+            buf_append(&parts, buf_str(&text) + spans.items[i].begin,
+                       spans.items[i].end - spans.items[i].begin, &err);
+            buf_text(&parts, "|", &err);
+        }
+    }
+    assert_string_equal(rendered, buf_str(&text));
+    assert_string_equal(learnt, buf_str(&parts));
+    chat_spans_fini(&spans);
+    buf_fini(&text);
+    buf_fini(&parts);
+    json_decref(list);
+    json_decref(more);
+    chat_template_destroy(chat);
+}
+
+static const char tools_template[] = "{% if tools %}TOOLS{{ tools|tojson }}{% endif %}{% for m in messages "
+                                     "%}<{{ m.role }}>{% if m.reasoning_content "
+                                     "%}[{{ m.reasoning_content }}]{% endif %}{% if m.tool_calls %}{% for t "
+                                     "in m.tool_calls %}CALL{{ t.function.name "
+                                     "}}{{ t.function.arguments|tojson }}{% endfor %}{% elif m.content is "
+                                     "string %}{{ m.content }}{% else %}{% for p "
+                                     "in m.content %}{{ p.text }}{% endfor %}{% endif %}</s>\n{% endfor %}{% "
+                                     "if add_generation_prompt %}<assistant>{% "
+                                     "endif %}";
+
+static void messages_reach_the_template_with_every_key(void **state)
+{
+    (void)state;
+    expect_learnt(
+        tools_template,
+        "[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"q\"}]},{\"role\":\"assistant\","
+        "\"content\":null,\"tool_calls\":[{\"type\":\"function\",\"function\":{\"name\":\"w\","
+        "\"arguments\":{\"c\":\"x\"}}}]},{\"role\":\"tool\",\"content\":\"5\"},{\"role\":\"assistant\","
+        "\"content\":\"five\",\"thinking\":\"hm\"}]",
+        "{\"tools\":[{\"name\":\"w\"}]}",
+        "TOOLS[{\"name\": \"w\"}]<user>q</s>\n<assistant>CALLw{\"c\": \"x\"}</s>\n<tool>5</s>\n"
+        "<assistant>[hm]five</s>\n",
+        "CALLw{\"c\": \"x\"}</s>|[hm]five</s>|");
+    expect_learnt(
+        "{{ mode }}{{ documents[0].title }}{% for m in messages %}{{ m.role }}:{{ m.content is defined "
+        "}}{{ m.thinking }};{% endfor %}",
+        "[{\"role\":\"user\",\"content\":null,\"reasoning\":\"r\"}]",
+        "{\"documents\":[{\"title\":\"t\"}],\"kwargs\":{\"mode\":\"m\"}}", "mtuser:Falser;", "");
+}
+
+static void a_message_may_say_that_it_is_not_learnt(void **state)
+{
+    (void)state;
+    static const char *const off[] = {"\"weight\":0", "\"weight\":0.0", "\"train\":false", "\"loss\":false"};
+    static const char *const on[] = {"\"weight\":1", "\"weight\":1.0", "\"weight\":true", "\"train\":null"};
+    static const char *const wrong[] = {"\"weight\":0.5", "\"weight\":\"0\"", "\"train\":1",
+                                        "\"train_detail\":[]"};
+    static const char form[] =
+        "[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\",\"content\":\"a\",%s},"
+        "{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\",\"content\":\"b\"}]";
+    static const char generation[] =
+        "{% for m in messages %}{{ m.role }}:{% generation %}{{ m.content if m.role == "
+        "'assistant' }}{% endgeneration %};{% endfor %}";
+    char messages[512];
+    for (int i = 0; i < 4; i++) {
+        struct err err = {0};
+        bool learn;
+        snprintf(messages, sizeof(messages), form, off[i]);
+        expect_learnt(tools_template, messages, "{}",
+                      "<user>q</s>\n<assistant>a</s>\n<user>q</s>\n<assistant>b</s>\n", "b</s>|");
+        expect_learnt(generation, messages, "{}", "user:;assistant:a;user:;assistant:b;", "b|");
+        snprintf(messages, sizeof(messages), form, on[i]);
+        expect_learnt(tools_template, messages, "{}",
+                      "<user>q</s>\n<assistant>a</s>\n<user>q</s>\n<assistant>b</s>\n", "a</s>|b</s>|");
+        snprintf(messages, sizeof(messages), form, wrong[i]);
+        json_t *list = messages_of(messages);
+        assert_int_equal(-1, chat_messages_mute(list, &learn, &err));
+        assert_non_null(strstr(err.text, "messages[1]."));
+        json_decref(list);
+    }
+}
+
+static void a_turn_beside_the_loop_is_refused_and_one_that_is_cut_is_not_learnt(void **state)
+{
+    (void)state;
+    static const char messages[] =
+        "[{\"role\":\"assistant\",\"content\":\"old\"},{\"role\":\"user\",\"content\":\"q\"},"
+        "{\"role\":\"assistant\",\"content\":\"a\"}]";
+    struct err err = {0};
+    struct chat_template *chat = NULL;
+    struct chat_spans spans = {0};
+    struct buf text = {.limit = 65536};
+    const struct chat_given given = {
+        .template = "{{ messages[0].content }}{% for m in messages[1:] %}{{ m.content }}{% endfor %}"};
+    expect_learnt("{% for m in messages[-2:] %}{{ m.content }};{% endfor %}", messages, "{}", "q;a;", "a;|");
+    assert_int_equal(0, chat_template_choose(NULL, &given, &chat, &err));
+    assert_int_equal(-1, render(chat, messages, false, &text, &spans, &err));
+    assert_non_null(strstr(err.text, "messages[0]"));
+    chat_template_destroy(chat);
+    chat_spans_fini(&spans);
+    buf_fini(&text);
+}
+
+static void what_a_row_gives_wrongly_is_refused_by_its_key(void **state)
+{
+    (void)state;
+    static const char *const cases[][2] = {
+        {"{\"tools\":[1]}", "tools[0]"},
+        {"{\"tools\":{}}", "tools"},
+        {"{\"documents\":[\"a\"]}", "documents[0]"},
+        {"{\"kwargs\":{\"max_length\":3}}", "chat_template_kwargs.max_length"},
+        {"{\"kwargs\":[]}", "chat_template_kwargs"}};
+    struct chat_template *chat = NULL;
+    struct err err = {0};
+    const struct chat_given given = {.template = tools_template};
+    assert_int_equal(0, chat_template_choose(NULL, &given, &chat, &err));
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct buf text = {.limit = 65536};
+        json_t *list = messages_of(conversation);
+        json_t *more = messages_of(cases[i][0]);
+        const struct chat_rest rest = {.tools = json_object_get(more, "tools"),
+                                       .documents = json_object_get(more, "documents"),
+                                       .kwargs = json_object_get(more, "kwargs")};
+        assert_int_equal(-1, chat_render(chat, list, &rest, false, &text, NULL, &err));
+        assert_non_null(strstr(err.text, cases[i][1]));
+        json_decref(list);
+        json_decref(more);
+        buf_fini(&text);
+    }
     chat_template_destroy(chat);
 }
 
@@ -158,15 +323,14 @@ static void a_role_the_template_has_not_is_refused(void **state)
     struct err err = {0};
     struct chat_template *chat = NULL;
     struct buf text = {.limit = 65536};
-    const struct chat_message tool = {.role = "tool", .content = "x"};
     const struct chat_given given = {.template = NULL};
     json_t *llama3 = json_string("llama3");
     assert_int_equal(0, chat_template_choose(llama3, &given, &chat, &err));
     json_decref(llama3);
-    assert_int_equal(-1, chat_render(chat, &tool, 1, false, &text, NULL, NULL, &err));
+    assert_int_equal(-1, render(chat, "[{\"role\":\"tool\",\"content\":\"x\"}]", false, &text, NULL, &err));
     assert_non_null(strstr(err.text, "messages[0].role"));
     assert_int_equal(0, text.size);
-    assert_int_equal(-1, chat_render(chat, &tool, 0, false, &text, NULL, NULL, &err));
+    assert_int_equal(-1, render(chat, "[]", false, &text, NULL, &err));
     buf_fini(&text);
     chat_template_destroy(chat);
 }
@@ -178,6 +342,10 @@ int main(void)
         cmocka_unit_test(a_name_in_the_specification_chooses_a_family),
         cmocka_unit_test(an_object_in_the_specification_is_a_template_of_its_own),
         cmocka_unit_test(what_an_assistant_said_and_its_end_marker_are_learnt),
+        cmocka_unit_test(messages_reach_the_template_with_every_key),
+        cmocka_unit_test(a_message_may_say_that_it_is_not_learnt),
+        cmocka_unit_test(a_turn_beside_the_loop_is_refused_and_one_that_is_cut_is_not_learnt),
+        cmocka_unit_test(what_a_row_gives_wrongly_is_refused_by_its_key),
         cmocka_unit_test(templates_beyond_us_are_refused_and_say_what_to_do),
         cmocka_unit_test(templates_given_wrongly_are_refused_by_path),
         cmocka_unit_test(a_role_the_template_has_not_is_refused),

@@ -55,19 +55,16 @@ static struct chat_template *model_open(const char *model)
 
 static void expect_case(const char *model, const struct chat_template *chat, const json_t *item)
 {
-    struct chat_message messages[16];
-    struct chat_span spans[2 * 16 + 3];
-    size_t count = 0;
+    struct chat_spans spans = {0};
     struct err err = {0};
     struct buf text = {.limit = 1 << 20};
     const json_int_t which = json_integer_value(json_object_get(item, "conversation"));
     const json_t *wanted = json_object_get(item, "text");
-    const int turns = chat_messages_from_json(
-        json_array_get(json_object_get(cases, "conversations"), (size_t)which), messages, 16, &err);
-    assert_true(turns > 0);
-    const int status = chat_render(chat, messages, (size_t)turns, json_is_true(json_object_get(item, "add")),
-                                   &text, spans, &count, &err);
+    const json_t *messages = json_array_get(json_object_get(cases, "conversations"), (size_t)which);
+    const int status =
+        chat_render(chat, messages, NULL, json_is_true(json_object_get(item, "add")), &text, &spans, &err);
     if (wanted == NULL) {
+        chat_spans_fini(&spans);
         const char *why = json_string_value(json_object_get(item, "error"));
         if (status == 0 || err.code != ERR_INVALID || strstr(err.text, why) == NULL) {
             fail_msg("%s, conversation %d: \"%s\", not \"%s\"", model, (int)which, err.text, why);
@@ -79,10 +76,11 @@ static void expect_case(const char *model, const struct chat_template *chat, con
                  json_string_value(wanted));
     }
     size_t at = 0;
-    for (size_t i = 0; i < count; at = spans[i++].end) {
-        assert_true(spans[i].begin == at && spans[i].end > at);
+    for (size_t i = 0; i < spans.count; at = spans.items[i++].end) {
+        assert_true(spans.items[i].begin == at && spans.items[i].end > at);
     }
     assert_int_equal(text.size, at);
+    chat_spans_fini(&spans);
     buf_fini(&text);
 }
 
@@ -187,54 +185,60 @@ static void what_a_model_would_have_written_is_learnt(void **state)
                 {"gemma3", "one<end_of_turn>", "two<end_of_turn>"},
                 {"phi3", "one<|end|>", "two<|end|>"},
                 {"smollm2", "one<|im_end|>", "two<|im_end|>"},
-                {"smollm3", "<|im_start|>assistant\none<|im_end|>", "<|im_start|>assistant\ntwo<|im_end|>"},
+                {"smollm3", "<|im_start|>assistant\none<|im_end|>\n",
+                 "<|im_start|>assistant\ntwo<|im_end|>\n"} /* its own {% generation %} has the line end */,
                 {"zephyr", "one</s>", "two</s>"},
                 {"tinyllama", "one</s>", "two</s>"},
                 {"olmo", "one</s>", "two</s>"}};
-    const struct chat_message turns[] = {
-        {"user", "q"}, {"assistant", "one"}, {"user", "and <|assistant|>?"}, {"assistant", "two"}};
+    json_t *turns = json_pack("[{s:s,s:s},{s:s,s:s},{s:s,s:s},{s:s,s:s}]", "role", "user", "content", "q",
+                              "role", "assistant", "content", "one", "role", "user", "content",
+                              "and <|assistant|>?", "role", "assistant", "content", "two");
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         struct err err = {0};
         struct buf text = {.limit = 1 << 20};
-        struct chat_span spans[2 * 4 + 3];
-        size_t count = 0;
+        struct chat_spans spans = {0};
         size_t found = 0;
         struct chat_template *chat = model_open(rows[i].model);
-        assert_int_equal(0, chat_render(chat, turns, 4, false, &text, spans, &count, &err));
-        for (size_t s = 0; s < count; s++) {
+        assert_int_equal(0, chat_render(chat, turns, NULL, false, &text, &spans, &err));
+        for (size_t s = 0; s < spans.count; s++) {
             const char *wanted = found == 0 ? rows[i].first : rows[i].second;
-            const size_t size = spans[s].end - spans[s].begin;
-            if (!spans[s].learn) {
+            const size_t size = spans.items[s].end - spans.items[s].begin;
+            if (spans.items[s].part != CHAT_LEARNT) {
                 continue;
             }
             if (found == 2 || strlen(wanted) != size ||
-                memcmp(wanted, buf_str(&text) + spans[s].begin, size) != 0) {
+                memcmp(wanted, buf_str(&text) + spans.items[s].begin, size) != 0) {
                 fail_msg("%s: \"%.*s\" is learnt, not \"%s\"", rows[i].model, (int)size,
-                         buf_str(&text) + spans[s].begin, wanted);
+                         buf_str(&text) + spans.items[s].begin, wanted);
             }
             found++;
         }
         assert_int_equal(2, found);
         buf_fini(&text);
+        chat_spans_fini(&spans);
         chat_template_destroy(chat);
     }
+    json_decref(turns);
 }
 
 static void a_template_that_hides_its_turns_cannot_say_what_to_learn(void **state)
 {
     (void)state;
-    const struct chat_message turns[] = {{"user", "q"}, {"assistant", "a"}};
+    json_t *turns = json_pack("[{s:s,s:s},{s:s,s:s}]", "role", "user", "content", "q", "role", "assistant",
+                              "content", "a");
     const struct chat_given given = {.template = "{{ messages[0].content }}={{ messages[1].content }}"};
     struct chat_template *chat = NULL;
-    struct chat_span spans[7];
+    struct chat_spans spans = {0};
     struct err err = {0};
     struct buf text = {.limit = 1024};
     assert_int_equal(0, chat_template_choose(NULL, &given, &chat, &err));
-    assert_int_equal(-1, chat_render(chat, turns, 2, false, &text, spans, NULL, &err));
+    assert_int_equal(-1, chat_render(chat, turns, NULL, false, &text, &spans, &err));
     assert_int_equal(ERR_UNSUPPORTED, err.code);
     assert_int_equal(0, text.size);
-    assert_int_equal(0, chat_render(chat, turns, 2, false, &text, NULL, NULL, &err));
+    assert_int_equal(0, chat_render(chat, turns, NULL, false, &text, NULL, &err));
     assert_string_equal("q=a", buf_str(&text));
+    chat_spans_fini(&spans);
+    json_decref(turns);
     buf_fini(&text);
     chat_template_destroy(chat);
 }
