@@ -222,14 +222,14 @@ static void dataset_found(void *arg, const struct err *err, const struct store_d
 
 /* The key says all that decides the encoding: the model's content id stands for tokenizer and template. The
  * version rises when the same of both give another encoding (2: templates are rendered, no longer
- * recognised). */
+ * recognised; 3: rows are passed on whole). */
 static int make_key(const struct dataset_want *want, char key[DIGEST_HEX_SIZE], struct err *err)
 {
     struct buf text;
     buf_init(&text, 1 << 22);
     json_t *chat = want->spec->data.chat_template;
     json_t *document =
-        json_pack("{s:i, s:s, s:O, s:s, s:s, s:i, s:O?}", "version", 2, "blob", want->sha256, "model",
+        json_pack("{s:i, s:s, s:O, s:s, s:s, s:i, s:O?}", "version", 3, "blob", want->sha256, "model",
                   json_object_get(want->model, "content"), "format",
                   spec_format_name(want->spec->data.format), "learn", spec_learn_name(want->spec->data.learn),
                   "sequence_tokens", (int)want->spec->data.sequence_tokens, "chat", chat);

@@ -137,7 +137,7 @@ static int stats_check(const json_t *stats, size_t rows, struct err *err)
     jr_init(&reader, stats, "stats", err);
     jr_i64(&reader, "rows", JR_REQUIRED, (int64_t)rows, (int64_t)rows, &count);
     jr_i64(&reader, "bin_tokens", JR_REQUIRED, 1, UINT32_MAX, &count);
-    jr_str(&reader, "format", JR_REQUIRED, 1, 16, &format);
+    jr_str(&reader, "format", JR_REQUIRED, 1, 32, &format);
     jr_array(&reader, "lengths", JR_REQUIRED, 0, ROWS_HISTOGRAM_BINS, &lengths);
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
         jr_i64(&reader, numbers[i], JR_REQUIRED, 0, INT64_MAX, &count);

@@ -34,7 +34,7 @@ endif()
 # Third-party libraries by the room that owns them; everything above inherits.
 set(MOTLEY_LIBS_common PkgConfig::JANSSON PkgConfig::LIBEVENT PkgConfig::HIREDIS PkgConfig::MSGPACK
   PkgConfig::OPENSSL PkgConfig::PQ PkgConfig::YAML PkgConfig::CURL Threads::Threads m)
-set(MOTLEY_LIBS_model PkgConfig::PCRE2 PkgConfig::UTF8PROC)
+set(MOTLEY_LIBS_model PkgConfig::PCRE2 PkgConfig::UTF8PROC PkgConfig::ZLIB)
 # OpenBLAS is loaded at run time (engine/cpu/blas.c): only its header is needed here.
 set(MOTLEY_LIBS_engine ${CMAKE_DL_LIBS} PkgConfig::ZLIB)
 

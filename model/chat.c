@@ -86,6 +86,7 @@ void chat_template_destroy(struct chat_template *chat)
     jinja_destroy(chat->jinja);
     jinja_destroy(chat->tool_use);
     json_decref(chat->special);
+    free(chat->text);
     free(chat);
 }
 
@@ -126,7 +127,8 @@ static struct chat_template *template_create(const char *jinja, size_t size, con
                                              struct err *err)
 {
     struct chat_template *chat = calloc(1, sizeof(*chat));
-    if (chat == NULL || (chat->special = special_tokens(given)) == NULL) {
+    if (chat == NULL || (chat->special = special_tokens(given)) == NULL ||
+        (chat->text = strndup(jinja, size)) == NULL) {
         chat_template_destroy(chat);
         err_set(err, ERR_NOMEM, "out of memory for a chat template");
         return NULL;
@@ -281,6 +283,14 @@ static struct chat_template *own_create(const struct chat_given *given, struct e
                 why.code == ERR_NOMEM ? "" : how_to_give);
     } else if (given->tool_use != NULL) {
         const size_t size = strlen(given->tool_use);
+        struct buf both = {.limit = 2 * JINJA_SOURCE_BYTES_MAX + 2};
+        if (buf_printf(&both, err, "%s\n%s", given->template, given->tool_use) < 0) {
+            buf_fini(&both);
+            chat_template_destroy(chat);
+            return NULL;
+        }
+        free(chat->text);
+        chat->text = (char *)both.data; /* ends with a NUL */
         chat->tool_use_generation = has_generation(given->tool_use, size);
         if (jinja_parse(given->tool_use, size, &chat->tool_use, &chat->tool_use_error) < 0 &&
             chat->tool_use_error.code == ERR_NOMEM) {
@@ -314,4 +324,20 @@ int chat_template_choose(const json_t *choice, const struct chat_given *given, s
                 name != NULL ? name : "", known_names);
     }
     return *chat != NULL ? 0 : -1;
+}
+
+static bool is_of_word(char c)
+{
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
+}
+
+bool chat_template_names(const struct chat_template *chat, const char *word)
+{
+    const size_t size = strlen(word);
+    for (const char *at = chat->text; size > 0 && (at = strstr(at, word)) != NULL; at++) {
+        if ((at == chat->text || !is_of_word(at[-1])) && !is_of_word(at[size])) {
+            return true;
+        }
+    }
+    return false;
 }

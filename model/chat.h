@@ -91,6 +91,11 @@ void chat_template_destroy(struct chat_template *chat);
 int chat_render(const struct chat_template *chat, const json_t *messages, const struct chat_rest *rest,
                 bool add_generation, struct buf *text, struct chat_spans *spans, struct err *err);
 
+/* Whether the template's text has the word, so that a name of that kind may reach it. */
+bool chat_template_names(const struct chat_template *chat, const char *word);
+/* True of apply_chat_template()'s own arguments (`padding`, say), which are no names of a template's. */
+bool chat_is_argument(const char *name);
+
 /* Whether a message, the one at 'index', is an assistant's and says nothing (`weight: 0`, `train: false`)
  * against being learnt. ERR_UNSUPPORTED names what it says that cannot be done. */
 int chat_message_learn(const json_t *message, size_t index, bool *learn, struct err *err);

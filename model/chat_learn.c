@@ -417,7 +417,7 @@ static int kwargs_check(const json_t *kwargs, struct err *err)
     }
     json_object_foreach((json_t *)(uintptr_t)kwargs, key, value)
     {
-        if (chat_is_reserved(key)) {
+        if (chat_is_argument(key)) {
             return err_set(
                 err, ERR_UNSUPPORTED,
                 "chat_template_kwargs.%.60s: is an argument of apply_chat_template that rows cannot "

@@ -23,7 +23,7 @@ static const char *const reserved[] = {"messages",
                                        "return_assistant_tokens_mask",
                                        "tokenizer_kwargs"};
 
-bool chat_is_reserved(const char *name)
+bool chat_is_argument(const char *name)
 {
     for (size_t i = 0; i < sizeof(reserved) / sizeof(reserved[0]); i++) {
         if (strcmp(reserved[i], name) == 0) {

@@ -10,11 +10,9 @@ struct chat_template {
     struct jinja *tool_use;    /* NULL: there is none of its own for rows with tools */
     struct err tool_use_error; /* why it could not be parsed; ERR_NONE: there is none, or it could */
     bool generation, tool_use_generation; /* whether the text has {% generation %} */
+    char *text;                           /* both texts, one behind the other: to look for words in */
     json_t *special;                      /* name of a special token -> its text; owned */
 };
-
-/* True of apply_chat_template()'s own arguments, which are no names of a template's. */
-bool chat_is_reserved(const char *name);
 
 /* The messages as transformers hands them to a template. Returns new, or NULL with ERR_INVALID that names
  * the message and the key. */

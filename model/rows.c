@@ -5,22 +5,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/json.h"
+#include "model/rows_form.h"
+#include "model/rows_source.h"
 #include "model/rows_store.h"
 #include "model/utf8.h"
 
 /* The Alpaca templates (Stanford Alpaca, 2023). */
-static const char alpaca_plain[] =
-    "Below is an instruction that describes a task. Write a response that appropriately "
-    "completes the request.\n\n### Instruction:\n";
+static const char alpaca_plain[] = "Below is an instruction that describes a task. Write a response that "
+                                   "appropriately completes the request.";
 static const char alpaca_with_input[] =
-    "Below is an instruction that describes a task, paired with an input that provides further context. "
-    "Write a "
-    "response that appropriately completes the request.\n\n### Instruction:\n";
+    "Below is an instruction that describes a task, paired with an input that "
+    "provides further context. Write a response that appropriately completes "
+    "the request.";
+static const char alpaca_instruction[] = "\n\n### Instruction:\n";
 static const char alpaca_input[] = "\n\n### Input:\n";
 static const char alpaca_response[] = "\n\n### Response:\n";
 
-enum { ROWS_BYTES_DEFAULT_GIB = 2, ROW_JSON_DEPTH = 16, TEXT_BYTES_MAX = 64 << 20 };
+enum { ROWS_BYTES_DEFAULT_GIB = 2, TEXT_BYTES_MAX = 64 << 20 };
 
 /* One dataset on its way in. Scratch lives as long as the call. */
 struct encoder {
@@ -29,6 +30,7 @@ struct encoder {
     struct rows_store *store;
     struct rows_report *report;
     struct ids ids, labels, ends; /* of the row in hand; ends: see tokenizer_encode_placed */
+    struct ids prompt;            /* of the row in hand, its prompt alone */
     struct buf text;
     struct chat_spans spans;
 };
@@ -46,11 +48,15 @@ static int labels_fill(struct encoder *e, bool learn, struct err *err)
     return 0;
 }
 
-static int end_token(struct encoder *e, struct err *err)
+/* The end token behind an answer, learnt, unless the answer ends with it. 'begin': the answer's first id. */
+static int end_token(struct encoder *e, size_t begin, struct err *err)
 {
     const int32_t eos = tokenizer_eos(e->options->tokenizer);
     if (eos < 0) {
         return err_set(err, ERR_INVALID, "the model's tokenizer names no end token to put behind a text");
+    }
+    if (e->ids.count > begin && e->ids.data[e->ids.count - 1] == eos) {
+        return 0;
     }
     return ids_append(&e->ids, &eos, 1, err) < 0 ? -1 : labels_fill(e, true, err);
 }
@@ -64,65 +70,158 @@ static int encode_part(struct encoder *e, const char *text, size_t size, unsigne
     return labels_fill(e, learn, err);
 }
 
-static int alpaca_prompt(struct buf *text, const char *instruction, const char *input, struct err *err)
+/* ---- texts ---- */
+
+/* A text of a row; not NUL-terminated where it has a NUL in it. */
+struct piece {
+    const char *text; /* NULL: there is none */
+    size_t size;
+};
+
+static struct piece piece_of(const json_t *value)
 {
-    buf_clear(text);
-    const bool with_input = input != NULL && input[0] != '\0';
-    if (buf_text(text, with_input ? alpaca_with_input : alpaca_plain, err) < 0 ||
-        buf_text(text, instruction, err) < 0) {
-        return -1;
-    }
-    if (with_input && (buf_text(text, alpaca_input, err) < 0 || buf_text(text, input, err) < 0)) {
-        return -1;
-    }
-    return buf_text(text, alpaca_response, err);
+    return (struct piece){.text = json_string_value(value), .size = json_string_length(value)};
 }
 
 /* A text member; absent or null gives NULL where that is allowed. */
-static int member_text(const json_t *row, const char *key, bool required, const char **out, struct err *err)
+static int member_text(const struct row_json *row, const char *key, bool required, struct piece *out,
+                       struct err *err)
 {
-    const json_t *value = json_object_get(row, key);
-    *out = json_string_value(value);
-    if (*out == NULL && (required || (value != NULL && !json_is_null(value)))) {
+    const json_t *value;
+    if (row_json_get(row, key, &value, err) < 0) {
+        return -1;
+    }
+    *out = piece_of(value);
+    if (out->text == NULL && (required || value != NULL)) {
         return err_set(err, ERR_INVALID, "%s: %s", key, value == NULL ? "is missing" : "must be a text");
     }
     return 0;
 }
 
-static int alpaca_row(struct encoder *e, const json_t *row, struct err *err)
+/* What stands before an answer. 'system' in the place of Alpaca's own words; 'head' false: of a later turn,
+ * without either. */
+static int alpaca_prompt(struct buf *text, struct piece system, struct piece instruction, struct piece input,
+                         bool head, struct err *err)
 {
-    const char *instruction;
-    const char *input;
-    const char *output;
+    buf_clear(text);
+    if (head && system.size > 0) {
+        if (buf_append(text, system.text, system.size, err) < 0) {
+            return -1;
+        }
+    } else if (head && buf_text(text, input.size > 0 ? alpaca_with_input : alpaca_plain, err) < 0) {
+        return -1;
+    }
+    if (buf_text(text, alpaca_instruction, err) < 0 ||
+        buf_append(text, instruction.text, instruction.size, err) < 0) {
+        return -1;
+    }
+    if (input.size > 0 &&
+        (buf_text(text, alpaca_input, err) < 0 || buf_append(text, input.text, input.size, err) < 0)) {
+        return -1;
+    }
+    return buf_text(text, alpaca_response, err);
+}
+
+/* A question and its answer, with the end token behind it. */
+static int alpaca_turn(struct encoder *e, struct piece system, struct piece instruction, struct piece input,
+                       struct piece output, bool head, struct err *err)
+{
+    const bool all = e->options->learn == SPEC_LEARN_ALL;
+    if (alpaca_prompt(&e->text, system, instruction, input, head, err) < 0 ||
+        encode_part(e, buf_str(&e->text), e->text.size, head ? TOKENIZER_ADD_BEGIN : TOKENIZER_PLAIN, all,
+                    err) < 0) {
+        return -1;
+    }
+    const size_t begin = e->ids.count;
+    return encode_part(e, output.text, output.size, TOKENIZER_PLAIN, true, err) < 0
+               ? -1
+               : end_token(e, begin, err);
+}
+
+static int alpaca_row(struct encoder *e, const struct row_json *row, struct err *err)
+{
+    const struct piece none = {0};
+    struct piece instruction;
+    struct piece input;
+    struct piece output;
+    struct piece system;
+    const json_t *history;
     if (member_text(row, "instruction", true, &instruction, err) < 0 ||
         member_text(row, "input", false, &input, err) < 0 ||
         member_text(row, "output", true, &output, err) < 0 ||
-        alpaca_prompt(&e->text, instruction, input, err) < 0) {
+        member_text(row, "system", false, &system, err) < 0 ||
+        row_json_get(row, "history", &history, err) < 0) {
         return -1;
     }
-    const bool all = e->options->learn == SPEC_LEARN_ALL;
-    if (encode_part(e, buf_str(&e->text), e->text.size, TOKENIZER_ADD_BEGIN, all, err) < 0 ||
-        encode_part(e, output, strlen(output), TOKENIZER_PLAIN, true, err) < 0) {
-        return -1;
+    if (history != NULL && !json_is_array(history)) {
+        return err_set(err, ERR_INVALID, "history: must be a list of [question, answer]");
     }
-    return end_token(e, err);
+    const size_t turns = json_array_size(history);
+    for (size_t i = 0; i < turns; i++) {
+        const json_t *pair = json_array_get(history, i);
+        const struct piece question = piece_of(json_array_get(pair, 0));
+        const struct piece answer = piece_of(json_array_get(pair, 1));
+        if (json_array_size(pair) != 2 || question.text == NULL || answer.text == NULL) {
+            return err_set(err, ERR_INVALID, "history[%zu]: must be [question, answer], both texts", i);
+        }
+        if (alpaca_turn(e, system, question, none, answer, i == 0, err) < 0) {
+            return -1;
+        }
+    }
+    return alpaca_turn(e, system, instruction, input, output, turns == 0, err);
 }
 
-static int text_row(struct encoder *e, const json_t *row, struct err *err)
+static int text_row(struct encoder *e, const struct row_json *row, struct err *err)
 {
-    const char *text;
+    struct piece text;
     if (member_text(row, "text", true, &text, err) < 0 ||
-        encode_part(e, text, strlen(text), TOKENIZER_ADD_BEGIN, true, err) < 0) {
+        encode_part(e, text.text, text.size, TOKENIZER_ADD_BEGIN, true, err) < 0) {
         return -1;
     }
-    return end_token(e, err);
+    return end_token(e, 0, err);
 }
+
+/* ---- prompt and completion ---- */
+
+/* Of a row encoded whole, do not learn what it has in common with its prompt alone: where the two part, the
+ * completion begins (as TRL's SFTTrainer has it). */
+static void prompt_unlearn(struct encoder *e)
+{
+    for (size_t i = 0; i < e->ids.count && i < e->prompt.count && e->ids.data[i] == e->prompt.data[i] &&
+                       e->options->learn != SPEC_LEARN_ALL;
+         i++) {
+        e->labels.data[i] = ROWS_IGNORE;
+    }
+}
+
+static int prompt_row(struct encoder *e, const struct row_json *row, struct err *err)
+{
+    struct piece prompt;
+    struct piece completion;
+    if (member_text(row, "prompt", true, &prompt, err) < 0 ||
+        member_text(row, "completion", true, &completion, err) < 0) {
+        return -1;
+    }
+    buf_clear(&e->text);
+    e->prompt.count = 0;
+    if (buf_append(&e->text, prompt.text, prompt.size, err) < 0 ||
+        buf_append(&e->text, completion.text, completion.size, err) < 0 ||
+        encode_part(e, buf_str(&e->text), e->text.size, TOKENIZER_ADD_BEGIN, true, err) < 0 ||
+        end_token(e, 0, err) < 0 ||
+        tokenizer_encode(e->options->tokenizer, prompt.text, prompt.size, TOKENIZER_ADD_BEGIN, &e->prompt,
+                         err) < 0) {
+        return -1;
+    }
+    prompt_unlearn(e);
+    return 0;
+}
+
+/* ---- conversations ---- */
 
 /* Whether the token of bytes [at, end) is learnt; 'span' is the first span that ends behind its beginning. */
-static bool token_learnt(const struct encoder *e, size_t span, size_t at, size_t end)
+static bool token_learnt(const struct chat_spans *spans, bool all, size_t span, size_t at, size_t end)
 {
-    const struct chat_spans *spans = &e->spans;
-    if (e->options->learn == SPEC_LEARN_ALL) {
+    if (all) {
         return span >= spans->count || spans->items[span].part != CHAT_MUTED;
     }
     if (!spans->touching) {
@@ -138,7 +237,7 @@ static bool token_learnt(const struct encoder *e, size_t span, size_t at, size_t
 
 /* Encode the whole conversation at once, as it is when the model is asked, then say which tokens are learnt.
  */
-static int chat_encode(struct encoder *e, struct err *err)
+static int chat_encode(struct encoder *e, bool all, struct err *err)
 {
     const int32_t ignore = ROWS_IGNORE;
     size_t at = 0;
@@ -153,7 +252,8 @@ static int chat_encode(struct encoder *e, struct err *err)
             span++;
         }
         const size_t end = (size_t)e->ends.data[i];
-        if (ids_append(&e->labels, token_learnt(e, span, at, end) ? &e->ids.data[i] : &ignore, 1, err) < 0) {
+        if (ids_append(&e->labels, token_learnt(&e->spans, all, span, at, end) ? &e->ids.data[i] : &ignore, 1,
+                       err) < 0) {
             return -1;
         }
         at = end;
@@ -161,113 +261,143 @@ static int chat_encode(struct encoder *e, struct err *err)
     return 0;
 }
 
-/* tools may be JSON in a text, as TRL and LLaMA-Factory take it. Returns new, or NULL. */
-static json_t *tools_of(const json_t *row, struct err *err)
+/* Of a conversation with a prompt of its own: all behind what is rendered when its answer is asked for. */
+static int completion_label(struct encoder *e, const struct row_chat *chat, struct err *err)
 {
-    json_t *tools = json_object_get(row, "tools");
-    if (!json_is_string(tools)) {
-        return tools != NULL ? json_incref(tools) : json_null();
+    json_t *prompt = json_array();
+    int failed = prompt == NULL;
+    for (size_t i = 0; i < chat->prompt; i++) {
+        failed |= json_array_append(prompt, json_array_get(chat->messages, i));
     }
-    json_t *parsed =
-        json_parse_limited(json_string_value(tools), json_string_length(tools), ROW_JSON_DEPTH, err);
-    if (parsed == NULL) {
-        err_wrap(err, "tools");
+    buf_clear(&e->text);
+    e->prompt.count = 0;
+    int status = failed ? err_set(err, ERR_NOMEM, "out of memory for a conversation")
+                        : chat_render(e->options->chat, prompt, &chat->rest, true, &e->text, NULL, err);
+    json_decref(prompt);
+    if (status == 0) {
+        status = tokenizer_encode(e->options->tokenizer, buf_str(&e->text), e->text.size, TOKENIZER_PLAIN,
+                                  &e->prompt, err);
     }
-    return parsed;
+    prompt_unlearn(e);
+    return status < 0 ? err_wrap(err, "prompt") : 0;
 }
 
-/* The row's other columns are names of the template's, and chat_template_kwargs come before them. Returns
- * new, or NULL. */
-static json_t *kwargs_of(const json_t *row, struct err *err)
+static int conversation_encode(struct encoder *e, const struct row_chat *chat, struct err *err)
 {
-    static const char *const taken[] = {"messages", "tools", "documents", "chat_template_kwargs"};
-    const json_t *given = json_object_get(row, "chat_template_kwargs");
-    json_t *kwargs = json_copy((json_t *)(uintptr_t)row);
-    int failed = kwargs == NULL;
-    if (given != NULL && !json_is_null(given) && !json_is_object(given)) {
-        json_decref(kwargs);
-        err_set(err, ERR_INVALID, "chat_template_kwargs: must be an object");
-        return NULL;
+    const bool all = e->options->learn == SPEC_LEARN_ALL || chat->prompt > 0;
+    bool mute = false;
+    buf_clear(&e->text);
+    e->spans.count = 0;
+    if (chat_messages_mute(chat->messages, &mute, err) < 0 ||
+        chat_render(e->options->chat, chat->messages, &chat->rest, false, &e->text,
+                    mute || !all ? &e->spans : NULL, err) < 0 ||
+        chat_encode(e, all, err) < 0) {
+        return -1;
     }
-    for (size_t i = 0; i < sizeof(taken) / sizeof(taken[0]); i++) {
-        json_object_del(kwargs, taken[i]);
-    }
-    if (json_is_object(given)) {
-        failed |= json_object_update(kwargs, (json_t *)(uintptr_t)given);
-    }
-    if (failed) {
-        json_decref(kwargs);
-        err_set(err, ERR_NOMEM, "out of memory for a row");
-        return NULL;
-    }
-    return kwargs;
+    return chat->prompt > 0 ? completion_label(e, chat, err) : 0;
 }
 
-static int chat_row(struct encoder *e, const json_t *row, struct err *err)
+static int chat_row(struct encoder *e, const struct row_json *row, struct err *err)
 {
+    struct row_chat chat = {0};
     if (e->options->chat == NULL) {
         *err = e->options->chat_error;
         return err->code != ERR_NONE ? -1 : err_set(err, ERR_UNSUPPORTED, "there is no chat template");
     }
-    const json_t *messages = json_object_get(row, "messages");
-    json_t *tools = tools_of(row, err);
-    json_t *kwargs = tools != NULL ? kwargs_of(row, err) : NULL;
-    const struct chat_rest rest = {
-        .tools = tools, .documents = json_object_get(row, "documents"), .kwargs = kwargs};
-    bool mute = false;
-    int status = kwargs != NULL ? chat_messages_mute(messages, &mute, err) : -1;
-    buf_clear(&e->text);
-    e->spans.count = 0;
+    int status = row_chat_read(row, e->format, e->options->chat, &chat, err);
     if (status == 0) {
-        const bool placed = mute || e->options->learn != SPEC_LEARN_ALL;
-        status =
-            chat_render(e->options->chat, messages, &rest, false, &e->text, placed ? &e->spans : NULL, err);
+        status = conversation_encode(e, &chat, err);
     }
-    json_decref(tools);
-    json_decref(kwargs);
-    return status == 0 ? chat_encode(e, err) : -1;
+    row_chat_fini(&chat);
+    return status;
 }
 
-static int token_read(const struct encoder *e, const json_t *value, bool label, size_t index, int32_t *out,
-                      struct err *err)
+/* ---- tokens ---- */
+
+static int token_read(const struct encoder *e, const json_t *value, bool label, const char *key, size_t index,
+                      int32_t *out, struct err *err)
 {
-    const char *what = label ? "labels" : "ids";
     if (!json_is_integer(value)) {
-        return err_set(err, ERR_INVALID, "%s[%zu]: must be a whole number", what, index);
+        return err_set(err, ERR_INVALID, "%s[%zu]: must be a whole number", key, index);
     }
     const json_int_t number = json_integer_value(value);
     const json_int_t limit = e->options->vocab > 0 ? (json_int_t)e->options->vocab : (json_int_t)INT32_MAX;
     if ((number < 0 || number >= limit) && !(label && number == ROWS_IGNORE)) {
         return err_set(err, ERR_INVALID,
                        "%s[%zu]: %" JSON_INTEGER_FORMAT " is not a token id below %" JSON_INTEGER_FORMAT "%s",
-                       what, index, number, limit, label ? ", nor -100" : "");
+                       key, index, number, limit, label ? ", nor -100" : "");
     }
     *out = (int32_t)number;
     return 0;
 }
 
-static int tokens_row(struct encoder *e, const json_t *row, struct err *err)
+/* A list of numbers beside the ids, as many; absent or null: NULL. */
+static int beside_ids(const struct row_json *row, const char *key, size_t count, const json_t **out,
+                      struct err *err)
 {
-    const json_t *ids = json_object_get(row, "ids");
-    const json_t *labels = json_object_get(row, "labels");
+    if (row_json_get(row, key, out, err) < 0) {
+        return -1;
+    }
+    if (*out != NULL && !json_is_array(*out)) {
+        return err_set(err, ERR_INVALID, "%s: must be a list", key);
+    }
+    return *out == NULL || json_array_size(*out) == count
+               ? 0
+               : err_set(err, ERR_INVALID, "%s: %zu entries for %zu ids", key, json_array_size(*out), count);
+}
+
+/* attention_mask must hide nothing and token_type_ids say nothing: rows are neither padded nor pairs. */
+static int masks_check(const struct row_json *row, size_t count, struct err *err)
+{
+    static const struct {
+        const char *key;
+        json_int_t wanted;
+    } masks[] = {{"attention_mask", 1}, {"token_type_ids", 0}};
+    for (int m = 0; m < 2; m++) {
+        const json_t *list;
+        if (beside_ids(row, masks[m].key, count, &list, err) < 0) {
+            return -1;
+        }
+        for (size_t i = 0; i < json_array_size(list); i++) {
+            const json_t *value = json_array_get(list, i);
+            if (!json_is_integer(value) || json_integer_value(value) != masks[m].wanted) {
+                return err_set(
+                    err, ERR_UNSUPPORTED,
+                    "%s[%zu]: is not %d; give rows without padding, and labels of -100 for what is not "
+                    "learnt",
+                    masks[m].key, i, (int)masks[m].wanted);
+            }
+        }
+    }
+    return 0;
+}
+
+static int tokens_row(struct encoder *e, const struct row_json *row, struct err *err)
+{
+    const char *key =
+        json_object_get(row->object, "ids") == NULL && json_object_get(row->object, "input_ids") != NULL
+            ? "input_ids"
+            : "ids";
+    const json_t *ids;
+    const json_t *labels;
+    if (row_json_get(row, key, &ids, err) < 0) {
+        return -1;
+    }
     if (!json_is_array(ids)) {
-        return err_set(err, ERR_INVALID, "ids: %s", ids == NULL ? "is missing" : "must be a list");
+        return err_set(err, ERR_INVALID, "%s: %s", key, ids == NULL ? "is missing" : "must be a list");
     }
-    if (labels != NULL && !json_is_null(labels) && !json_is_array(labels)) {
-        return err_set(err, ERR_INVALID, "labels: must be a list");
-    }
-    if (json_is_array(labels) && json_array_size(labels) != json_array_size(ids)) {
-        return err_set(err, ERR_INVALID, "labels: %zu entries for %zu ids", json_array_size(labels),
-                       json_array_size(ids));
+    if (beside_ids(row, "labels", json_array_size(ids), &labels, err) < 0 ||
+        masks_check(row, json_array_size(ids), err) < 0) {
+        return -1;
     }
     for (size_t i = 0; i < json_array_size(ids); i++) {
         int32_t id;
-        if (token_read(e, json_array_get(ids, i), false, i, &id, err) < 0) {
+        if (token_read(e, json_array_get(ids, i), false, key, i, &id, err) < 0) {
             return -1;
         }
         int32_t label = id;
-        if (json_is_array(labels) && e->options->learn != SPEC_LEARN_ALL &&
-            token_read(e, json_array_get(labels, i), true, i, &label, err) < 0) {
+        if (labels != NULL && e->options->learn != SPEC_LEARN_ALL &&
+            token_read(e, json_array_get(labels, i), true, "labels", i, &label, err) < 0) {
             return -1;
         }
         if (ids_append(&e->ids, &id, 1, err) < 0 || ids_append(&e->labels, &label, 1, err) < 0) {
@@ -277,36 +407,40 @@ static int tokens_row(struct encoder *e, const json_t *row, struct err *err)
     return 0;
 }
 
-/* What kind of row this is, by its keys. */
-static int format_guess(const json_t *row, enum spec_format *format, struct err *err)
+/* ---- a row ---- */
+
+/* The first row settles the format; by their keys, later rows may not be of another. */
+static int format_settle(struct encoder *e, const struct row_json *row, struct err *err)
 {
-    if (json_object_get(row, "messages") != NULL) {
-        *format = SPEC_FORMAT_CHAT;
-    } else if (json_object_get(row, "instruction") != NULL) {
-        *format = SPEC_FORMAT_ALPACA;
-    } else if (json_object_get(row, "ids") != NULL) {
-        *format = SPEC_FORMAT_TOKENS;
-    } else if (json_object_get(row, "text") != NULL) {
-        *format = SPEC_FORMAT_TEXT;
-    } else {
-        return err_set(err, ERR_INVALID,
-                       "a row needs \"instruction\" and \"output\", or \"messages\", or \"text\", or \"ids\" "
-                       "and \"labels\"");
+    enum spec_format format;
+    const char *key;
+    if (row_format(row, e->options->format, &format, &key, err) < 0) {
+        return -1;
     }
-    return 0;
+    if (e->format == SPEC_FORMAT_AUTO || e->report->found_by == NULL) {
+        e->format = format;
+        e->report->found_by = key;
+    } else if (e->format != format) {
+        return err_set(
+            err, ERR_INVALID,
+            "the row is of format %s, by \"%s\", and those before it are of format %s, by \"%s\"; a "
+            "data file has rows of one",
+            spec_format_name(format), key, spec_format_name(e->format), e->report->found_by);
+    }
+    return row_columns_check(row, format, e->options->format != SPEC_FORMAT_AUTO, e->options->chat, err);
 }
 
-static int row_encode(struct encoder *e, const json_t *row, struct err *err)
+static int row_encode(struct encoder *e, const struct row_json *row, struct err *err)
 {
-    typedef int row_fn(struct encoder *, const json_t *, struct err *);
-    static row_fn *const by_format[] = {[SPEC_FORMAT_ALPACA] = alpaca_row,
-                                        [SPEC_FORMAT_CHAT] = chat_row,
-                                        [SPEC_FORMAT_TEXT] = text_row,
-                                        [SPEC_FORMAT_TOKENS] = tokens_row};
-    if (!json_is_object(row)) {
-        return err_set(err, ERR_INVALID, "a row must be a JSON object");
-    }
-    if (e->format == SPEC_FORMAT_AUTO && format_guess(row, &e->format, err) < 0) {
+    typedef int row_fn(struct encoder *, const struct row_json *, struct err *);
+    static row_fn *const by_format[SPEC_FORMAT_COUNT] = {[SPEC_FORMAT_ALPACA] = alpaca_row,
+                                                         [SPEC_FORMAT_CHAT] = chat_row,
+                                                         [SPEC_FORMAT_TEXT] = text_row,
+                                                         [SPEC_FORMAT_TOKENS] = tokens_row,
+                                                         [SPEC_FORMAT_SHAREGPT] = chat_row,
+                                                         [SPEC_FORMAT_PROMPT_COMPLETION] = prompt_row,
+                                                         [SPEC_FORMAT_PROMPT_COMPLETION_CHAT] = chat_row};
+    if (format_settle(e, row, err) < 0) {
         return -1;
     }
     if (e->format != SPEC_FORMAT_TOKENS && e->options->tokenizer == NULL) {
@@ -362,54 +496,40 @@ static int row_keep(struct encoder *e, uint32_t line, struct err *err)
     return 0;
 }
 
-static bool is_blank(const char *text, size_t size)
+static int text_encode(struct encoder *e, const char *text, size_t size, uint32_t line, struct err *err)
 {
-    for (size_t i = 0; i < size; i++) {
-        if (text[i] != ' ' && text[i] != '\t' && text[i] != '\r') {
-            return false;
-        }
-    }
-    return true;
-}
-
-static int line_encode(struct encoder *e, const char *text, size_t size, uint32_t line, struct err *err)
-{
-    if (is_blank(text, size)) {
-        return 0;
-    }
-    if (size > ROWS_LINE_BYTES_MAX) {
-        return err_set(err, ERR_TOO_BIG, "the row has %zu bytes, more than %d", size, ROWS_LINE_BYTES_MAX);
-    }
+    struct row_json row;
     const size_t valid = utf8_check(text, size);
     if (valid != size) {
         return err_set(err, ERR_INVALID, "the row is not valid UTF-8 at its byte %zu", valid + 1);
     }
-    json_t *row = json_parse_limited(text, size, ROW_JSON_DEPTH, err);
-    if (row == NULL) {
+    if (row_json_parse(text, size, &row, err) < 0) {
         return -1;
     }
-    int status = row_encode(e, row, err);
-    json_decref(row);
+    int status = row_encode(e, &row, err);
+    row_json_fini(&row);
     if (status < 0 || ids_check(e->options, &e->ids, 0, err) < 0) {
         return -1;
     }
     return row_keep(e, line, err);
 }
 
-static int lines_encode(struct encoder *e, const char *text, size_t size, struct err *err)
+static int source_encode(struct encoder *e, struct rows_source *source, struct err *err)
 {
-    uint32_t line = 0;
-    size_t at = size >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
-    while (at < size) {
-        const char *newline = memchr(text + at, '\n', size - at);
-        const size_t end = newline != NULL ? (size_t)(newline - text) : size;
-        if (++line > ROWS_COUNT_MAX) {
-            return err_set(err, ERR_TOO_BIG, "the dataset has more than %d lines", ROWS_COUNT_MAX);
+    const char *text;
+    size_t size;
+    int more;
+    while ((more = rows_source_next(source, &text, &size, err)) > 0) {
+        if (text_encode(e, text, size, rows_source_number(source), err) < 0) {
+            more = -1;
+            break;
         }
-        if (line_encode(e, text + at, end - at, line, err) < 0) {
-            return err_wrap(err, "line %u", line);
-        }
-        at = end + 1;
+    }
+    e->report->unit = rows_source_unit(source);
+    if (more < 0) {
+        return rows_source_number(source) == 0
+                   ? -1
+                   : err_wrap(err, "%s %u", rows_source_unit(source), rows_source_number(source));
     }
     if (e->report->rows == 0) {
         return err_set(err, ERR_INVALID,
@@ -432,7 +552,12 @@ int rows_encode(const char *text, size_t size, const struct rows_options *option
     e.text.limit = TEXT_BYTES_MAX;
     e.store = rows_store_create(
         options->bytes_max > 0 ? options->bytes_max : (size_t)ROWS_BYTES_DEFAULT_GIB << 30, err);
-    int status = e.store != NULL ? lines_encode(&e, text, size, err) : -1;
+    struct rows_source *source = NULL;
+    int status = e.store != NULL ? rows_source_open(text, size, &source, err) : -1;
+    if (status == 0) {
+        status = source_encode(&e, source, err);
+    }
+    rows_source_close(source);
     report->format = e.format;
     if (status == 0) {
         status = rows_store_finish(e.store, rows, err);
@@ -441,6 +566,7 @@ int rows_encode(const char *text, size_t size, const struct rows_options *option
     ids_fini(&e.ids);
     ids_fini(&e.labels);
     ids_fini(&e.ends);
+    ids_fini(&e.prompt);
     buf_fini(&e.text);
     chat_spans_fini(&e.spans);
     return status;
@@ -485,10 +611,14 @@ static int chat_prompt(const char *prompt, const struct chat_template *chat, str
 static int prompt_text(const char *prompt, enum spec_format format, const struct rows_options *options,
                        struct buf *text, struct err *err)
 {
+    const struct piece none = {0};
     switch (format) {
     case SPEC_FORMAT_ALPACA:
-        return alpaca_prompt(text, prompt, NULL, err);
+        return alpaca_prompt(text, none, (struct piece){.text = prompt, .size = strlen(prompt)}, none, true,
+                             err);
     case SPEC_FORMAT_CHAT:
+    case SPEC_FORMAT_SHAREGPT:
+    case SPEC_FORMAT_PROMPT_COMPLETION_CHAT:
         if (options->chat == NULL) {
             *err = options->chat_error;
             return err->code != ERR_NONE ? -1 : err_set(err, ERR_UNSUPPORTED, "there is no chat template");
@@ -496,6 +626,7 @@ static int prompt_text(const char *prompt, enum spec_format format, const struct
         return chat_prompt(prompt, options->chat, text, err);
     case SPEC_FORMAT_TEXT:
     case SPEC_FORMAT_TOKENS:
+    case SPEC_FORMAT_PROMPT_COMPLETION:
         return buf_text(text, prompt, err);
     case SPEC_FORMAT_AUTO:
         break;
@@ -513,7 +644,9 @@ int rows_render_prompt(const char *prompt, enum spec_format format, const struct
     struct buf text = {.limit = TEXT_BYTES_MAX};
     int status = prompt_text(prompt, format, options, &text, err);
     if (status == 0) {
-        const unsigned flags = format == SPEC_FORMAT_CHAT ? TOKENIZER_PLAIN : TOKENIZER_ADD_BEGIN;
+        const bool chat = format == SPEC_FORMAT_CHAT || format == SPEC_FORMAT_SHAREGPT ||
+                          format == SPEC_FORMAT_PROMPT_COMPLETION_CHAT;
+        const unsigned flags = chat ? TOKENIZER_PLAIN : TOKENIZER_ADD_BEGIN;
         status = tokenizer_encode(options->tokenizer, buf_str(&text), text.size, flags, ids, err);
     }
     buf_fini(&text);

@@ -1,14 +1,23 @@
 /* A dataset's text -> encoded rows, and their binary file.
  *
- * Input: one JSON object a line (blank lines are skipped): alpaca {"instruction","input","output"}, chat
- * {"messages":[{"role","content"}]}, text {"text"}, tokens {"ids","labels"}. Format `auto` looks at the first
- * row's keys; every row must then be of that kind. Anything else stops with ERR_INVALID: "line 17: ...".
+ * Input: one JSON object a line (blank lines are skipped) or one JSON array of them, as Python reads JSON
+ * (row_json.h), UTF-8, either of them also in gzip (rows_source.h). Formats, by the keys of a row:
+ *
+ *   alpaca             instruction, output; input, system, history ([[question, answer], ...])
+ *   chat               messages, as apply_chat_template takes them; tools, documents, chat_template_kwargs,
+ * and other columns that the template names (chat.h) sharegpt           conversations of from and value (or
+ * role and content); system, tools prompt-completion  prompt, completion: two texts, or two lists of
+ * messages; the completion is learnt text               text tokens             ids or input_ids; labels
+ *
+ * Format `auto` looks at a row's keys; every row must be of the first one's. Columns that nobody reads may be
+ * there; those that mean something (`tools` of a format that has none, `weight`, ...) are refused by name.
+ * Anything else stops with ERR_INVALID or ERR_UNSUPPORTED: "line 17: ...".
  *
  * A row is a list of ids and, for each, a label: the id itself where it is learnt, -100 (ROWS_IGNORE) where
  * not. Label t is predicted from position t-1, so label 0 of a row is never learnt from whatever it says (it
- * is stored as -100). The end token is appended to answers and texts and learnt. Rows longer than
- * sequence_tokens are cut at their end and counted; a row with nothing left to learn is dropped and counted.
- * Token 0 is a label like any other.
+ * is stored as -100). The end token is appended to answers and texts, unless they end with it, and learnt.
+ * Rows longer than sequence_tokens are cut at their end and counted; a row with nothing left to learn is
+ * dropped and counted. Token 0 is a label like any other.
  *
  * Rows are immutable once made and may be shared between threads.
  */
@@ -52,10 +61,12 @@ struct rows_options {
 };
 
 struct rows_report {
-    enum spec_format format;                           /* what `auto` found */
-    uint32_t rows;                                     /* kept */
-    uint32_t truncated;                                /* kept, but cut */
-    uint32_t dropped;                                  /* nothing to learn */
+    enum spec_format format; /* what `auto` found */
+    const char *found_by;    /* by this key, or "data.format"; static */
+    const char *unit;        /* of places in the file: "line", or "row" of an array */
+    uint32_t rows;           /* kept */
+    uint32_t truncated;      /* kept, but cut */
+    uint32_t dropped;        /* nothing to learn */
     uint32_t first_truncated_line, first_dropped_line; /* from 1; 0: none */
     uint64_t tokens, labelled_tokens;
     uint32_t longest; /* tokens of the longest kept row */

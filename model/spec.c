@@ -14,7 +14,9 @@ static const char *const method_names[] = {"lora", "full", NULL};
 static const char *const base_names[] = {"fp32", "bf16", "fp16", "nf4", "packed", NULL};
 static const char *const optimizer_names[] = {"adamw", "adamw8bit", NULL};
 static const char *const compute_names[] = {"fp32", "bf16", "fp16", NULL};
-static const char *const format_names[] = {"auto", "alpaca", "chat", "text", "tokens", NULL};
+static const char *const format_names[] = {
+    "auto", "alpaca", "chat", "text", "tokens", "sharegpt", "prompt-completion", "prompt-completion-chat",
+    NULL};
 static const char *const learn_names[] = {"answer", "all", NULL};
 static const char *const schedule_names[] = {"cosine",
                                              "linear",

@@ -44,8 +44,12 @@ enum spec_format {
     SPEC_FORMAT_ALPACA,
     SPEC_FORMAT_CHAT,
     SPEC_FORMAT_TEXT,
-    SPEC_FORMAT_TOKENS
+    SPEC_FORMAT_TOKENS,
+    SPEC_FORMAT_SHAREGPT,
+    SPEC_FORMAT_PROMPT_COMPLETION,     /* both texts; of a specification, either kind */
+    SPEC_FORMAT_PROMPT_COMPLETION_CHAT /* both lists of messages */
 };
+enum { SPEC_FORMAT_COUNT = SPEC_FORMAT_PROMPT_COMPLETION_CHAT + 1 };
 enum spec_learn { SPEC_LEARN_ANSWER, SPEC_LEARN_ALL };
 /* Of the learning rate, by transformers' names. CONSTANT and CONSTANT_WITH_WARMUP are the same here (the
  * warm-up is warmup_steps long), and so are COSINE and COSINE_WITH_MIN_LR (the minimum is final_fraction). */

@@ -57,7 +57,7 @@ static int options_read(const struct asked *asked, struct text_options *options,
     *options = (struct text_options){.prompt = NULL};
     jr_init(&reader, asked->question, "question", err);
     jr_str(&reader, "do", JR_REQUIRED, 1, 32, &kind);
-    jr_u32(&reader, "format", JR_REQUIRED, SPEC_FORMAT_AUTO, SPEC_FORMAT_TOKENS, &format);
+    jr_u32(&reader, "format", JR_REQUIRED, SPEC_FORMAT_AUTO, SPEC_FORMAT_COUNT - 1, &format);
     jr_u32(&reader, "learn", JR_REQUIRED, SPEC_LEARN_ANSWER, SPEC_LEARN_ALL, &learn);
     jr_u32(&reader, "sequence_tokens", JR_REQUIRED, 0, UINT32_MAX, &options->data.sequence_tokens);
     jr_any(&reader, "chat", JR_OPTIONAL, &chat);

@@ -167,12 +167,10 @@ static int prompt_from_document(struct session *session, struct err *err)
 
 static enum spec_format format_of(const struct assignment *assignment)
 {
-    if (assignment->spec.data.format != SPEC_FORMAT_AUTO)
-        return assignment->spec.data.format;
-    for (int f = SPEC_FORMAT_ALPACA; f <= SPEC_FORMAT_TOKENS; f++)
+    for (int f = SPEC_FORMAT_ALPACA; f < SPEC_FORMAT_COUNT; f++)
         if (assignment->format && strcmp(spec_format_name((enum spec_format)f), assignment->format) == 0)
             return (enum spec_format)f;
-    return SPEC_FORMAT_TEXT;
+    return assignment->spec.data.format != SPEC_FORMAT_AUTO ? assignment->spec.data.format : SPEC_FORMAT_TEXT;
 }
 
 static int render_prompt(struct session *session, const struct tokenizer *tokenizer, struct err *err)

@@ -259,7 +259,7 @@ void check_eval(struct check *check)
 static enum spec_format data_format(const struct check *check)
 {
     const char *name = json_string_value(json_object_get(check->train_stats, "format"));
-    for (int f = SPEC_FORMAT_AUTO; name && f <= SPEC_FORMAT_TOKENS; f++)
+    for (int f = SPEC_FORMAT_AUTO; name && f < SPEC_FORMAT_COUNT; f++)
         if (strcmp(spec_format_name((enum spec_format)f), name) == 0)
             return (enum spec_format)f;
     return SPEC_FORMAT_TEXT;

@@ -30,7 +30,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     rows = NULL;
     if (size < 1)
         return 0;
-    part.format = (enum spec_format)(data[0] % (SPEC_FORMAT_TOKENS + 1));
+    part.format = (enum spec_format)(data[0] % SPEC_FORMAT_COUNT);
     part.learn = data[0] & 64 ? SPEC_LEARN_ALL : SPEC_LEARN_ANSWER;
     part.chat_template = data[0] & 32 ? json_string("chatml") : NULL;
     if (rows_options_from_spec(&part, tokenizer_any(), 300, &options, &chat, &err) == 0 &&

@@ -242,7 +242,6 @@ static void a_bad_row_is_refused_with_line_and_reason(void **state)
         {"{\"instruction\":\"a\"}\n", "line 1", "output"},
         {"{\"instruction\":\"a\",\"input\":3,\"output\":\"b\"}\n", "line 1", "input"},
         {"{\"text\":\"a\"\n", "line 1", ""},
-        {"{\"text\":\"a\",\"text\":\"b\"}\n", "line 1", ""},
         {"{\"text\":\"\xff\"}\n", "line 1", "UTF-8"},
         {"{\"messages\":[]}\n", "line 1", "messages"},
         {"{\"messages\":[{\"role\":\"gpt\",\"content\":\"x\"}]}\n", "line 1", "gpt"},
