@@ -80,10 +80,7 @@ int stage_infer(struct stage *stage, struct kv_cache *cache, const int32_t *ids,
         return -1;
     struct pass pass = {
         .stage = stage,
-        .queue = {.device = stage->device,
-                  .err = err,
-                  .exact = stage->exact,
-                  .compute = stage->options.compute},
+        .queue = {.device = stage->device, .err = err, .compute = stage->options.compute},
         .slot = slot,
         .tokens = tokens,
         .rows = 1,

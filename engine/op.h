@@ -399,8 +399,6 @@ struct op_combine_backward {
 
 struct op {
     enum op_kind kind;
-    bool exact; /* as precisely as the operands can hold, for models where that costs nothing; a device may
-                   ignore it */
     union {
         struct op_gemm gemm;
         struct op_copy copy;

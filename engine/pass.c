@@ -256,10 +256,7 @@ struct pass pass_of(struct stage *stage, struct saved *slot, bool train, struct 
 {
     return (struct pass){
         .stage = stage,
-        .queue = {.device = stage->device,
-                  .err = err,
-                  .exact = stage->exact,
-                  .compute = stage->options.compute},
+        .queue = {.device = stage->device, .err = err, .compute = stage->options.compute},
         .slot = slot,
         .tokens = slot->tokens,
         .rows = slot->rows,

@@ -6,9 +6,7 @@ static const uint64_t WRITE_TIMEOUT_NS = 60ull * 1000 * 1000 * 1000;
 
 void queue_op(struct queue *queue, const struct op *op)
 {
-    struct op precise = *op;
-    precise.exact = queue->exact;
-    if (!queue->failed && op_submit(queue->device, &precise, queue->err) != 0)
+    if (!queue->failed && op_submit(queue->device, op, queue->err) != 0)
         queue->failed = true;
 }
 

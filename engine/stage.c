@@ -8,12 +8,6 @@
 #include "engine/shard_private.h"
 #include "model/tensors.h"
 
-enum {
-    /* Tiny models are trained to the last digit: Adam turns the noise of a gradient near zero into a full
-     * step. */
-    EXACT_HIDDEN_MAX = 256
-};
-
 static bool outside(const struct stage_options *o, uint32_t block)
 {
     return block >= o->outside.block_begin && block < o->outside.block_end;
@@ -170,7 +164,6 @@ int stage_create_from(struct device *device, const struct weight_source *source,
     stage->options = *options;
     stage->options.config = &stage->config;
     stage->loss_scale = 1;
-    stage->exact = stage->config.hidden <= EXACT_HIDDEN_MAX;
     if (stage_layout_init(&stage->options, &stage->model, &stage->layout, err) != 0) {
         free(stage);
         return -1;

@@ -38,7 +38,6 @@ struct stage {
     struct footprint layout;      /* of model */
     struct stage_options options; /* zeroes replaced by what they stand for */
     struct model_config config;   /* what options.config points to */
-    bool exact;                   /* so narrow a model that all is done in double inside each op */
     struct device *device;
     struct block_state *blocks; /* [block_end - block_begin] */
     struct block_state table;   /* of the head, where layout.copies_table: values and gradient */
@@ -54,7 +53,6 @@ struct stage {
 struct queue {
     struct device *device;
     struct err *err;
-    bool exact;         /* of every op */
     enum dtype compute; /* of every product of queue_gemm */
     bool failed;
 };

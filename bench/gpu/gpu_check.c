@@ -10,9 +10,9 @@
  */
 static char gpu_kind[16], gpu_other[16] = "emulated", gpu_other_isa[16] = "warp32";
 #define HARNESS_CANDIDATES                                                                                   \
-    {.kind = gpu_kind, .group = 1, .plain = true, .partial = true},                                          \
+    {.kind = gpu_kind, .group = 1, .partial = true},                                                         \
     {                                                                                                        \
-        .kind = gpu_other, .group = 1, .plain = true, .partial = true, .isa = gpu_other_isa                  \
+        .kind = gpu_other, .group = 1, .partial = true, .isa = gpu_other_isa                                 \
     }
 #include "engine/cases_basic.h"
 #include "engine/cases_experts.h"

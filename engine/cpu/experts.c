@@ -395,9 +395,9 @@ static void groups_part(void *context, uint32_t index, uint32_t thread)
     const struct op_gemm_grouped *op = &job->op->gemm_grouped;
     for (uint32_t g = 0; g < op->groups; g++) {
         struct op_gemm gemm = group_product(op, g);
-        uint32_t parts = product_parts(job->runner, &gemm, job->op->exact);
+        uint32_t parts = product_parts(job->runner, &gemm);
         if (index < parts) {
-            product_part(job->runner, &gemm, job->op->exact, index, parts, thread);
+            product_part(job->runner, &gemm, index, parts, thread);
             return;
         }
         index -= parts;
@@ -424,7 +424,7 @@ int cpu_gemm_grouped(struct cpu_runner *runner, const struct op *op, struct err 
         struct op_gemm gemm = group_product(o, g);
         if (gemm.k == 0)
             nothing_write(&gemm);
-        parts += product_parts(runner, &gemm, op->exact);
+        parts += product_parts(runner, &gemm);
     }
     run_parts(runner, op, NULL, parts, 1, groups_part);
     return 0;

@@ -120,15 +120,8 @@ struct kernels {
     void (*gemm)(bool transpose_a, bool transpose_b, size_t m, size_t n, size_t k, float alpha,
                  const float *a, size_t lda, const float *b, size_t ldb, float beta, float *c, size_t ldc,
                  float *scratch);
-    /* As blas.gemm, but with sums in double; not both operands transposed. For small products, where it is
-     * cheap. */
-    void (*gemm_exact)(bool transpose_a, bool transpose_b, size_t m, size_t n, size_t k, float alpha,
-                       const float *a, size_t lda, const float *b, size_t ldb, float beta, float *c,
-                       size_t ldc);
-    /* scratch: ROUNDED_SCRATCH floats. An element's sum has one order whatever m and n are; in double, and
-     * rounded once, with exact. */
+    /* scratch: ROUNDED_SCRATCH floats. An element's sum has one order whatever m and n are. */
     void (*gemm_rounded)(const struct gemm_rounded *g, float *scratch);
-    void (*gemm_rounded_exact)(const struct gemm_rounded *g, float *scratch);
     /* to[rows][ldt] = the values of x[rows, columns] from value `at` on, rounded to `as`, bf16 or f16; zeros
      * up to the next multiple of `width` columns. round_transposed: to[columns][ldt], x transposed, zeros up
      * to the next multiples of both sides. x->transposed is not read. */

@@ -1,4 +1,4 @@
-/* Matrix products: strips of accumulators in registers, dot products for a few rows, exact ones in double.
+/* Matrix products: strips of accumulators in registers, dot products for a few rows.
  * Part of kernels_body.h, which includes it once per instruction set.
  */
 #ifndef MOTLEY_ENGINE_CPU_KERNELS_GEMM_H
@@ -302,78 +302,6 @@ static void gemm(bool transpose_a, bool transpose_b, size_t m, size_t n, size_t 
     }
     for (size_t i = 0; alpha != 1.0f && i < m; i++)
         scale(c + i * ldc, alpha, c + i * ldc, n);
-}
-
-/* out[0..4) = dot products of x with four rows of y, in double. */
-static void dots_exact(const float *x, const float *y, size_t ldy, size_t n, double out[4])
-{
-    vn sum[4] = {{0}, {0}, {0}, {0}};
-    size_t i = 0;
-    for (; i + VECTOR / 2 <= n; i += VECTOR / 2) {
-        vn left = widen(x + i);
-        _Pragma("GCC unroll 4") for (int j = 0; j < 4; j++) sum[j] += left * widen(y + (size_t)j * ldy + i);
-    }
-    for (int j = 0; j < 4; j++) {
-        out[j] = wide_sum(sum[j]);
-        for (size_t rest = i; rest < n; rest++)
-            out[j] += (double)x[rest] * (double)y[(size_t)j * ldy + rest];
-    }
-}
-
-INLINE float blend(float alpha, double sum, float beta, float c)
-{
-    return (float)((double)alpha * sum + (beta == 0.0f ? 0.0 : (double)beta * (double)c));
-}
-
-/* c[0..n) of one row, b[n,k]. */
-static void row_nt_exact(size_t n, size_t k, float alpha, const float *a, const float *b, size_t ldb,
-                         float beta, float *c)
-{
-    double sums[4];
-    size_t j = 0;
-    for (; j + 4 <= n; j += 4) {
-        dots_exact(a, b + j * ldb, ldb, k, sums);
-        for (size_t i = 0; i < 4; i++)
-            c[j + i] = blend(alpha, sums[i], beta, c[j + i]);
-    }
-    for (; j < n; j++) {
-        dots_exact(a, b + j * ldb, 0, k, sums);
-        c[j] = blend(alpha, sums[0], beta, c[j]);
-    }
-}
-
-/* c[0..n) of one row, a's elements a_step apart, b[k,n]. */
-static void row_nn_exact(size_t n, size_t k, float alpha, const float *a, size_t a_step, const float *b,
-                         size_t ldb, float beta, float *c)
-{
-    size_t j = 0;
-    for (; j + 2 * VECTOR <= n; j += 2 * VECTOR) {
-        vn sum[4] = {{0}, {0}, {0}, {0}};
-        for (size_t p = 0; p < k; p++)
-            _Pragma("GCC unroll 4") for (int i = 0; i < 4; i++) sum[i] +=
-                (double)a[p * a_step] * widen(b + p * ldb + j + (size_t)i * VECTOR / 2);
-        for (size_t i = 0; i < 2 * VECTOR; i++)
-            c[j + i] = blend(alpha, sum[i / (VECTOR / 2)][i % (VECTOR / 2)], beta, c[j + i]);
-    }
-    for (; j < n; j++) {
-        double sum = 0;
-        for (size_t p = 0; p < k; p++)
-            sum += (double)a[p * a_step] * (double)b[p * ldb + j];
-        c[j] = blend(alpha, sum, beta, c[j]);
-    }
-}
-
-static void gemm_exact(bool transpose_a, bool transpose_b, size_t m, size_t n, size_t k, float alpha,
-                       const float *a, size_t lda, const float *b, size_t ldb, float beta, float *c,
-                       size_t ldc)
-{
-    for (size_t i = 0; i < m; i++) {
-        if (transpose_b)
-            row_nt_exact(n, k, alpha, a + i * lda, b, ldb, beta, c + i * ldc);
-        else
-            row_nn_exact(n, k, alpha, transpose_a ? a + i : a + i * lda, transpose_a ? lda : 1, b, ldb, beta,
-                         c + i * ldc);
-    }
 }
 
 #endif

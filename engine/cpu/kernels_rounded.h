@@ -7,8 +7,7 @@
 #define MOTLEY_ENGINE_CPU_KERNELS_ROUNDED_H
 
 enum {
-    ROUNDED_PANEL = TILE_WIDE * VECTOR, /* columns of a strip */
-    EXACT_ROWS = 32                     /* of a block that is summed in double */
+    ROUNDED_PANEL = TILE_WIDE * VECTOR /* columns of a strip */
 };
 
 typedef uint16_t vs __attribute__((vector_size(2 * VECTOR)));
@@ -233,45 +232,6 @@ static void gemm_rounded(const struct gemm_rounded *g, float *scratch)
                                   columns - j < ROUNDED_PANEL ? columns - j : ROUNDED_PANEL, depth, p == 0,
                                   g->c + row * g->ldc + column + j);
             }
-        }
-}
-
-/* sums[rows][ROUNDED_PANEL], in double, += a b of one block. */
-static void exact_strip(const struct rounded_room *room, size_t rows, size_t depth, double *sums)
-{
-    enum { WIDE = ROUNDED_PANEL / (VECTOR / 2) };
-    for (size_t i = 0; i < rows; i++, sums += ROUNDED_PANEL) {
-        vn sum[WIDE];
-        memcpy(sum, sums, sizeof sum);
-        for (size_t p = 0; p < depth; p++) {
-            double left = (double)room->a[i * room->a_row + p * room->a_col];
-            _Pragma("GCC unroll 8") for (int j = 0; j < WIDE; j++) sum[j] +=
-                left * widen(room->b + p * ROUNDED_PANEL + (size_t)j * VECTOR / 2);
-        }
-        memcpy(sums, sum, sizeof sum);
-    }
-}
-
-static void gemm_rounded_exact(const struct gemm_rounded *g, float *scratch)
-{
-    struct rounded_room room = room_of(g, scratch);
-    double *sums = (double *)(void *)room.sums;
-    for (size_t row = 0; row < g->m; row += EXACT_ROWS)
-        for (size_t column = 0; column < g->n; column += ROUNDED_PANEL) {
-            size_t rows = g->m - row < EXACT_ROWS ? g->m - row : EXACT_ROWS;
-            size_t columns = g->n - column < ROUNDED_PANEL ? g->n - column : ROUNDED_PANEL;
-            memset(sums, 0, sizeof *sums * EXACT_ROWS * ROUNDED_PANEL);
-            for (size_t p = 0; p < g->k; p += ROUNDED_DEPTH) {
-                size_t depth = g->k - p < ROUNDED_DEPTH ? g->k - p : ROUNDED_DEPTH;
-                rounded_a(g, &room, row, rows, p, depth);
-                rounded_b(g, room.b, column, columns, p, depth);
-                exact_strip(&room, rows, depth, sums);
-            }
-            for (size_t i = 0; i < rows; i++)
-                for (size_t j = 0; j < columns; j++) {
-                    float *at = g->c + (row + i) * g->ldc + column + j;
-                    *at = blend(g->alpha, sums[i * ROUNDED_PANEL + j], g->beta, *at);
-                }
         }
 }
 

@@ -20,7 +20,6 @@ struct grid {
 struct product {
     const struct cpu_runner *runner;
     const struct op_gemm *op;
-    bool exact;
     uint32_t parts;
     struct grid grid; /* our own kernels' */
 };
@@ -33,12 +32,11 @@ static bool product_is_rounded(const struct op_gemm *op)
 
 /* Few rows or columns: our own product packs little; the library's is made for large ones. The op's shape
  * decides, never a part's: the two round differently. */
-static bool product_is_own(const struct op_gemm *op, bool exact)
+static bool product_is_own(const struct op_gemm *op)
 {
     bool scaled = op->alpha == 1.0f || op->beta == 0.0f, twice = op->transpose_a && op->transpose_b;
     bool thin = op->m <= THIN_ROWS_MAX || op->n <= THIN_COLUMNS_MAX;
-    return product_is_rounded(op) ||
-           (!twice && (exact || (thin && scaled && (op->beta == 0.0f || op->beta == 1.0f))));
+    return product_is_rounded(op) || (!twice && thin && scaled && (op->beta == 0.0f || op->beta == 1.0f));
 }
 
 static const void *value_at(const struct operand *operand, size_t at)
@@ -70,10 +68,7 @@ static void rounded_piece(const struct product *product, uint32_t thread, uint32
                                          .transposed = op->transpose_b},
                                    .c = (float *)operand_at(&op->c) + (size_t)row * op->ldc + column};
     float *scratch = runner->scratch + thread * runner->scratch_floats;
-    if (product->exact)
-        runner->kernels->gemm_rounded_exact(&rounded, scratch);
-    else
-        runner->kernels->gemm_rounded(&rounded, scratch);
+    runner->kernels->gemm_rounded(&rounded, scratch);
 }
 
 /* Rows and columns of c, at [row, row + rows) x [column, column + columns). */
@@ -90,12 +85,9 @@ static void product_piece(const struct product *product, uint32_t thread, uint32
                  at = column + done;
         const float *part = b + (op->transpose_b ? (size_t)at * op->ldb : at);
         float *to = c + (size_t)row * op->ldc + at;
-        if (!product_is_own(op, product->exact))
+        if (!product_is_own(op))
             runner->blas.gemm(op->transpose_a, op->transpose_b, rows, n, op->k, op->alpha, a, op->lda, part,
                               op->ldb, op->beta, to, op->ldc);
-        else if (product->exact)
-            runner->kernels->gemm_exact(op->transpose_a, op->transpose_b, rows, n, op->k, op->alpha, a,
-                                        op->lda, part, op->ldb, op->beta, to, op->ldc);
         else
             runner->kernels->gemm(op->transpose_a, op->transpose_b, rows, n, op->k, op->alpha, a, op->lda,
                                   part, op->ldb, op->beta, to, op->ldc, scratch);
@@ -189,11 +181,11 @@ static void library_part(const struct product *product, uint32_t index, uint32_t
     product_piece(product, thread, row, row_end - row, column, column_end - column);
 }
 
-uint32_t product_parts(const struct cpu_runner *runner, const struct op_gemm *op, bool exact)
+uint32_t product_parts(const struct cpu_runner *runner, const struct op_gemm *op)
 {
     if (op->m == 0 || op->n == 0)
         return 0;
-    if (!product_is_own(op, exact))
+    if (!product_is_own(op))
         return library_row_pieces(op) * library_column_pieces(op);
     if ((uint64_t)op->m * op->n * op->k < OWN_SHARED_MIN)
         return 1;
@@ -201,13 +193,13 @@ uint32_t product_parts(const struct cpu_runner *runner, const struct op_gemm *op
     return grid.rows * grid.columns;
 }
 
-void product_part(const struct cpu_runner *runner, const struct op_gemm *op, bool exact, uint32_t index,
-                  uint32_t parts, uint32_t thread)
+void product_part(const struct cpu_runner *runner, const struct op_gemm *op, uint32_t index, uint32_t parts,
+                  uint32_t thread)
 {
-    struct product product = {.runner = runner, .op = op, .exact = exact, .parts = parts, .grid = {1, 1}};
-    if (parts > 1 && product_is_own(op, exact))
+    struct product product = {.runner = runner, .op = op, .parts = parts, .grid = {1, 1}};
+    if (parts > 1 && product_is_own(op))
         product.grid = own_grid(op, pool_threads(runner->pool));
-    if (product_is_own(op, exact))
+    if (product_is_own(op))
         own_part(&product, index, thread);
     else
         library_part(&product, index, thread);
@@ -216,12 +208,12 @@ void product_part(const struct cpu_runner *runner, const struct op_gemm *op, boo
 static void gemm_part(void *context, uint32_t index, uint32_t thread)
 {
     const struct product *product = context;
-    product_part(product->runner, product->op, product->exact, index, product->parts, thread);
+    product_part(product->runner, product->op, index, product->parts, thread);
 }
 
 void cpu_gemm(struct cpu_runner *runner, const struct op *op)
 {
-    struct product product = {.runner = runner, .op = &op->gemm, .exact = op->exact};
-    product.parts = product_parts(runner, &op->gemm, op->exact);
+    struct product product = {.runner = runner, .op = &op->gemm};
+    product.parts = product_parts(runner, &op->gemm);
     pool_run(runner->pool, product.parts, gemm_part, &product);
 }

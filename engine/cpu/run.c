@@ -1,6 +1,5 @@
 /* Which op is whose, on the CPU. */
 #include "engine/cpu/cpu.h"
-#include "engine/cpu/exact.h"
 #include "engine/cpu/experts.h"
 #include "engine/cpu/flat.h"
 #include "engine/cpu/product.h"
@@ -119,7 +118,6 @@ int cpu_run(struct cpu_runner *runner, const struct op *op, struct err *err)
 {
     if (led[op->kind] != NULL)
         return led[op->kind](runner, op, err);
-    if (!op->exact || !cpu_run_exact(runner, op))
-        runs[op->kind](runner, op);
+    runs[op->kind](runner, op);
     return 0;
 }

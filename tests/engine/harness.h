@@ -4,21 +4,17 @@
  * from op_operands(): each operand lies somewhere in a buffer of its own, rows apart where the op allows it,
  * with values of any dtype that the op allows. After the op ran, what it wrote is compared with the
  * definition or, for gradients, with central differences of a loss in double; what lies between rows and
- * around operands must be as it was; devices of one group must agree to the bit, whatever their threads; and
- * so must all instruction sets where an op is exact.
+ * around operands must be as it was; devices of one group must agree to the bit, whatever their threads.
  */
 #pragma once
 
-#include <sys/mman.h>
-
 #include "engine/ops.h"
 
-/* The devices of this program: those of one group give equal bits, one that is partial may lack ops, and one
- * that is plain takes no notice of op.exact. */
+/* The devices of this program: those of one group give equal bits, and one that is partial may lack ops. */
 struct candidate {
     const char *kind;
     uint32_t threads, group;
-    bool partial, plain;
+    bool partial;
     const char *isa; /* NULL: bench_isa */
 };
 #ifndef HARNESS_CANDIDATES
@@ -30,13 +26,7 @@ struct candidate {
 #endif
 static const struct candidate candidates[] = {HARNESS_CANDIDATES};
 
-enum {
-    CANDIDATES = sizeof candidates / sizeof *candidates,
-    PAD_MAX = 7,
-    SLOPES_MAX = 4,
-    SAMPLES = 24,
-    CASES_MAX = 64
-};
+enum { CANDIDATES = sizeof candidates / sizeof *candidates, PAD_MAX = 7, SLOPES_MAX = 4, SAMPLES = 24 };
 
 enum fill { FILL_NORMAL, FILL_POSITIVE, FILL_WIDE, FILL_BELOW, FILL_STARTS, FILL_DISTINCT };
 
@@ -59,18 +49,7 @@ struct trial {
     struct array arrays[OP_OPERANDS_MAX];
     uint32_t count;
     const char *where; /* for messages */
-    bool plain;        /* what runs it takes no notice of op.exact */
 };
-
-/* What exact trials of each case gave, as the first instruction set had it. */
-static uint64_t *exact_digests;
-
-static inline void exact_digests_share(void)
-{
-    exact_digests = mmap(NULL, CASES_MAX * sizeof *exact_digests, PROT_READ | PROT_WRITE,
-                         MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    assert_true(exact_digests != MAP_FAILED);
-}
 
 struct slope {
     const char *input, *gradient;
@@ -83,9 +62,9 @@ struct op_case {
     void (*want)(struct trial *t);         /* or NULL */
     double (*loss)(const struct trial *t); /* of what slopes are taken, from value; or NULL */
     struct slope slopes[SLOPES_MAX];
-    bool replaces;           /* gradients replace what was there though the op updates it */
-    bool aligned;            /* operands begin at multiples of 16 bytes */
-    double tolerance, exact; /* of the largest magnitude; exact: for op.exact, 0: as otherwise */
+    bool replaces;    /* gradients replace what was there though the op updates it */
+    bool aligned;     /* operands begin at multiples of 16 bytes */
+    double tolerance; /* of the largest magnitude */
     /* Ops that round to 16 bits within: a value that lies near the middle of two may become either, and what
      * is made of it is off by up to `flip` of the largest magnitude. One in 20 of an operand's may be so, or
      * three.
@@ -328,7 +307,6 @@ static inline void trial_create(struct trial *t, const struct op_case *c, uint64
     t->where = c->name;
     rand_stream_init(&t->stream, 23, seed);
     c->draw(t);
-    t->op.exact = seed % 2;
     op_complete(&t->op);
     uint32_t count = op_operands(&t->op, uses);
     assert_int_equal(count, t->count);
@@ -400,16 +378,11 @@ static inline void untouched_check(const struct trial *t, const struct array *a,
     }
 }
 
-static inline double tolerance_of(const struct trial *t, const struct op_case *c)
-{
-    return t->op.exact && c->exact > 0 && !t->plain ? c->exact : c->tolerance;
-}
-
 static inline void expected_check(const struct trial *t, const struct op_case *c, const struct array *a,
                                   const uint8_t *after)
 {
     enum dtype dtype = a->use.operand.dtype;
-    double scale = 0, tolerance = tolerance_of(t, c);
+    double scale = 0, tolerance = c->tolerance;
     uint64_t flips = 0, most = a->use.rows * a->use.width / 20 + 3;
     for (uint64_t i = 0; i < a->count; i++)
         scale = element_is_own(a, i) ? fmax(scale, fabs(a->value[i])) : scale;
@@ -420,9 +393,9 @@ static inline void expected_check(const struct trial *t, const struct op_case *c
         if (!element_is_own(a, i) || same || off <= tolerance * scale)
             continue;
         if (!(off <= c->flip * scale) || ++flips > most)
-            fail_msg("%s%s: %s[%llu, %llu] is %.9g, not %.9g, of %.3g (%llu of %llu such)", t->where,
-                     t->op.exact ? " exact" : "", a->use.name, (unsigned long long)(i / a->use.ld),
-                     (unsigned long long)(i % a->use.ld), got, a->value[i], scale, (unsigned long long)flips,
+            fail_msg("%s: %s[%llu, %llu] is %.9g, not %.9g, of %.3g (%llu of %llu such)", t->where,
+                     a->use.name, (unsigned long long)(i / a->use.ld), (unsigned long long)(i % a->use.ld),
+                     got, a->value[i], scale, (unsigned long long)flips,
                      (unsigned long long)(a->use.rows * a->use.width));
     }
 }
@@ -456,9 +429,9 @@ static inline void slope_check(const struct trial *t, const struct op_case *c, c
     }
     for (int i = 0; i < SAMPLES; i++)
         if (!(fabs(got[i] - want[i]) - half_unit(gradient->use.operand.dtype, want[i]) <=
-              tolerance_of(t, c) * scale + 1e-8))
-            fail_msg("%s%s: %s at %llu is %.9g, differences say %.9g", t->where, t->op.exact ? " exact" : "",
-                     slope->gradient, (unsigned long long)at[i], got[i], want[i]);
+              c->tolerance * scale + 1e-8))
+            fail_msg("%s: %s at %llu is %.9g, differences say %.9g", t->where, slope->gradient,
+                     (unsigned long long)at[i], got[i], want[i]);
 }
 
 static inline void trial_check(struct trial *t, const struct op_case *c, uint8_t *const *after)
@@ -488,27 +461,13 @@ static inline void bits_check(const struct trial *t, uint8_t *const *first, uint
     }
 }
 
-/* FNV-1a over what a trial gave. */
-static inline uint64_t digest_add(uint64_t digest, const struct trial *t, uint8_t *const *after)
-{
-    for (uint32_t i = 0; i < t->count; i++) {
-        const struct array *a = &t->arrays[i];
-        uint64_t bytes = (a->lead + a->count + PAD_MAX) * dtype_bytes(a->use.operand.dtype);
-        for (uint64_t j = 0; j < bytes; j++)
-            digest = (digest ^ after[i][j]) * 0x100000001b3u;
-    }
-    return digest;
-}
-
-/* The trial on every device; the first device's digest is added where the op is exact. */
-static inline void trial_run_all(struct trial *t, struct device *const *devices, const struct op_case *c,
-                                 uint64_t *digest)
+/* The trial on every device. */
+static inline void trial_run_all(struct trial *t, struct device *const *devices, const struct op_case *c)
 {
     uint8_t *after[CANDIDATES][OP_OPERANDS_MAX];
     for (uint32_t d = 0; d < CANDIDATES; d++) {
         uint32_t leader = 0;
         bool ran = trial_run(t, devices[d], candidates[d].partial, after[d]);
-        t->plain = candidates[d].plain;
         while (candidates[leader].group != candidates[d].group)
             leader++;
         if (ran && leader == d)
@@ -516,28 +475,19 @@ static inline void trial_run_all(struct trial *t, struct device *const *devices,
         else if (ran)
             bits_check(t, after[leader], after[d], &candidates[d]);
     }
-    if (t->op.exact && c->exact > 0)
-        *digest = digest_add(*digest, t, after[0]);
     for (uint32_t d = 0; d < CANDIDATES; d++)
         for (uint32_t i = 0; i < t->count; i++)
             free(after[d][i]);
 }
 
-static inline void case_run(struct device *const *devices, const struct op_case *c, uint32_t trials,
-                            uint64_t *first_digest)
+static inline void case_run(struct device *const *devices, const struct op_case *c, uint32_t trials)
 {
-    uint64_t digest = 0xcbf29ce484222325u;
     for (uint32_t seed = 0; seed < trials; seed++) {
         struct trial t;
         trial_create(&t, c, seed);
-        trial_run_all(&t, devices, c, &digest);
+        trial_run_all(&t, devices, c);
         trial_destroy(&t);
     }
-    if (first_digest == NULL)
-        return;
-    if (*first_digest != 0 && *first_digest != digest)
-        fail_msg("exact %s has other bits than on another instruction set", c->name);
-    *first_digest = digest;
 }
 
 /* Every case on every device of this process's instruction set. */
@@ -545,7 +495,6 @@ static inline void cases_run(const struct op_case *cases, size_t count, uint32_t
 {
     struct device *devices[CANDIDATES];
     struct err err;
-    assert_true(count <= CASES_MAX);
     for (uint32_t d = 0; d < CANDIDATES; d++)
         check(device_open(
             &(struct device_options){.kind = candidates[d].kind,
@@ -555,7 +504,7 @@ static inline void cases_run(const struct op_case *cases, size_t count, uint32_t
                                      .memory_limit_bytes = 64 << 20},
             &devices[d], &err));
     for (size_t i = 0; i < count; i++)
-        case_run(devices, &cases[i], trials, exact_digests == NULL ? NULL : &exact_digests[i]);
+        case_run(devices, &cases[i], trials);
     for (uint32_t d = 0; d < CANDIDATES; d++)
         device_close(devices[d]);
 }

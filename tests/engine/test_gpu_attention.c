@@ -1,9 +1,9 @@
 /* Attention by matrix units, of both layouts, every access checked: heads that are whole pieces of 16 bytes,
  * which those kernels want, of every number of panels that they have. */
 #define HARNESS_CANDIDATES                                                                                   \
-    {.kind = "emulated", .group = 1, .plain = true, .isa = "warp32,checks"},                                 \
+    {.kind = "emulated", .group = 1, .isa = "warp32,checks"},                                                \
     {                                                                                                        \
-        .kind = "emulated", .group = 2, .plain = true, .isa = "warp64,checks"                                \
+        .kind = "emulated", .group = 2, .isa = "warp64,checks"                                               \
     }
 #include "engine/cases_rounded.h"
 

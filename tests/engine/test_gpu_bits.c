@@ -243,7 +243,6 @@ static void aligned_shapes_are_right_and_give_the_bits_of_others(void **state)
             large = i % 2;
             c.draw = aligned_draw;
             trial_create(&t, &c, 2 + i);
-            t.plain = true;
             shifted_check(&t, device, &c);
             trial_destroy(&t);
         }

@@ -1,9 +1,9 @@
 /* Every op on the emulated GPU, with warps of 32 and of 64 threads, every access checked: the cases that CPU
  * devices pass. */
 #define HARNESS_CANDIDATES                                                                                   \
-    {.kind = "emulated", .group = 1, .partial = true, .plain = true, .isa = "warp32,checks"},                \
+    {.kind = "emulated", .group = 1, .partial = true, .isa = "warp32,checks"},                               \
     {                                                                                                        \
-        .kind = "emulated", .group = 2, .partial = true, .plain = true, .isa = "warp64,checks"               \
+        .kind = "emulated", .group = 2, .partial = true, .isa = "warp64,checks"                              \
     }
 #include "engine/cases_basic.h"
 #include "engine/cases_experts.h"

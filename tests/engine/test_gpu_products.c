@@ -1,10 +1,10 @@
 /* Products and experts on the emulated GPU beyond what every device does: weights as they are kept, the large
  * tile, and that what the device reads (offsets, choices, places) is checked before it is followed. */
 #define HARNESS_CANDIDATES                                                                                   \
-    {.kind = "emulated", .group = 1, .plain = true, .isa = "warp32,checks"},                                 \
-        {.kind = "emulated", .group = 2, .plain = true, .isa = "warp64,checks"},                             \
+    {.kind = "emulated", .group = 1, .isa = "warp32,checks"},                                                \
+        {.kind = "emulated", .group = 2, .isa = "warp64,checks"},                                            \
     {                                                                                                        \
-        .kind = "emulated", .group = 3, .plain = true, .isa = "warp32,checks,plain"                          \
+        .kind = "emulated", .group = 3, .isa = "warp32,checks,plain"                                         \
     }
 #include "engine/cases_packed.h"
 #include "engine/large_product.h"

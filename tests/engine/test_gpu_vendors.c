@@ -2,11 +2,11 @@
  * (fakes/), give each op the bits that the emulated device of that warp size gives. Code objects come out of
  * this build as they would for a card. Which is which of them, and that each holds every kernel. */
 #define HARNESS_CANDIDATES                                                                                   \
-    {.kind = "emulated", .group = 1, .partial = true, .plain = true, .isa = "warp32"},                       \
-        {.kind = "cuda", .group = 1, .partial = true, .plain = true},                                        \
-        {.kind = "emulated", .group = 2, .partial = true, .plain = true, .isa = "warp64"},                   \
+    {.kind = "emulated", .group = 1, .partial = true, .isa = "warp32"},                                      \
+        {.kind = "cuda", .group = 1, .partial = true},                                                       \
+        {.kind = "emulated", .group = 2, .partial = true, .isa = "warp64"},                                  \
     {                                                                                                        \
-        .kind = "hip", .group = 2, .partial = true, .plain = true                                            \
+        .kind = "hip", .group = 2, .partial = true                                                           \
     }
 #include "engine/cases_basic.h"
 #include "engine/cases_experts.h"

@@ -273,13 +273,14 @@ static void gradient_gather(struct group *g, const struct parameter *p, float *s
     assert_true(seen > 0);
 }
 
-/* In bf16 a sum made in parts may be rounded to the value beside, 2^-8 away. (Adapters' parts of z are
- * rounded each by itself: small gradients of theirs differ by more.) */
+/* In fp32 a sum made in parts adds in another order: a few units of 6e-8 a term, 1.4e-6 at worst as seen. In
+ * bf16 it may be rounded to the value beside, 2^-8 away, and what is made of it again. (Adapters' parts of z
+ * are rounded each by itself: small gradients of theirs differ by more.) */
 static void close_to(const float *got, const float *want, uint64_t count, const struct method *method,
                      const char *what)
 {
     double distance = tensor_distance(got, want, count, 1);
-    if (!(distance <= (method->compute == DTYPE_F32 ? 1e-6 : 0x1p-8)))
+    if (!(distance <= (method->compute == DTYPE_F32 ? 4e-6 : 0x1p-7)))
         fail_msg("%s: %s is off by %.2e relative", method->name, what, distance);
 }
 

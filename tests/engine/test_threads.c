@@ -288,7 +288,7 @@ static void sixteen_threads_have_work_for_the_products_of_one_row(void **state)
     check(cpu_runner_init(&runner, &options, &err));
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         struct op_gemm op = {.m = shapes[i][0], .n = shapes[i][1], .k = 576, .transpose_b = true, .alpha = 1};
-        uint32_t parts = product_parts(&runner, &op, false);
+        uint32_t parts = product_parts(&runner, &op);
         if (parts < 16)
             fail_msg("[%u,%u] falls into %u parts", op.m, op.n, parts);
     }
