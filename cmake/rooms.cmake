@@ -10,6 +10,7 @@ pkg_check_modules(PQ REQUIRED IMPORTED_TARGET libpq)
 pkg_check_modules(YAML REQUIRED IMPORTED_TARGET yaml-0.1)
 pkg_check_modules(CURL REQUIRED IMPORTED_TARGET libcurl)
 pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
+pkg_check_modules(ONIG REQUIRED IMPORTED_TARGET oniguruma)
 pkg_check_modules(UTF8PROC REQUIRED IMPORTED_TARGET libutf8proc)
 pkg_check_modules(OPENBLAS REQUIRED IMPORTED_TARGET openblas)
 pkg_check_modules(ZLIB REQUIRED IMPORTED_TARGET zlib)
@@ -34,7 +35,7 @@ endif()
 # Third-party libraries by the room that owns them; everything above inherits.
 set(MOTLEY_LIBS_common PkgConfig::JANSSON PkgConfig::LIBEVENT PkgConfig::HIREDIS PkgConfig::MSGPACK
   PkgConfig::OPENSSL PkgConfig::PQ PkgConfig::YAML PkgConfig::CURL Threads::Threads m)
-set(MOTLEY_LIBS_model PkgConfig::PCRE2 PkgConfig::UTF8PROC PkgConfig::ZLIB)
+set(MOTLEY_LIBS_model PkgConfig::ONIG PkgConfig::PCRE2 PkgConfig::UTF8PROC PkgConfig::ZLIB)
 # OpenBLAS is loaded at run time (engine/cpu/blas.c): only its header is needed here.
 set(MOTLEY_LIBS_engine ${CMAKE_DL_LIBS} PkgConfig::ZLIB)
 

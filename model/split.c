@@ -1,13 +1,8 @@
 /* See split.h. Stages are nested by recursion, at most SPLIT_STAGES_MAX deep. */
 #include "model/split.h"
 
-#define PCRE2_CODE_UNIT_WIDTH 8
-#include <pcre2.h>
-#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "common/buf.h"
 
 const char split_gpt2[] =
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
@@ -21,18 +16,14 @@ const char split_tekken[] =
     "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*|\\p{N}|"
     " ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
 const char split_digit[] = "\\p{N}";
-const char split_digits[] = "\\p{N}+";
 
-/* Unicode's White_Space, as the inside of a class. */
-static const char white_space[] =
-    "\\t-\\r\\x20\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}";
-
-enum { MATCH_LIMIT = 50000000, JIT_STACK_BYTES = 1 << 20 };
+enum { CHANGED_BYTES_MAX = 1 << 30, ROOM_KEPT = 1 << 20 };
 
 struct stage {
-    pcre2_code *code;
-    char *pattern;
+    struct pattern *pattern; /* NULL: it changes, by 'steps' */
     enum split_how how;
+    bool invert;
+    struct text_steps steps;
 };
 
 struct splitter {
@@ -41,9 +32,9 @@ struct splitter {
 };
 
 struct split_scratch {
-    pcre2_match_data *match[SPLIT_STAGES_MAX];
-    pcre2_match_context *context;
-    pcre2_jit_stack *jit_stack;
+    unsigned count;
+    struct pattern_search *search[SPLIT_STAGES_MAX]; /* of the stages that cut */
+    struct text_room *room[SPLIT_STAGES_MAX];        /* of those that change */
 };
 
 struct splitter *splitter_create(struct err *err)
@@ -61,87 +52,52 @@ void splitter_destroy(struct splitter *splitter)
         return;
     }
     for (unsigned i = 0; i < splitter->count; i++) {
-        pcre2_code_free(splitter->stages[i].code);
-        free(splitter->stages[i].pattern);
+        pattern_destroy(splitter->stages[i].pattern);
+        text_steps_fini(&splitter->stages[i].steps);
     }
     free(splitter);
 }
 
-/* Write \s and \S out, inside and outside classes; everything else is kept. */
-static int pattern_translate(const char *pattern, size_t size, struct buf *out, struct err *err)
+static struct stage *stage_new(struct splitter *splitter, struct err *err)
 {
-    bool in_class = false;
-    for (size_t i = 0; i < size; i++) {
-        char c = pattern[i];
-        if (c == '\\' && i + 1 < size) {
-            char next = pattern[++i];
-            int status;
-            if (next == 's') {
-                status =
-                    in_class ? buf_text(out, white_space, err) : buf_printf(out, err, "[%s]", white_space);
-            } else if (next == 'S' && !in_class) {
-                status = buf_printf(out, err, "[^%s]", white_space);
-            } else if (next == 'S') {
-                return err_set(err, ERR_UNSUPPORTED, "\\S inside a class of a pre-tokeniser's pattern");
-            } else {
-                status = buf_append(out, pattern + i - 1, 2, err);
-            }
-            if (status < 0) {
-                return -1;
-            }
-            continue;
-        }
-        if (c == '[' && in_class && i + 1 < size && (pattern[i + 1] == '[' || pattern[i + 1] == '^')) {
-            return err_set(err, ERR_UNSUPPORTED, "a class inside a class of a pre-tokeniser's pattern");
-        }
-        in_class = c == '[' ? true : c == ']' ? false : in_class;
-        if (buf_append(out, &c, 1, err) < 0) {
-            return -1;
-        }
+    if (splitter->count == SPLIT_STAGES_MAX) {
+        err_set(err, ERR_TOO_BIG, "a pre-tokeniser of more than %d stages", SPLIT_STAGES_MAX);
+        return NULL;
     }
+    return &splitter->stages[splitter->count++];
+}
+
+int splitter_cut(struct splitter *splitter, struct pattern *pattern, enum split_how how, bool invert,
+                 struct err *err)
+{
+    struct stage *stage = pattern != NULL ? stage_new(splitter, err) : NULL;
+    if (stage == NULL) {
+        pattern_destroy(pattern);
+        return -1;
+    }
+    *stage = (struct stage){.pattern = pattern, .how = how, .invert = invert};
     return 0;
 }
 
-int splitter_add(struct splitter *splitter, const char *pattern, size_t size, enum split_how how,
-                 bool literal, struct err *err)
+int splitter_add(struct splitter *splitter, const char *pattern, struct err *err)
 {
-    if (splitter->count == SPLIT_STAGES_MAX || size > SPLIT_PATTERN_BYTES) {
-        return err_set(err, ERR_TOO_BIG, "a pre-tokeniser of more than %d stages or %d bytes in a pattern",
-                       SPLIT_STAGES_MAX, SPLIT_PATTERN_BYTES);
-    }
-    struct buf text = {.limit = 64 * SPLIT_PATTERN_BYTES};
-    int status =
-        literal ? buf_append(&text, pattern, size, err) : pattern_translate(pattern, size, &text, err);
-    char *copy = status == 0 ? strndup(pattern, size) : NULL;
-    if (copy == NULL) {
-        buf_fini(&text);
-        return status < 0 ? -1 : err_set(err, ERR_NOMEM, "out of memory for a pre-tokeniser");
-    }
-    int error = 0;
-    PCRE2_SIZE where = 0;
-    const uint32_t options =
-        literal ? PCRE2_UTF | PCRE2_LITERAL : PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C;
-    pcre2_code *code = pcre2_compile((PCRE2_SPTR)buf_str(&text), text.size, options, &error, &where, NULL);
-    buf_fini(&text);
-    if (code == NULL) {
-        PCRE2_UCHAR reason[128] = "";
-        pcre2_get_error_message(error, reason, sizeof(reason));
-        free(copy);
-        return err_set(err, ERR_UNSUPPORTED, "the pre-tokeniser's pattern \"%.100s\" cannot be used: %s",
-                       pattern, (const char *)reason);
-    }
-    pcre2_jit_compile(code, PCRE2_JIT_COMPLETE); /* without it matching is slower, not different */
-    splitter->stages[splitter->count++] = (struct stage){.code = code, .pattern = copy, .how = how};
-    return 0;
+    return splitter_cut(splitter, pattern_regex(pattern, strlen(pattern), err), SPLIT_ISOLATED, false, err);
+}
+
+struct text_steps *splitter_change(struct splitter *splitter, struct err *err)
+{
+    struct stage *stage = stage_new(splitter, err);
+    return stage != NULL ? &stage->steps : NULL;
 }
 
 int splitter_digest(const struct splitter *splitter, struct digest *digest, struct err *err)
 {
     for (unsigned i = 0; i < splitter->count; i++) {
-        const char *pattern = splitter->stages[i].pattern;
-        const uint8_t how = (uint8_t)splitter->stages[i].how;
-        if (digest_update(digest, pattern, strlen(pattern) + 1, err) < 0 ||
-            digest_update(digest, &how, 1, err) < 0) {
+        const struct stage *stage = &splitter->stages[i];
+        const uint8_t head[] = {(uint8_t)stage->how, stage->invert, stage->pattern != NULL};
+        if (digest_update(digest, head, sizeof(head), err) < 0 ||
+            (stage->pattern != NULL ? pattern_digest(stage->pattern, digest, err)
+                                    : text_steps_digest(&stage->steps, digest, err)) < 0) {
             return -1;
         }
     }
@@ -151,25 +107,24 @@ int splitter_digest(const struct splitter *splitter, struct digest *digest, stru
 struct split_scratch *split_scratch_create(const struct splitter *splitter, struct err *err)
 {
     struct split_scratch *scratch = calloc(1, sizeof(*scratch));
-    if (scratch == NULL) {
-        err_set(err, ERR_NOMEM, "out of memory for a pre-tokeniser");
-        return NULL;
-    }
-    scratch->context = pcre2_match_context_create(NULL);
-    bool good = scratch->context != NULL;
-    for (unsigned i = 0; i < splitter->count; i++) {
-        scratch->match[i] = pcre2_match_data_create(1, NULL);
-        good = good && scratch->match[i] != NULL;
+    bool good = scratch != NULL;
+    for (unsigned i = 0; i < splitter->count && good; i++) {
+        scratch->count++;
+        if (splitter->stages[i].pattern != NULL) {
+            scratch->search[i] = pattern_search_create(splitter->stages[i].pattern, err);
+            good = scratch->search[i] != NULL;
+            continue;
+        }
+        scratch->room[i] = calloc(1, sizeof(*scratch->room[i]));
+        good = scratch->room[i] != NULL;
+        for (int side = 0; side < 2 && good; side++) {
+            scratch->room[i]->text[side].limit = CHANGED_BYTES_MAX;
+        }
     }
     if (!good) {
         split_scratch_destroy(scratch);
         err_set(err, ERR_NOMEM, "out of memory for a pre-tokeniser");
         return NULL;
-    }
-    pcre2_set_match_limit(scratch->context, MATCH_LIMIT);
-    scratch->jit_stack = pcre2_jit_stack_create(32 * 1024, JIT_STACK_BYTES, NULL);
-    if (scratch->jit_stack != NULL) {
-        pcre2_jit_stack_assign(scratch->context, NULL, scratch->jit_stack);
     }
     return scratch;
 }
@@ -179,12 +134,24 @@ void split_scratch_destroy(struct split_scratch *scratch)
     if (scratch == NULL) {
         return;
     }
-    for (unsigned i = 0; i < SPLIT_STAGES_MAX; i++) {
-        pcre2_match_data_free(scratch->match[i]);
+    for (unsigned i = 0; i < scratch->count; i++) {
+        pattern_search_destroy(scratch->search[i]);
+        if (scratch->room[i] != NULL) {
+            text_room_fini(scratch->room[i]);
+        }
+        free(scratch->room[i]);
     }
-    pcre2_match_context_free(scratch->context);
-    pcre2_jit_stack_free(scratch->jit_stack);
     free(scratch);
+}
+
+void split_scratch_trim(struct split_scratch *scratch)
+{
+    for (unsigned i = 0; i < scratch->count; i++) {
+        struct text_room *room = scratch->room[i];
+        if (room != NULL && room->place_capacity[0] + room->place_capacity[1] > ROOM_KEPT) {
+            text_room_fini(room);
+        }
+    }
 }
 
 struct walk {
@@ -194,91 +161,94 @@ struct walk {
     void *arg;
 };
 
-static int walk_stage(const struct walk *walk, unsigned stage, const char *text, size_t size,
-                      struct err *err);
+/* A part of the text, a match or what lies between two, that may yet grow. */
+struct part {
+    bool there, match;
+    size_t begin, end;
+};
 
-static int walk_piece(const struct walk *walk, unsigned stage, const char *text, size_t begin, size_t end,
-                      struct err *err)
-{
-    return begin == end ? 0 : walk_stage(walk, stage + 1, text + begin, end - begin, err);
-}
+static int walk_stage(const struct walk *walk, unsigned stage, const struct text_view *view, struct err *err);
 
-/* The next match of 'stage' from 'at': 1 with its bounds, 0 if none, -1. An interpreter run is the fallback
- * when the just-in-time code has not enough stack. */
-static int stage_match(const struct walk *walk, unsigned stage, const char *text, size_t size, size_t at,
-                       size_t *begin, size_t *end, struct err *err)
+static int walk_part(const struct walk *walk, unsigned stage, const struct text_view *view,
+                     const struct part *part, struct err *err)
 {
-    pcre2_match_data *match = walk->scratch->match[stage];
-    const pcre2_code *code = walk->splitter->stages[stage].code;
-    int got =
-        pcre2_match(code, (PCRE2_SPTR)text, size, at, PCRE2_NO_UTF_CHECK, match, walk->scratch->context);
-    if (got == PCRE2_ERROR_JIT_STACKLIMIT) {
-        got = pcre2_match(code, (PCRE2_SPTR)text, size, at, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, match,
-                          walk->scratch->context);
-    }
-    if (got == PCRE2_ERROR_NOMATCH) {
+    if (!part->there || part->begin == part->end) {
         return 0;
     }
-    if (got < 0) {
-        PCRE2_UCHAR reason[128] = "";
-        pcre2_get_error_message(got, reason, sizeof(reason));
-        return err_set(err, ERR_TOO_BIG, "the pre-tokeniser gave up at byte %zu of %zu: %s", at, size,
-                       (const char *)reason);
-    }
-    const PCRE2_SIZE *bounds = pcre2_get_ovector_pointer(match);
-    *begin = bounds[0];
-    *end = bounds[1];
-    if (*end < *begin || *begin < at) {
-        return err_set(err, ERR_UNSUPPORTED, "the pre-tokeniser's pattern matches backwards");
-    }
-    return 1;
+    const struct text_view piece = text_slice(view, part->begin, part->end);
+    return walk_stage(walk, stage + 1, &piece, err);
 }
 
-static size_t next_character(const char *text, size_t size, size_t at)
+/* Take in the part behind *held: it is held itself, or joined to what is. */
+static int part_add(const struct walk *walk, unsigned stage, const struct text_view *view, struct part *held,
+                    struct part part, struct err *err)
 {
-    at++;
-    while (at < size && ((unsigned char)text[at] & 0xc0) == 0x80) {
-        at++;
+    const enum split_how how = walk->splitter->stages[stage].how;
+    part.match = part.match != walk->splitter->stages[stage].invert;
+    if (how == SPLIT_ISOLATED || (how == SPLIT_REMOVED && !part.match)) {
+        return walk_part(walk, stage, view, &part, err);
     }
-    return at;
+    if (how == SPLIT_REMOVED) {
+        return 0;
+    }
+    const bool joins = held->there && ((how == SPLIT_CONTIGUOUS && held->match == part.match) ||
+                                       (how == SPLIT_WITH_PREVIOUS && !held->match && part.match) ||
+                                       (how == SPLIT_WITH_NEXT && held->match && !part.match));
+    if (joins) {
+        held->end = part.end;
+        held->match = part.match;
+        return 0;
+    }
+    const struct part done = *held;
+    *held = part;
+    return walk_part(walk, stage, view, &done, err);
 }
 
-static int walk_stage(const struct walk *walk, unsigned stage, const char *text, size_t size, struct err *err)
+static int walk_cut(const struct walk *walk, unsigned stage, const struct text_view *view, struct err *err)
+{
+    struct pattern_search *search = walk->scratch->search[stage];
+    struct part held = {.there = false};
+    size_t done = 0; /* parts are known up to here */
+    size_t begin;
+    size_t end;
+    int got;
+    pattern_begin(search, view->text, view->size);
+    while ((got = pattern_next(search, &begin, &end, err)) > 0) {
+        if ((begin > done && part_add(walk, stage, view, &held,
+                                      (struct part){.there = true, .begin = done, .end = begin}, err) < 0) ||
+            part_add(walk, stage, view, &held,
+                     (struct part){.there = true, .match = true, .begin = begin, .end = end}, err) < 0) {
+            return -1;
+        }
+        done = end;
+    }
+    if (got < 0 || (done < view->size &&
+                    part_add(walk, stage, view, &held,
+                             (struct part){.there = true, .begin = done, .end = view->size}, err) < 0)) {
+        return -1;
+    }
+    return walk_part(walk, stage, view, &held, err);
+}
+
+static int walk_stage(const struct walk *walk, unsigned stage, const struct text_view *view, struct err *err)
 {
     if (stage == walk->splitter->count) {
-        return walk->piece(walk->arg, text, size, err);
+        return walk->piece(walk->arg, view, err);
     }
-    size_t done = 0; /* pieces are out up to here */
-    size_t at = 0;
-    while (at < size) {
-        size_t begin = 0;
-        size_t end = 0;
-        int got = stage_match(walk, stage, text, size, at, &begin, &end, err);
-        if (got < 0) {
-            return -1;
-        }
-        if (got == 0) {
-            break;
-        }
-        if (begin == end) { /* an empty match cuts nothing */
-            at = next_character(text, size, end);
-            continue;
-        }
-        const enum split_how how = walk->splitter->stages[stage].how;
-        const size_t cut = how == SPLIT_WITH_PREVIOUS ? end : begin;
-        if (walk_piece(walk, stage, text, done, cut, err) < 0 ||
-            (how == SPLIT_ISOLATED && walk_piece(walk, stage, text, begin, end, err) < 0)) {
-            return -1;
-        }
-        done = how == SPLIT_WITH_NEXT ? begin : end;
-        at = end;
+    if (walk->splitter->stages[stage].pattern != NULL) {
+        return walk_cut(walk, stage, view, err);
     }
-    return walk_piece(walk, stage, text, done, size, err);
+    struct text_view changed;
+    if (text_steps_apply(&walk->splitter->stages[stage].steps, view, walk->scratch->room[stage], &changed,
+                         err) < 0) {
+        return -1;
+    }
+    return changed.size == 0 ? 0 : walk_stage(walk, stage + 1, &changed, err);
 }
 
-int split_text(const struct splitter *splitter, struct split_scratch *scratch, const char *text, size_t size,
+int split_text(const struct splitter *splitter, struct split_scratch *scratch, const struct text_view *text,
                split_piece_fn *piece, void *arg, struct err *err)
 {
     const struct walk walk = {.splitter = splitter, .scratch = scratch, .piece = piece, .arg = arg};
-    return size == 0 ? 0 : walk_stage(&walk, 0, text, size, err);
+    return text->size == 0 ? 0 : walk_stage(&walk, 0, text, err);
 }

@@ -4,19 +4,20 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <utf8proc.h>
 
 #include "model/text_steps.h"
 #include "model/tokenizer_build.h"
 #include "model/tokenizer_scratch.h"
+#include "model/unicode_tables.h"
 #include "model/utf8.h"
+
+enum { SYMBOL_BYTES = 4 + 2 * TOKENIZER_AFFIX_BYTES };
 
 struct encoding {
     const struct tokenizer *t;
     struct encode_scratch *scratch;
     struct ids *ids, *ends; /* ends: or NULL */
     unsigned flags;
-    struct text_view cutting; /* what the splitter cuts: pieces lie in it */
 };
 
 void ids_fini(struct ids *ids)
@@ -208,35 +209,67 @@ static void spell_unknown(struct spelling *s, const struct tokenizer *t)
     s->unknown = false;
 }
 
+/* The token that a symbol begins as: of the byte, or of the character at piece[at..end) with what stands
+ * before all symbols but the first, and behind the last. *text[0..*text_size) is that, where it is not a
+ * byte. */
+static int32_t symbol_id(const struct tokenizer *t, const struct text_view *piece, size_t at, size_t end,
+                         uint8_t text[SYMBOL_BYTES], size_t *text_size)
+{
+    if (t->bytes) {
+        return t->byte_id[(unsigned char)piece->text[at]];
+    }
+    const size_t prefix = at > 0 ? strlen(t->inner_prefix) : 0;
+    const size_t suffix = end == piece->size ? strlen(t->end_suffix) : 0;
+    memcpy(text, t->inner_prefix, prefix);
+    memcpy(text + prefix, piece->text + at, end - at);
+    memcpy(text + prefix + end - at, t->end_suffix, suffix);
+    *text_size = prefix + end - at + suffix;
+    return tokenizer_lookup(t, text, *text_size);
+}
+
+/* The tokens of a text's bytes, if all have one, which end in the piece as the character's bytes do. */
+static bool spell_bytes(struct spelling *s, const struct tokenizer *t, const uint8_t *text, size_t size,
+                        size_t at, size_t end)
+{
+    for (size_t i = 0; i < size; i++) {
+        if (!t->byte_fallback || t->byte_id[text[i]] < 0) {
+            return false;
+        }
+    }
+    for (size_t i = 0; i < size; i++) {
+        spell(s, t->byte_id[text[i]], (int32_t)(at + i + 1 < end && i + 1 < size ? at + i + 1 : end));
+    }
+    return true;
+}
+
 /* The symbols that merging begins with: tokens of single bytes or characters; else of the character's bytes;
  * else the unknown token, one for several in a row if so fused. */
-static int32_t piece_spell(const struct encoding *e, const char *piece, size_t size)
+static int32_t piece_spell(const struct encoding *e, const struct text_view *piece, struct err *err)
 {
     const struct tokenizer *t = e->t;
     struct spelling s = {.symbols = e->scratch->symbols};
-    for (size_t at = 0; at < size;) {
+    for (size_t at = 0; at < piece->size;) {
         size_t end = at + 1;
-        while (!t->bytes && end < size && ((unsigned char)piece[end] & 0xc0) == 0x80) {
+        while (!t->bytes && end < piece->size && ((unsigned char)piece->text[end] & 0xc0) == 0x80) {
             end++;
         }
-        const int32_t id = t->bytes ? t->byte_id[(unsigned char)piece[at]]
-                                    : tokenizer_lookup(t, (const uint8_t *)piece + at, end - at);
-        bool fall_back = id < 0 && t->byte_fallback;
-        for (size_t i = at; i < end && fall_back; i++) {
-            fall_back = t->byte_id[(unsigned char)piece[i]] >= 0;
-        }
+        uint8_t text[SYMBOL_BYTES];
+        size_t text_size = 0;
+        const int32_t id = symbol_id(t, piece, at, end, text, &text_size);
         if (id >= 0) {
             spell_unknown(&s, t);
             spell(&s, id, (int32_t)end);
-        } else if (fall_back) { /* in Hugging Face's order, behind which the unknown may come */
-            for (size_t i = at; i < end; i++) {
-                spell(&s, t->byte_id[(unsigned char)piece[i]], (int32_t)i + 1);
+        } else if (!spell_bytes(&s, t, text, text_size, at, end)) { /* behind which an unknown may yet come */
+            if (t->unknown_absent) {
+                return err_set(
+                    err, ERR_INVALID,
+                    "tokenizer.json: model.unk_token is not in model.vocab, and a text has a character "
+                    "without a token");
             }
-        } else if (t->unknown >= 0) {
-            if (!t->fuse_unknown) {
+            if (t->unknown >= 0 && !t->fuse_unknown) {
                 spell_unknown(&s, t);
             }
-            s.unknown = true;
+            s.unknown = t->unknown >= 0;
             s.unknown_end = (int32_t)end;
         }
         at = end;
@@ -245,12 +278,12 @@ static int32_t piece_spell(const struct encoding *e, const char *piece, size_t s
     return s.count;
 }
 
-/* Append an id that ends before byte 'end' of 'piece'. */
-static int id_append(const struct encoding *e, int32_t id, const char *piece, int32_t end, struct err *err)
+/* Append an id that ends before byte 'end' of the piece. */
+static int id_append(const struct encoding *e, int32_t id, const struct text_view *piece, int32_t end,
+                     struct err *err)
 {
     if (e->ends != NULL) {
-        const int32_t place =
-            (int32_t)text_place(&e->cutting, (size_t)(piece - e->cutting.text) + (size_t)end);
+        const int32_t place = (int32_t)text_place(piece, (size_t)end);
         if (ids_append(e->ends, &place, 1, err) < 0) {
             return -1;
         }
@@ -259,16 +292,17 @@ static int id_append(const struct encoding *e, int32_t id, const char *piece, in
 }
 
 /* Append the ids of one piece by merging; their ends in the piece go to ends[0..ends_room) too. */
-static int piece_merge(const struct encoding *e, const char *piece, size_t size, uint8_t *ends,
+static int piece_merge(const struct encoding *e, const struct text_view *piece, uint8_t *ends,
                        unsigned ends_room, struct err *err)
 {
     struct encode_scratch *s = e->scratch;
-    if (scratch_reserve(s, size, err) < 0) {
+    const size_t room = piece->size + strlen(e->t->inner_prefix) * piece->size + strlen(e->t->end_suffix);
+    if (scratch_reserve(s, room, err) < 0) {
         return -1;
     }
-    const int32_t count = piece_spell(e, piece, size);
-    if (count == 0) {
-        return 0;
+    const int32_t count = piece_spell(e, piece, err);
+    if (count <= 0) {
+        return count;
     }
     s->symbols[count - 1].next = -1;
     symbols_merge(e->t, s, count);
@@ -293,7 +327,7 @@ static uint32_t piece_hash(const char *piece, size_t size)
     return (uint32_t)(h ^ h >> 29);
 }
 
-static int cached_append(const struct encoding *e, const struct cached *slot, const char *piece,
+static int cached_append(const struct encoding *e, const struct cached *slot, const struct text_view *piece,
                          struct err *err)
 {
     if (e->ends == NULL) {
@@ -307,26 +341,28 @@ static int cached_append(const struct encoding *e, const struct cached *slot, co
     return 0;
 }
 
-static int piece_encode(void *arg, const char *piece, size_t size, struct err *err)
+static int piece_encode(void *arg, const struct text_view *piece, struct err *err)
 {
     const struct encoding *e = arg;
+    const char *text = piece->text;
+    const size_t size = piece->size;
     struct cached *slot = NULL;
     if (size <= CACHE_PIECE) {
-        slot = &e->scratch->cache[piece_hash(piece, size) % CACHE_SLOTS];
-        if (slot->size == size && memcmp(slot->piece, piece, size) == 0) {
+        slot = &e->scratch->cache[piece_hash(text, size) % CACHE_SLOTS];
+        if (slot->size == size && memcmp(slot->piece, text, size) == 0) {
             return cached_append(e, slot, piece, err);
         }
     }
     const size_t begin = e->ids->count;
     uint8_t ends[CACHE_IDS] = {(uint8_t)size};
-    const int32_t whole = e->t->ignore_merges ? tokenizer_lookup(e->t, (const uint8_t *)piece, size) : -1;
+    const int32_t whole = e->t->ignore_merges ? tokenizer_lookup(e->t, (const uint8_t *)text, size) : -1;
     const int status = whole >= 0 ? id_append(e, whole, piece, (int32_t)size, err)
-                                  : piece_merge(e, piece, size, ends, slot != NULL ? CACHE_IDS : 0, err);
+                                  : piece_merge(e, piece, ends, slot != NULL ? CACHE_IDS : 0, err);
     const size_t count = e->ids->count - begin;
     if (status == 0 && slot != NULL && count <= CACHE_IDS) {
         slot->size = (uint8_t)size;
         slot->count = (uint8_t)count;
-        memcpy(slot->piece, piece, size);
+        memcpy(slot->piece, text, size);
         memcpy(slot->ends, ends, sizeof(ends));
         if (count > 0) {
             memcpy(slot->ids, e->ids->data + begin, count * sizeof(*slot->ids));
@@ -335,17 +371,10 @@ static int piece_encode(void *arg, const char *piece, size_t size, struct err *e
     return status;
 }
 
-/* Text without added tokens: the last steps, split, merge. */
+/* Text without added tokens: split, merge. */
 static int plain_encode(struct encoding *e, const struct text_view *view, struct err *err)
 {
-    if (view->size == 0) {
-        return 0;
-    }
-    if (text_steps_apply(&e->t->before_split, view, &e->scratch->before_split, &e->cutting, err) < 0) {
-        return -1;
-    }
-    return split_text(e->t->splitter, e->scratch->split, e->cutting.text, e->cutting.size, piece_encode, e,
-                      err);
+    return split_text(e->t->splitter, e->scratch->split, view, piece_encode, e, err);
 }
 
 /* The longest added token at text[at..size) of the wanted kind, or NULL. The candidates with the same first
@@ -394,14 +423,9 @@ static const struct added_token *added_at(const struct encoding *e, const char *
     return best;
 }
 
-/* \w of Rust's regex (UTS 18, annex C): alphabetic, marks, decimal digits, connectors, joiners. */
 static bool is_word(uint32_t code)
 {
-    const utf8proc_category_t c = utf8proc_category((utf8proc_int32_t)code);
-    const bool circled = (code >= 0x24b6 && code <= 0x24e9) || (code >= 0x1f130 && code <= 0x1f149) ||
-                         (code >= 0x1f150 && code <= 0x1f169) || (code >= 0x1f170 && code <= 0x1f189);
-    return (c >= UTF8PROC_CATEGORY_LU && c <= UTF8PROC_CATEGORY_NL) || c == UTF8PROC_CATEGORY_PC || circled ||
-           code == 0x200c || code == 0x200d;
+    return code_set_has(&unicode_word, code);
 }
 
 /* The character before 'at' (at > 0), and where it begins. */

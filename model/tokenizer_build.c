@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "common/digest.h"
+#include "model/text_characters.h"
 #include "model/tokenizer_scratch.h"
 #include "model/utf8.h"
 
@@ -33,23 +34,6 @@ static uint64_t hash_bytes(const uint8_t *bytes, size_t size)
     uint64_t rest = 0;
     memcpy(&rest, bytes, size);
     return mix(h ^ rest);
-}
-
-/* The byte that a character of GPT-2's byte-level alphabet stands for, or -1: printable Latin-1 stands for
- * itself, the 68 others for U+0100 and up, in order. */
-static int alphabet_byte(uint32_t code)
-{
-    if ((code >= 0x21 && code <= 0x7e) || (code >= 0xa1 && code <= 0xac) || (code >= 0xae && code <= 0xff)) {
-        return (int)code;
-    }
-    if (code < 0x100 || code > 0x143) {
-        return -1;
-    }
-    uint32_t n = code - 0x100;
-    if (n <= 0x20) {
-        return (int)n;
-    }
-    return n <= 0x42 ? (int)(0x7f + n - 0x21) : 0xad;
 }
 
 /* Raw bytes of a mapped text into out[0..size); returns their number, or -1 when a character is outside. */
@@ -102,6 +86,8 @@ void tokenizer_destroy(struct tokenizer *t)
         pthread_mutex_destroy(&t->lock);
     }
     splitter_destroy(t->splitter);
+    text_steps_fini(&t->normal);
+    decode_steps_fini(&t->decode);
     free(t->tokens);
     free(t->arena);
     free(t->text_slots);
@@ -328,10 +314,14 @@ int builder_merge(struct tokenizer *t, uint32_t rank, const char *left, size_t l
     }
     int left_count = merge_side(t, left, left_size, bytes);
     int right_count = left_count < 0 ? -1 : merge_side(t, right, right_size, bytes + left_count);
+    const size_t prefix = strlen(t->inner_prefix); /* which the right side of a merge loses */
     int32_t left_id = left_count > 0 ? tokenizer_lookup(t, bytes, (size_t)left_count) : -1;
     int32_t right_id = right_count > 0 ? tokenizer_lookup(t, bytes + left_count, (size_t)right_count) : -1;
-    int32_t merged =
-        left_id >= 0 && right_id >= 0 ? tokenizer_lookup(t, bytes, (size_t)(left_count + right_count)) : -1;
+    int32_t merged = -1;
+    if (left_id >= 0 && right_id >= 0 && (size_t)right_count >= prefix) {
+        memmove(bytes + left_count, bytes + left_count + prefix, (size_t)right_count - prefix);
+        merged = tokenizer_lookup(t, bytes, (size_t)(left_count + right_count) - prefix);
+    }
     if (merged < 0) {
         return err_set(err, ERR_INVALID,
                        "merge %u (\"%.*s\" with \"%.*s\") speaks of a token that is not in the vocabulary",
@@ -416,16 +406,23 @@ int builder_merges_by_score(struct tokenizer *t, const float *score, struct err 
 
 int builder_spaces(struct tokenizer *t, bool prefix, bool fallback, struct err *err)
 {
-    static const char mark[] = "\xe2\x96\x81";
+    static char mark[] = "\xe2\x96\x81";
+    static char space[] = " ";
+    const struct decode_step replace = {
+        .kind = DECODE_REPLACE, .pattern = pattern_literal(mark, 3, err), .to = space, .to_size = 1};
+    const struct decode_step bytes = {.kind = DECODE_BYTE_FALLBACK};
+    const struct decode_step fuse = {.kind = DECODE_FUSE};
+    const struct decode_step strip = {.kind = DECODE_STRIP, .from = space, .from_size = 1, .start = 1};
     t->byte_fallback = fallback;
     t->fuse_unknown = true;
-    t->decode =
-        (struct decode_rules){.to = " ", .byte_fallback = fallback, .strip = " ", .strip_start = prefix};
-    memcpy(t->decode.from, mark, sizeof(mark));
-    if (prefix && text_steps_add(&t->normal, TEXT_PREPEND, "", mark, err) < 0) {
+    if (replace.pattern == NULL || decode_steps_add(&t->decode, &replace, err) < 0 ||
+        (fallback && decode_steps_add(&t->decode, &bytes, err) < 0) ||
+        decode_steps_add(&t->decode, &fuse, err) < 0 ||
+        (prefix && decode_steps_add(&t->decode, &strip, err) < 0) ||
+        (prefix && text_steps_add(&t->normal, TEXT_PREPEND, "", 0, mark, 3, err) < 0)) {
         return -1;
     }
-    return text_steps_add(&t->normal, TEXT_REPLACE, " ", mark, err);
+    return text_steps_add(&t->normal, TEXT_REPLACE, " ", 1, mark, 3, err);
 }
 
 int builder_added(struct tokenizer *t, const struct added_token *added, struct err *err)
@@ -550,24 +547,13 @@ static int digest_tokens(const struct tokenizer *t, struct digest *digest, struc
     return 0;
 }
 
-static int digest_steps(const struct text_steps *steps, struct digest *digest, struct err *err)
-{
-    for (unsigned i = 0; i < steps->count; i++) {
-        const struct text_step *step = &steps->steps[i];
-        if (digest_u32(digest, (uint32_t)step->kind | (uint32_t)step->form << 8, err) < 0 ||
-            digest_update(digest, step->from, sizeof(step->from), err) < 0 ||
-            digest_update(digest, step->to, sizeof(step->to), err) < 0) {
-            return -1;
-        }
-    }
-    return digest_u32(digest, UINT32_MAX, err);
-}
-
 static int digest_settings(const struct tokenizer *t, struct digest *digest, struct err *err)
 {
     const uint32_t flags = t->bytes | (uint32_t)t->ignore_merges << 1 | (uint32_t)t->byte_fallback << 2 |
                            (uint32_t)t->fuse_unknown << 3;
-    if (digest_steps(&t->normal, digest, err) < 0 || digest_steps(&t->before_split, digest, err) < 0 ||
+    if (text_steps_digest(&t->normal, digest, err) < 0 || digest_u32(digest, UINT32_MAX, err) < 0 ||
+        digest_update(digest, t->inner_prefix, sizeof(t->inner_prefix), err) < 0 ||
+        digest_update(digest, t->end_suffix, sizeof(t->end_suffix), err) < 0 ||
         digest_u32(digest, flags, err) < 0 || digest_u32(digest, (uint32_t)t->unknown, err) < 0 ||
         digest_u32(digest, (uint32_t)t->bos, err) < 0 || digest_u32(digest, (uint32_t)t->eos, err) < 0) {
         return -1;

@@ -14,6 +14,7 @@
 #include <stdint.h>
 
 #include "common/err.h"
+#include "model/decode_steps.h"
 #include "model/split.h"
 #include "model/text_steps.h"
 #include "model/tokenizer.h"
@@ -23,8 +24,9 @@ enum {
     TOKENIZER_MERGES_MAX = 8 << 20,
     TOKENIZER_ADDED_MAX = 65536,
     TOKENIZER_TOKEN_BYTES = 65535, /* of one token's text */
-    TOKENIZER_AROUND_MAX = 8,      /* tokens put before or after a text */
-    TOKENIZER_SCRATCH_MAX = 16     /* idle scratches kept */
+    TOKENIZER_AFFIX_BYTES = 256,
+    TOKENIZER_AROUND_MAX = 64, /* tokens put before or after a text */
+    TOKENIZER_SCRATCH_MAX = 16 /* idle scratches kept */
 };
 
 struct token {
@@ -41,15 +43,6 @@ struct added_token {
     uint32_t id;
     uint32_t offset, size;
     uint8_t normalized, lstrip, rstrip, single_word, special;
-};
-
-/* How texts of tokens become a text. Byte-level tokens are raw bytes and need nothing. */
-struct decode_rules {
-    char from[TEXT_STEP_BYTES], to[TEXT_STEP_BYTES]; /* replaced in each token; from "": nothing */
-    bool drop_in_first;                              /* 'from' vanishes in the first token */
-    bool byte_fallback;                              /* "<0x0A>" is that byte */
-    char strip[8];                    /* a character that is taken from both ends of the whole */
-    uint32_t strip_start, strip_stop; /* at most so many times */
 };
 
 /* (left, right) -> rank and merged id; open addressing, rank UINT32_MAX: free. */
@@ -74,11 +67,13 @@ struct tokenizer {
     uint32_t added_count, added_capacity;
     uint32_t added_first[257]; /* added[added_first[b] .. added_first[b + 1]) begin with byte b */
     struct splitter *splitter;
-    struct text_steps normal;       /* over what lies between added tokens */
-    struct text_steps before_split; /* over what lies between normalised added tokens */
-    struct decode_rules decode;
+    struct text_steps normal;   /* over what lies between added tokens */
+    struct decode_steps decode; /* of texts of tokens; not of byte-level ones, which are raw bytes */
+    char inner_prefix[TOKENIZER_AFFIX_BYTES]; /* put before the symbols of a piece but the first */
+    char end_suffix[TOKENIZER_AFFIX_BYTES];   /* and behind the last */
     bool ignore_merges, byte_fallback, fuse_unknown, has_normalized;
-    int32_t unknown; /* for what has no token; -1: it vanishes */
+    bool unknown_absent; /* an unknown token is named, and has no id */
+    int32_t unknown;     /* for what has no token; -1: it vanishes */
     int32_t bos, eos;
     int32_t before[TOKENIZER_AROUND_MAX], after[TOKENIZER_AROUND_MAX];
     uint32_t before_count, after_count;

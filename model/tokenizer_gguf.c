@@ -51,8 +51,7 @@ static int pre_read(struct tokenizer *t, const struct gguf *gguf, bool *add_bos,
             return -1;
         }
         for (size_t p = 0; p < 2 && kind->patterns[p] != NULL; p++) {
-            if (splitter_add(t->splitter, kind->patterns[p], strlen(kind->patterns[p]), SPLIT_ISOLATED, false,
-                             err) < 0) {
+            if (splitter_add(t->splitter, kind->patterns[p], err) < 0) {
                 return -1;
             }
         }

@@ -5,25 +5,7 @@
 #include <string.h>
 
 #include "model/hub_json.h"
-#include "model/tokenizer_build.h"
-
-static const char *type_of(const json_t *object)
-{
-    const char *type = json_string_value(json_object_get(object, "type"));
-    return type != NULL ? type : "(none)";
-}
-
-static bool is_type(const json_t *object, const char *type)
-{
-    return strcmp(type_of(object), type) == 0;
-}
-
-/* A boolean member with its default. */
-static bool flag_of(const json_t *object, const char *key, bool otherwise)
-{
-    const json_t *value = json_object_get(object, key);
-    return json_is_boolean(value) ? json_is_true(value) : otherwise;
-}
+#include "model/tokenizer_json_private.h"
 
 static int vocab_read(struct tokenizer *t, const json_t *vocab, struct err *err)
 {
@@ -55,8 +37,8 @@ static int merge_read(struct tokenizer *t, const json_t *merge, uint32_t rank, s
     if (left != NULL) {
         const size_t size = json_string_length(merge);
         const char *space = memchr(left, ' ', size);
-        if (space == NULL) {
-            return err_set(err, ERR_INVALID, "merge %u has no space in it", rank);
+        if (space == NULL || memchr(space + 1, ' ', size - (size_t)(space - left) - 1) != NULL) {
+            return err_set(err, ERR_INVALID, "merge %u has not one space in it", rank);
         }
         return builder_merge(t, rank, left, (size_t)(space - left), space + 1,
                              size - (size_t)(space - left) - 1, err);
@@ -78,7 +60,9 @@ static int merges_read(struct tokenizer *t, const json_t *merges, struct err *er
     if (builder_merges_reserve(t, json_array_size(merges), err) < 0) {
         return -1;
     }
-    for (size_t i = 0; i < json_array_size(merges); i++) {
+    const char *first = json_string_value(json_array_get(merges, 0));
+    const size_t begin = first != NULL && strncmp(first, "#version", 8) == 0; /* as in merges.txt */
+    for (size_t i = begin; i < json_array_size(merges); i++) {
         if (merge_read(t, json_array_get(merges, i), (uint32_t)i, err) < 0) {
             return err_wrap(err, "tokenizer.json: model.merges");
         }
@@ -86,391 +70,170 @@ static int merges_read(struct tokenizer *t, const json_t *merges, struct err *er
     return 0;
 }
 
-static int added_read(struct tokenizer *t, const json_t *list, bool texts, struct err *err)
+/* The id that a content has: that of the vocabulary, else the next behind all, whatever the file says. */
+static uint32_t added_id(const json_t *vocab, const char *content, size_t size, uint32_t *next)
 {
-    for (size_t i = 0; i < json_array_size(list); i++) {
-        const json_t *item = json_array_get(list, i);
-        const json_t *id = json_object_get(item, "id");
-        const json_t *content = json_object_get(item, "content");
-        if (!json_is_integer(id) || json_integer_value(id) < 0 ||
-            json_integer_value(id) >= TOKENIZER_VOCAB_MAX || !json_is_string(content) ||
-            json_string_length(content) == 0) {
-            return err_set(err, ERR_INVALID, "tokenizer.json: added_tokens[%zu] needs an id and a content",
-                           i);
+    const json_t *id = json_object_getn(vocab, content, size);
+    return json_is_integer(id) ? (uint32_t)json_integer_value(id) : (*next)++;
+}
+
+/* One entry of added_tokens; *skipped when it has no text, which is ignored. */
+static int added_item(const json_t *item, struct added_token *added, const char **content, size_t *size,
+                      struct err *err)
+{
+    bool normalized;
+    bool lstrip;
+    bool rstrip;
+    bool single_word;
+    bool special;
+    if (json_text(item, "content", content, size, err) < 0 ||
+        json_count(item, "id", INT32_MAX, &added->id, err) < 0 ||
+        json_flag(item, "normalized", JSON_ABSENT_ERROR, false, &normalized, err) < 0 ||
+        json_flag(item, "lstrip", JSON_ABSENT_ERROR, false, &lstrip, err) < 0 ||
+        json_flag(item, "rstrip", JSON_ABSENT_ERROR, false, &rstrip, err) < 0 ||
+        json_flag(item, "single_word", JSON_ABSENT_ERROR, false, &single_word, err) < 0 ||
+        json_flag(item, "special", JSON_ABSENT_ERROR, false, &special, err) < 0) {
+        return -1;
+    }
+    added->normalized = normalized;
+    added->lstrip = lstrip;
+    added->rstrip = rstrip;
+    added->single_word = single_word;
+    added->special = special;
+    return 0;
+}
+
+/* Texts first ('texts'), before the index is built; then what is cut out of texts. */
+static int added_read(struct tokenizer *t, const json_t *root, bool texts, struct err *err)
+{
+    const json_t *list = json_object_get(root, "added_tokens");
+    json_t *vocab = json_copy(json_object_get(json_object_get(root, "model"), "vocab"));
+    if (list != NULL && !json_is_array(list)) {
+        json_decref(vocab);
+        return err_set(err, ERR_INVALID, "tokenizer.json: added_tokens is not a list");
+    }
+    uint32_t next = (uint32_t)json_object_size(vocab);
+    int status = vocab == NULL ? err_set(err, ERR_NOMEM, "out of memory for added tokens") : 0;
+    for (size_t i = 0; i < json_array_size(list) && status == 0; i++) {
+        const char *content;
+        size_t size;
+        struct added_token added = {.id = 0};
+        status = added_item(json_array_get(list, i), &added, &content, &size, err);
+        if (status == 0 && size > 0) {
+            added.id = added_id(vocab, content, size, &next);
+            json_object_setn_new_nocheck(vocab, content, size, json_integer(added.id));
+            status =
+                texts ? builder_token_raw(t, added.id, content, size, err) : builder_added(t, &added, err);
         }
-        const struct added_token added = {.id = (uint32_t)json_integer_value(id),
-                                          .normalized = flag_of(item, "normalized", false),
-                                          .lstrip = flag_of(item, "lstrip", false),
-                                          .rstrip = flag_of(item, "rstrip", false),
-                                          .single_word = flag_of(item, "single_word", false),
-                                          .special = flag_of(item, "special", false)};
-        int status = texts ? builder_token_raw(t, added.id, json_string_value(content),
-                                               json_string_length(content), err)
-                           : builder_added(t, &added, err);
         if (status < 0) {
-            return err_wrap(err, "tokenizer.json: added_tokens[%zu]", i);
+            err_wrap(err, "tokenizer.json: added_tokens[%zu]", i);
         }
     }
-    return 0;
+    json_decref(vocab);
+    return status;
 }
 
-/* The text of a member, "" when it is none. */
-static const char *text_of(const json_t *object, const char *key)
+/* True when the last thing that happens to a text before it is merged is that it becomes bytes. */
+static bool ends_in_bytes(const json_t *pre)
 {
-    const char *text = json_string_value(json_object_get(object, key));
-    return text != NULL ? text : "";
+    for (unsigned depth = 0; depth < SECTION_DEPTH_MAX && json_is_type(pre, "Sequence"); depth++) {
+        const json_t *list = json_object_get(pre, "pretokenizers");
+        pre = json_array_get(list, json_array_size(list) - 1);
+    }
+    return json_is_type(pre, "ByteLevel");
 }
 
-/* Its pattern's String, or NULL. */
-static const char *literal_of(const json_t *object)
+/* A text member of the model, or NULL for none. */
+static int model_text(const json_t *model, const char *key, const char **text, size_t *size, struct err *err)
 {
-    return json_string_value(json_object_get(json_object_get(object, "pattern"), "String"));
+    *text = NULL;
+    *size = 0;
+    const json_t *value = json_object_get(model, key);
+    return value == NULL || json_is_null(value) ? 0 : json_text(model, key, text, size, err);
 }
 
-static int normalizer_read(struct tokenizer *t, const json_t *normalizer, unsigned depth, struct err *err)
+static int affix_read(const json_t *model, const char *key, char affix[TOKENIZER_AFFIX_BYTES],
+                      struct err *err)
 {
-    static const char *const forms[] = {
-        [TEXT_NFC] = "NFC", [TEXT_NFD] = "NFD", [TEXT_NFKC] = "NFKC", [TEXT_NFKD] = "NFKD"};
-    if (normalizer == NULL || json_is_null(normalizer)) {
-        return 0;
-    }
-    if (is_type(normalizer, "Sequence") && depth < 2) {
-        const json_t *list = json_object_get(normalizer, "normalizers");
-        for (size_t i = 0; i < json_array_size(list); i++) {
-            if (normalizer_read(t, json_array_get(list, i), depth + 1, err) < 0) {
-                return -1;
-            }
-        }
-        return 0;
-    }
-    for (int form = TEXT_NFC; form <= TEXT_NFKD; form++) {
-        if (is_type(normalizer, forms[form])) {
-            return text_steps_add_form(&t->normal, (enum text_form)form, err);
-        }
-    }
-    if (is_type(normalizer, "Prepend")) {
-        return text_steps_add(&t->normal, TEXT_PREPEND, "", text_of(normalizer, "prepend"), err);
-    }
-    if (is_type(normalizer, "Replace") && literal_of(normalizer) != NULL) {
-        return text_steps_add(&t->normal, TEXT_REPLACE, literal_of(normalizer),
-                              text_of(normalizer, "content"), err);
-    }
-    return err_set(err, ERR_UNSUPPORTED,
-                   "tokenizer.json: normaliser \"%.60s\" is not known; known: NFC, NFD, NFKC, NFKD, Prepend, "
-                   "Replace of a String, Sequence, none",
-                   type_of(normalizer));
-}
-
-static int split_read(struct tokenizer *t, const json_t *split, struct err *err)
-{
-    static const char *const hows[] = {[SPLIT_ISOLATED] = "Isolated",
-                                       [SPLIT_WITH_PREVIOUS] = "MergedWithPrevious",
-                                       [SPLIT_WITH_NEXT] = "MergedWithNext"};
-    const json_t *regex = json_object_get(json_object_get(split, "pattern"), "Regex");
-    const char *literal = literal_of(split);
-    if (!json_is_string(regex) && (literal == NULL || literal[0] == '\0')) {
-        return err_set(err, ERR_UNSUPPORTED,
-                       "tokenizer.json: a Split pre-tokeniser without a Regex or a String");
-    }
-    const char *behavior = text_of(split, "behavior");
-    for (int how = SPLIT_ISOLATED; how <= SPLIT_WITH_NEXT && !flag_of(split, "invert", false); how++) {
-        if (strcmp(behavior, hows[how]) == 0) {
-            return json_is_string(regex)
-                       ? splitter_add(t->splitter, json_string_value(regex), json_string_length(regex),
-                                      (enum split_how)how, false, err)
-                       : splitter_add(t->splitter, literal, strlen(literal), (enum split_how)how, true, err);
-        }
-    }
-    return err_set(err, ERR_UNSUPPORTED,
-                   "tokenizer.json: a Split pre-tokeniser of behaviour \"%.40s\"%s; known: Isolated, "
-                   "MergedWithPrevious, MergedWithNext, not inverted",
-                   behavior, flag_of(split, "invert", false) ? ", inverted" : "");
-}
-
-/* Metaspace, of today (prepend_scheme, split) or of before 0.15 (add_prefix_space). */
-static const char *metaspace_scheme(const json_t *object)
-{
-    const char *scheme = text_of(object, "prepend_scheme");
-    return scheme[0] != '\0' ? scheme : flag_of(object, "add_prefix_space", true) ? "always" : "never";
-}
-
-static int metaspace_read(struct tokenizer *t, const json_t *stage, struct err *err)
-{
-    const char *mark = text_of(stage, "replacement");
-    const char *scheme = metaspace_scheme(stage);
-    const bool never = strcmp(scheme, "never") == 0;
-    const bool first = strcmp(scheme, "first") == 0;
-    if (mark[0] == '\0' || (!never && !first && strcmp(scheme, "always") != 0)) {
-        return err_set(err, ERR_UNSUPPORTED,
-                       "tokenizer.json: a Metaspace with prepend_scheme \"%.40s\" and replacement \"%.40s\"",
-                       scheme, mark);
-    }
-    if (text_steps_add(&t->before_split, TEXT_REPLACE, " ", mark, err) < 0 ||
-        (!never && text_steps_add(&t->before_split, first ? TEXT_PREPEND_FIRST : TEXT_PREPEND_ONCE, mark,
-                                  mark, err) < 0)) {
+    const char *text;
+    size_t size;
+    if (model_text(model, key, &text, &size, err) < 0) {
         return -1;
     }
-    return flag_of(stage, "split", true)
-               ? splitter_add(t->splitter, mark, strlen(mark), SPLIT_WITH_NEXT, true, err)
-               : 0;
-}
-
-static int byte_level_read(struct tokenizer *t, const json_t *stage, struct err *err)
-{
-    t->bytes = true;
-    if (flag_of(stage, "add_prefix_space", true) &&
-        text_steps_add(&t->before_split, TEXT_PREPEND_ONCE, " ", " ", err) < 0) {
-        return -1;
+    if (size >= TOKENIZER_AFFIX_BYTES || (size > 0 && memchr(text, 0, size) != NULL)) {
+        return err_set(err, ERR_TOO_BIG, "tokenizer.json: model.%s has %zu bytes or a NUL, not less than %d",
+                       key, size, TOKENIZER_AFFIX_BYTES);
     }
-    return flag_of(stage, "use_regex", true)
-               ? splitter_add(t->splitter, split_gpt2, strlen(split_gpt2), SPLIT_ISOLATED, false, err)
-               : 0;
-}
-
-/* 'first': nothing stands before it that cuts, so that it may change the text. */
-static int stage_read(struct tokenizer *t, const json_t *stage, bool first, struct err *err)
-{
-    if (t->bytes) {
-        return err_set(err, ERR_UNSUPPORTED, "tokenizer.json: a pre-tokeniser behind ByteLevel");
-    }
-    const bool changes = is_type(stage, "Metaspace") ||
-                         (is_type(stage, "ByteLevel") && flag_of(stage, "add_prefix_space", true));
-    if (changes && !first) {
-        return err_set(err, ERR_UNSUPPORTED, "tokenizer.json: %s behind another pre-tokeniser",
-                       is_type(stage, "Metaspace") ? "Metaspace" : "add_prefix_space");
-    }
-    if (is_type(stage, "Split")) {
-        return split_read(t, stage, err);
-    }
-    if (is_type(stage, "Digits")) {
-        const char *pattern = flag_of(stage, "individual_digits", false) ? split_digit : split_digits;
-        return splitter_add(t->splitter, pattern, strlen(pattern), SPLIT_ISOLATED, false, err);
-    }
-    if (is_type(stage, "Metaspace")) {
-        return metaspace_read(t, stage, err);
-    }
-    if (is_type(stage, "ByteLevel")) {
-        return byte_level_read(t, stage, err);
-    }
-    return err_set(
-        err, ERR_UNSUPPORTED,
-        "tokenizer.json: pre-tokeniser \"%.60s\" is not known; known: ByteLevel, Metaspace, Split, "
-        "Digits, Sequence, none",
-        type_of(stage));
-}
-
-static int pre_tokenizer_read(struct tokenizer *t, const json_t *pre, struct err *err)
-{
-    if (pre == NULL || json_is_null(pre)) {
-        return 0;
-    }
-    if (!is_type(pre, "Sequence")) {
-        return stage_read(t, pre, true, err);
-    }
-    const json_t *list = json_object_get(pre, "pretokenizers");
-    for (size_t i = 0; i < json_array_size(list); i++) {
-        if (stage_read(t, json_array_get(list, i), i == 0, err) < 0) {
-            return -1;
-        }
-    }
+    memcpy(affix, text != NULL ? text : "", size);
+    affix[size] = '\0';
     return 0;
 }
 
-static int strip_read(struct decode_rules *rules, const json_t *item, bool fused, struct err *err)
+static int model_check(struct tokenizer *t, const json_t *model, struct err *err)
 {
-    const char *content = text_of(item, "content");
-    const json_int_t start = json_integer_value(json_object_get(item, "start"));
-    const json_int_t stop = json_integer_value(json_object_get(item, "stop"));
-    if (!fused || rules->strip[0] != '\0' || strlen(content) >= sizeof(rules->strip) || start < 0 ||
-        stop < 0 || start > UINT16_MAX || stop > UINT16_MAX) {
+    const json_t *dropout = json_object_get(model, "dropout");
+    if (!json_is_object(model)) {
+        return err_set(err, ERR_INVALID, "tokenizer.json: there is no model");
+    }
+    /* Old files have no type beside vocab and merges. */
+    if (json_object_get(model, "type") != NULL && !json_is_type(model, "BPE")) {
         return err_set(err, ERR_UNSUPPORTED,
-                       "tokenizer.json: a Strip decoder that is not the only one, behind Fuse");
+                       "tokenizer.json: model \"%.60s\" is not supported; supported: BPE",
+                       json_type_of(model));
     }
-    memcpy(rules->strip, content, strlen(content));
-    rules->strip_start = (uint32_t)start;
-    rules->strip_stop = (uint32_t)stop;
-    return 0;
-}
-
-static int replace_rule(struct decode_rules *rules, const char *from, const char *to, bool drop,
-                        struct err *err)
-{
-    if (rules->from[0] != '\0' || from[0] == '\0' || strlen(from) >= sizeof(rules->from) ||
-        strlen(to) >= sizeof(rules->to)) {
-        return err_set(err, ERR_UNSUPPORTED, "tokenizer.json: a second or a long Replace among the decoders");
-    }
-    memcpy(rules->from, from, strlen(from));
-    memcpy(rules->to, to, strlen(to));
-    rules->drop_in_first = drop;
-    return 0;
-}
-
-/* One decoder of a sequence that is not byte-level. They must come in the order in which token_join does
- * them: Replace, ByteFallback, Fuse, Strip. */
-static int decoder_read(struct decode_rules *rules, const json_t *item, bool *fused, struct err *err)
-{
-    const bool late = *fused || rules->byte_fallback;
-    if (is_type(item, "Replace") && literal_of(item) != NULL && !late) {
-        return replace_rule(rules, literal_of(item), text_of(item, "content"), false, err);
-    }
-    if (is_type(item, "Metaspace") && !late) {
-        return replace_rule(rules, text_of(item, "replacement"), " ",
-                            strcmp(metaspace_scheme(item), "never") != 0, err);
-    }
-    if (is_type(item, "ByteFallback") && !*fused) {
-        rules->byte_fallback = true;
-        return 0;
-    }
-    if (is_type(item, "Fuse")) {
-        *fused = true;
-        return 0;
-    }
-    if (is_type(item, "Strip")) {
-        return strip_read(rules, item, *fused, err);
-    }
-    return err_set(
-        err, ERR_UNSUPPORTED,
-        "tokenizer.json: decoder \"%.60s\" is not known in its place; known: ByteLevel, Metaspace, "
-        "or Replace of a String, ByteFallback, Fuse, Strip in this order",
-        type_of(item));
-}
-
-static int decoders_read(struct tokenizer *t, const json_t *decoder, struct err *err)
-{
-    bool fused = false;
-    if (t->bytes && (decoder == NULL || json_is_null(decoder) || is_type(decoder, "ByteLevel"))) {
-        return 0;
-    }
-    if (t->bytes) {
-        return err_set(err, ERR_UNSUPPORTED,
-                       "tokenizer.json: decoder \"%.60s\" of a byte-level tokenizer is not known; known: "
-                       "ByteLevel",
-                       type_of(decoder));
-    }
-    if (!is_type(decoder, "Sequence")) {
-        return decoder_read(&t->decode, decoder, &fused, err);
-    }
-    const json_t *list = json_object_get(decoder, "decoders");
-    for (size_t i = 0; i < json_array_size(list); i++) {
-        if (decoder_read(&t->decode, json_array_get(list, i), &fused, err) < 0) {
-            return -1;
-        }
-    }
-    return 0;
-}
-
-/* The ids that stand for special token 'name' in a TemplateProcessing, into the list before or after the
- * text. */
-static int around_add(struct tokenizer *t, const json_t *post, const char *name, bool after, struct err *err)
-{
-    const json_t *ids =
-        json_object_get(json_object_get(json_object_get(post, "special_tokens"), name), "ids");
-    for (size_t i = 0; i < json_array_size(ids); i++) {
-        const json_t *id = json_array_get(ids, i);
-        uint32_t *count = after ? &t->after_count : &t->before_count;
-        if (!json_is_integer(id) || json_integer_value(id) < 0 ||
-            json_integer_value(id) >= (json_int_t)t->vocab || *count == TOKENIZER_AROUND_MAX) {
-            return err_set(err, ERR_INVALID,
-                           "tokenizer.json: post_processor: special token \"%.60s\" is wrong", name);
-        }
-        (after ? t->after : t->before)[(*count)++] = (int32_t)json_integer_value(id);
-    }
-    if (json_array_size(ids) == 0) {
-        return err_set(err, ERR_INVALID, "tokenizer.json: post_processor: special token \"%.60s\" has no ids",
-                       name);
-    }
-    return 0;
-}
-
-static int post_processor_read(struct tokenizer *t, const json_t *post, struct err *err)
-{
-    if (post == NULL || json_is_null(post) || is_type(post, "ByteLevel")) {
-        return 0;
-    }
-    if (is_type(post, "Sequence")) {
-        const json_t *list = json_object_get(post, "processors");
-        for (size_t i = 0; i < json_array_size(list); i++) {
-            const json_t *item = json_array_get(list, i);
-            if (is_type(item, "Sequence") || post_processor_read(t, item, err) < 0) {
-                return is_type(item, "Sequence")
-                           ? err_set(err, ERR_UNSUPPORTED, "tokenizer.json: nested post-processors")
-                           : -1;
-            }
-        }
-        return 0;
-    }
-    if (!is_type(post, "TemplateProcessing")) {
+    if (dropout != NULL && !json_is_null(dropout) &&
+        !(json_is_number(dropout) && json_number_value(dropout) == 0)) {
         return err_set(
             err, ERR_UNSUPPORTED,
-            "tokenizer.json: post-processor \"%.60s\" is not known; known: ByteLevel, TemplateProcessing",
-            type_of(post));
+            "tokenizer.json: model.dropout makes ids random, which is not supported: set it to null");
     }
-    const json_t *single = json_object_get(post, "single");
-    bool after = false;
-    for (size_t i = 0; i < json_array_size(single); i++) {
-        const json_t *item = json_array_get(single, i);
-        const char *name = json_string_value(json_object_get(json_object_get(item, "SpecialToken"), "id"));
-        if (name == NULL) {
-            after = true;
-        } else if (around_add(t, post, name, after, err) < 0) {
-            return -1;
-        }
-    }
-    return 0;
+    return json_flag(model, "ignore_merges", JSON_ABSENT_FALSE, true, &t->ignore_merges, err) < 0 ||
+                   json_flag(model, "byte_fallback", JSON_ABSENT_FALSE, true, &t->byte_fallback, err) < 0 ||
+                   json_flag(model, "fuse_unk", JSON_ABSENT_FALSE, true, &t->fuse_unknown, err) < 0 ||
+                   affix_read(model, "continuing_subword_prefix", t->inner_prefix, err) < 0 ||
+                   affix_read(model, "end_of_word_suffix", t->end_suffix, err) < 0
+               ? -1
+               : 0;
 }
 
-static int text_absent(const json_t *model, const char *key, struct err *err)
+/* The unknown token; one that has no id is an error only where it is needed. */
+static int unknown_read(struct tokenizer *t, const json_t *model, struct err *err)
 {
-    const char *text = json_string_value(json_object_get(model, key));
-    if (text != NULL && text[0] != '\0') {
-        return err_set(err, ERR_UNSUPPORTED, "tokenizer.json: model.%s \"%.40s\"", key, text);
-    }
-    return 0;
-}
-
-static int bpe_check(const json_t *model, struct err *err)
-{
-    /* Old files have no type beside vocab and merges. */
-    if (json_object_get(model, "type") != NULL && !is_type(model, "BPE")) {
-        return err_set(err, ERR_UNSUPPORTED, "tokenizer.json: model \"%.60s\" is not known; known: BPE",
-                       type_of(model));
-    }
-    if (text_absent(model, "continuing_subword_prefix", err) < 0 ||
-        text_absent(model, "end_of_word_suffix", err) < 0) {
+    const char *text;
+    size_t size;
+    if (model_text(model, "unk_token", &text, &size, err) < 0) {
         return -1;
     }
+    const json_t *id = text != NULL ? json_object_getn(json_object_get(model, "vocab"), text, size) : NULL;
+    t->unknown = json_is_integer(id) ? (int32_t)json_integer_value(id) : -1;
+    t->unknown_absent = text != NULL && t->unknown < 0;
     return 0;
 }
 
 static int document_read(struct tokenizer *t, const json_t *root, struct err *err)
 {
     const json_t *model = json_object_get(root, "model");
-    const json_t *added = json_object_get(root, "added_tokens");
-    if (!json_is_object(model)) {
-        return err_set(err, ERR_INVALID, "tokenizer.json: there is no model");
+    const json_t *version = json_object_get(root, "version");
+    const json_t *pre = json_object_get(root, "pre_tokenizer");
+    if (version != NULL && (!json_is_string(version) || strcmp(json_string_value(version), "1.0") != 0)) {
+        return err_set(err, ERR_UNSUPPORTED, "tokenizer.json: version is not \"1.0\"");
     }
-    /* The pre-tokeniser says whether the vocabulary is one of bytes. */
-    if (bpe_check(model, err) < 0 || pre_tokenizer_read(t, json_object_get(root, "pre_tokenizer"), err) < 0 ||
-        decoders_read(t, json_object_get(root, "decoder"), err) < 0 ||
-        vocab_read(t, json_object_get(model, "vocab"), err) < 0 || added_read(t, added, true, err) < 0 ||
-        builder_index(t, err) < 0 || merges_read(t, json_object_get(model, "merges"), err) < 0 ||
-        added_read(t, added, false, err) < 0 ||
-        normalizer_read(t, json_object_get(root, "normalizer"), 0, err) < 0 ||
-        post_processor_read(t, json_object_get(root, "post_processor"), err) < 0) {
+    if (model_check(t, model, err) < 0) {
         return -1;
     }
-    t->ignore_merges = flag_of(model, "ignore_merges", false);
-    t->byte_fallback = flag_of(model, "byte_fallback", false);
-    if (t->bytes && t->byte_fallback) {
-        return err_set(err, ERR_UNSUPPORTED, "tokenizer.json: byte_fallback of a byte-level tokenizer");
+    /* Bytes stay bytes where nothing looks at the characters that stand for them. */
+    t->bytes = ends_in_bytes(pre) && json_is_type(json_object_get(root, "decoder"), "ByteLevel") &&
+               !t->byte_fallback && t->inner_prefix[0] == '\0' && t->end_suffix[0] == '\0';
+    if (json_pre_tokenizer_read(t, pre, err) < 0 ||
+        json_decoder_read(t, json_object_get(root, "decoder"), err) < 0 ||
+        vocab_read(t, json_object_get(model, "vocab"), err) < 0 || added_read(t, root, true, err) < 0 ||
+        builder_index(t, err) < 0 || merges_read(t, json_object_get(model, "merges"), err) < 0 ||
+        added_read(t, root, false, err) < 0 ||
+        json_normalizer_read(t, json_object_get(root, "normalizer"), err) < 0 ||
+        json_post_processor_read(t, json_object_get(root, "post_processor"), err) < 0) {
+        return -1;
     }
-    t->fuse_unknown = flag_of(model, "fuse_unk", false);
-    const json_t *unknown = json_object_get(model, "unk_token");
-    if (json_is_string(unknown)) {
-        t->unknown =
-            tokenizer_lookup(t, (const uint8_t *)json_string_value(unknown), json_string_length(unknown));
-    }
-    return 0;
+    return unknown_read(t, model, err);
 }
 
 /* "…" or {"content": "…"}; -1 when there is none. */

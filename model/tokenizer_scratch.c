@@ -10,7 +10,6 @@ struct encode_scratch *encode_scratch_create(const struct splitter *splitter, st
         scratch->cache = calloc(CACHE_SLOTS, sizeof(*scratch->cache));
         for (int side = 0; side < 2; side++) {
             scratch->normal.text[side].limit = ENCODE_BYTES_MAX;
-            scratch->before_split.text[side].limit = ENCODE_BYTES_MAX;
         }
         scratch->split = split_scratch_create(splitter, err);
         if (scratch->cache != NULL && scratch->split != NULL) {
@@ -32,12 +31,12 @@ void encode_scratch_destroy(struct encode_scratch *scratch)
     free(scratch->symbols);
     free(scratch->heap);
     text_room_fini(&scratch->normal);
-    text_room_fini(&scratch->before_split);
     free(scratch);
 }
 
 void encode_scratch_trim(struct encode_scratch *scratch)
 {
+    split_scratch_trim(scratch->split);
     if (scratch->symbol_capacity > SYMBOLS_KEPT) {
         free(scratch->symbols);
         free(scratch->heap);
@@ -45,6 +44,5 @@ void encode_scratch_trim(struct encode_scratch *scratch)
         scratch->heap = NULL;
         scratch->symbol_capacity = 0;
         text_room_fini(&scratch->normal);
-        text_room_fini(&scratch->before_split);
     }
 }

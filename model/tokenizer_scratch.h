@@ -39,7 +39,7 @@ struct encode_scratch {
     size_t symbol_capacity;
     struct candidate *heap;
     size_t heap_count, heap_capacity;
-    struct text_room normal, before_split; /* what the two lists of steps make */
+    struct text_room normal; /* what normalisation makes */
 };
 
 /* NULL: ERR_NOMEM. */

@@ -8,7 +8,7 @@ set -euo pipefail
 
 packages=(gcc libc6-dev make cmake ninja-build pkg-config ccache
     libpq-dev libevent-dev libhiredis-dev libmsgpack-dev libssl-dev libjansson-dev libcurl4-openssl-dev
-    libpcre2-dev libutf8proc-dev libyaml-dev zlib1g-dev libopenblas-dev libcmocka-dev
+    libonig-dev libpcre2-dev libutf8proc-dev libyaml-dev zlib1g-dev libopenblas-dev libcmocka-dev
     postgresql redis-server curl openssl unzip git iproute2 procps python3 python3-pip python3-jsonschema ca-certificates util-linux)
 gpu=(clang-14 lld-14) # about 40 MB with what they need; the kernels of PTX and of AMD's code objects
 case "${1:-}" in
