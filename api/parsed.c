@@ -119,6 +119,9 @@ static int sizes_check(const struct parsed_rows *rows, struct err *err)
     return count ? 0 : err_set(err, ERR_INVALID, "there are no rows");
 }
 
+/* Of the first row, marked: three bytes for a control character, and the marks. */
+enum { FIRST_BYTES_MAX = 1 << 20 };
+
 /* Numbers where numbers belong: the answer itself is kept. */
 static int stats_check(const json_t *stats, size_t rows, struct err *err)
 {
@@ -131,13 +134,15 @@ static int stats_check(const json_t *stats, size_t rows, struct err *err)
                                           "first_truncated_line",
                                           "first_dropped_line"};
     struct json_reader reader;
-    const char *format = NULL;
+    const char *format = NULL, *said = NULL;
     const json_t *lengths = NULL;
     int64_t count = 0;
     jr_init(&reader, stats, "stats", err);
     jr_i64(&reader, "rows", JR_REQUIRED, (int64_t)rows, (int64_t)rows, &count);
     jr_i64(&reader, "bin_tokens", JR_REQUIRED, 1, UINT32_MAX, &count);
     jr_str(&reader, "format", JR_REQUIRED, 1, 32, &format);
+    jr_str(&reader, "said", JR_REQUIRED, 1, 1024, &said);
+    jr_str(&reader, "first", JR_REQUIRED, 0, FIRST_BYTES_MAX, &said);
     jr_array(&reader, "lengths", JR_REQUIRED, 0, ROWS_HISTOGRAM_BINS, &lengths);
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
         jr_i64(&reader, numbers[i], JR_REQUIRED, 0, INT64_MAX, &count);

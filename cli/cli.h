@@ -148,6 +148,30 @@ json_t *given_cluster(const char *path, const char *profile_key, struct err *err
 /* The server's inputs document for a specification whose files are references (planner/given/inputs.h), new;
  * the server's own plan to *answer (may be NULL), new. */
 json_t *given_by_server(struct cli *cli, const json_t *spec, json_t **answer, struct err *err);
+/* The config.json of the model that a specification names: of a folder, the file itself, or what a GGUF says. New.
+ * 'folder': where it is; 'path': the config.json or the .gguf. Both have room for PATH_MAX bytes. */
+json_t *given_config(const char *spec_path, const char *model, char *folder, char *path, struct err *err);
+/* A data file that a specification names, as a path into 'out' (PATH_MAX bytes); NULL when it is not there. */
+const char *given_data_file(const char *spec_path, const char *word, char *out);
+
+/* What makes rows of a data file (cli/given_rows.c). */
+struct rows;
+struct rows_options;
+struct rows_report;
+struct spec_data_part;
+struct given_text {
+    struct tokenizer *tokenizer; /* owned; NULL: the model has none */
+    struct chat_template *chat;  /* owned, or NULL */
+};
+/* Opens the tokenizer of the model at a config.json's or .gguf's path, and the template that the data part
+ * asks for. *options borrows of *text. */
+int given_text_open(const struct spec_data_part *data, const char *model_path, uint32_t vocab,
+                    struct given_text *text, struct rows_options *options, struct err *err);
+void given_text_fini(struct given_text *text);
+/* Encodes a data file. New. */
+int given_encode(const char *path, const struct rows_options *options, struct rows **rows,
+                 struct rows_report *report, struct err *err);
+
 /* Row sizes of a specification's data (cli/given_rows.c). */
 struct row_size;
 struct job_spec;
@@ -159,7 +183,7 @@ struct given_rows {
 };
 /* Reads them from files, NULL when there are none; what cannot be read is only said in `why`. */
 void given_rows_read(const struct job_spec *spec, const char *train, const char *eval,
-                     const char *model_folder, uint32_t vocab, struct given_rows *given);
+                     const char *model_path, uint32_t vocab, struct given_rows *given);
 void given_rows_fini(struct given_rows *given);
 
 /* Fills *inputs (plan_inputs_fini) for a specification file and a cluster file, without a server. *rows
@@ -200,6 +224,7 @@ int command_down(struct cli *cli, struct err *err);
 int command_status(struct cli *cli, struct err *err);
 int command_run(struct cli *cli, struct err *err);
 int command_submit(struct cli *cli, struct err *err);
+int command_rows(struct cli *cli, struct err *err);
 int command_plan(struct cli *cli, struct err *err);
 int command_jobs(struct cli *cli, struct err *err);
 int command_job(struct cli *cli, struct err *err);

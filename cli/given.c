@@ -114,17 +114,15 @@ static json_t *gguf_config_of(const char *path, struct err *err)
     return model_config_load(path, &config, err) < 0 ? NULL : model_config_to_json(&config, err);
 }
 
-/* The config.json of the model a specification names: of a folder, the file itself, or what a GGUF says.
- * *folder: where it is. */
-static json_t *read_config(const char *spec_path, const char *model, char folder[PATH_MAX],
-                           char path[PATH_MAX], struct err *err)
+json_t *given_config(const char *spec_path, const char *model, char *folder, char *path, struct err *err)
 {
     struct stat status;
     if (beside(model, spec_path, folder, err) < 0)
         return NULL;
     if (stat(folder, &status) < 0) {
         err_set(err, ERR_INVALID,
-                "model: with --cluster it is a folder with a config.json, or a .gguf; there is no %s", model);
+                "model: without a server it is a folder with a config.json, or a .gguf; there is no %s",
+                model);
         return NULL;
     }
     if (file_path(path, PATH_MAX, err, S_ISDIR(status.st_mode) ? "%s/config.json" : "%s", folder) < 0)
@@ -221,15 +219,14 @@ static int key_of(const json_t *spec_json, const json_t *config_json, char key[D
     return result;
 }
 
-/* A data file that a specification names, as a path into out; NULL when it is not there. */
-static const char *data_file(const char *spec_path, const char *word, char out[PATH_MAX])
+const char *given_data_file(const char *spec_path, const char *word, char *out)
 {
     struct err ignored = {0};
     return word && beside(word, spec_path, out, &ignored) == 0 && file_exists(out) ? out : NULL;
 }
 
 static json_t *read_rows(const char *spec_path, const json_t *spec_json, const json_t *config_json,
-                         const char *folder, struct given_rows *rows, struct err *err)
+                         const char *model_path, struct given_rows *rows, struct err *err)
 {
     struct job_spec spec;
     struct model_config config;
@@ -242,8 +239,9 @@ static json_t *read_rows(const char *spec_path, const json_t *spec_json, const j
         err_wrap(err, "config.json");
         return NULL;
     }
-    const char *from = data_file(spec_path, spec.data.train, train);
-    given_rows_read(&spec, from, data_file(spec_path, spec.data.eval, eval), folder, config.vocab, rows);
+    const char *from = given_data_file(spec_path, spec.data.train, train);
+    given_rows_read(&spec, from, given_data_file(spec_path, spec.data.eval, eval), model_path, config.vocab,
+                    rows);
     spec_fini(&spec);
     json_t *told =
         json_pack("{s:I, s:s?}", "count", (json_int_t)rows->train_count, "from", rows->train ? from : NULL);
@@ -297,12 +295,12 @@ static int files_read(const char *spec_path, const char *cluster_path, struct fi
     *files = (struct files){.spec = given_spec(spec_path, err)};
     return files->spec &&
                    (files->config =
-                        read_config(spec_path, json_string_value(json_object_get(files->spec, "model")),
-                                    folder, files->config_path, err)) &&
+                        given_config(spec_path, json_string_value(json_object_get(files->spec, "model")),
+                                     folder, files->config_path, err)) &&
                    key_of(files->spec, files->config, key, err) == 0 &&
                    (files->cluster = given_cluster(cluster_path, key, err)) &&
-                   (files->rows =
-                        read_rows(spec_path, files->spec, files->config, folder, &files->given, err))
+                   (files->rows = read_rows(spec_path, files->spec, files->config, files->config_path,
+                                            &files->given, err))
                ? 0
                : -1;
 }

@@ -12,6 +12,7 @@
 #include "common/file.h"
 #include "model/rows.h"
 #include "model/spec.h"
+#include "model/tensors.h"
 #include "model/tokenizer.h"
 
 enum { TOKENIZER_BYTES_MAX = 256 << 20, DATA_BYTES_MAX = 1 << 30 };
@@ -46,15 +47,64 @@ static int open_tokenizer(const char *folder, struct tokenizer **tokenizer, stru
     return result;
 }
 
+/* The model at a path of its config.json or .gguf; without weights, a folder has its tokenizer.json all the
+ * same. */
+static int open_model(const char *model_path, struct tokenizer **tokenizer, struct err *err)
+{
+    char folder[PATH_MAX];
+    const char *slash = strrchr(model_path, '/');
+    const size_t length = strlen(model_path);
+    const bool gguf = length > 5 && strcmp(model_path + length - 5, ".gguf") == 0;
+    struct model *model = NULL;
+    struct err none = {0};
+    *tokenizer = NULL;
+    if (file_path(folder, sizeof folder, err, "%.*s", slash ? (int)(slash - model_path) : 1,
+                  slash ? model_path : ".") < 0)
+        return -1;
+    if (!gguf && (open_tokenizer(folder, tokenizer, err) < 0 || *tokenizer))
+        return *tokenizer ? 0 : -1;
+    if (model_open_path(gguf ? model_path : folder, &model, &none) < 0)
+        return gguf ? (*err = none, -1) : 0;
+    int result = tokenizer_open(model, tokenizer, &none);
+    model_close(model);
+    if (result < 0 && none.code != ERR_NOT_FOUND)
+        *err = none;
+    return result < 0 && none.code != ERR_NOT_FOUND ? -1 : 0;
+}
+
+int given_text_open(const struct spec_data_part *data, const char *model_path, uint32_t vocab,
+                    struct given_text *text, struct rows_options *options, struct err *err)
+{
+    *text = (struct given_text){0};
+    return open_model(model_path, &text->tokenizer, err) < 0
+               ? -1
+               : rows_options_from_spec(data, text->tokenizer, vocab, options, &text->chat, err);
+}
+
+void given_text_fini(struct given_text *text)
+{
+    chat_template_destroy(text->chat);
+    tokenizer_destroy(text->tokenizer);
+    *text = (struct given_text){0};
+}
+
+int given_encode(const char *path, const struct rows_options *options, struct rows **rows,
+                 struct rows_report *report, struct err *err)
+{
+    struct buf text = {.limit = DATA_BYTES_MAX};
+    int result = file_read_all(path, DATA_BYTES_MAX, &text, err);
+    if (result == 0)
+        result = rows_encode(buf_str(&text), text.size, options, rows, report, err);
+    buf_fini(&text);
+    return result < 0 ? err_wrap(err, "%s", path) : 0;
+}
+
 static int encode(const char *path, const struct rows_options *options, struct given_rows *given,
                   struct row_size **sizes, uint32_t *count, struct err *err)
 {
-    struct buf text = {.limit = DATA_BYTES_MAX};
     struct rows *rows = NULL;
     struct rows_report report;
-    int result = file_read_all(path, DATA_BYTES_MAX, &text, err);
-    if (result == 0)
-        result = rows_encode(buf_str(&text), text.size, options, &rows, &report, err);
+    int result = given_encode(path, options, &rows, &report, err);
     if (result == 0 && !(*sizes = calloc((size_t)rows->count + 1, sizeof **sizes)))
         result = err_set(err, ERR_NOMEM, "no memory for %u rows", rows->count);
     if (result == 0) {
@@ -63,8 +113,7 @@ static int encode(const char *path, const struct rows_options *options, struct g
         given->format = report.format;
     }
     rows_destroy(rows);
-    buf_fini(&text);
-    return result < 0 ? err_wrap(err, "%s", path) : 0;
+    return result;
 }
 
 static int prompt_size(const struct job_spec *spec, struct rows_options *options, struct given_rows *given,
@@ -80,35 +129,30 @@ static int prompt_size(const struct job_spec *spec, struct rows_options *options
 }
 
 /* Everything at hand is read, or the first thing that is wrong said. */
-static int read_all(const struct job_spec *spec, const char *train, const char *eval,
-                    const char *model_folder, uint32_t vocab, struct given_rows *given, struct err *err)
+static int read_all(const struct job_spec *spec, const char *train, const char *eval, const char *model_path,
+                    uint32_t vocab, struct given_rows *given, struct err *err)
 {
-    struct tokenizer *tokenizer = NULL;
-    struct chat_template *chat = NULL;
-    struct rows_options options = {0}, same;
-    int result = open_tokenizer(model_folder, &tokenizer, err);
-    if (result == 0)
-        result = rows_options_from_spec(&spec->data, tokenizer, vocab, &options, &chat, err);
-    same = options;
+    struct given_text text;
+    struct rows_options options = {0};
+    int result = given_text_open(&spec->data, model_path, vocab, &text, &options, err);
     if (result == 0)
         result = encode(train, &options, given, &given->train, &given->train_count, err);
     if (result == 0 && eval)
-        result = encode(eval, &same, given, &given->eval, &given->eval_count, err);
+        result = encode(eval, &options, given, &given->eval, &given->eval_count, err);
     if (result == 0)
         result = prompt_size(spec, &options, given, err);
-    chat_template_destroy(chat);
-    tokenizer_destroy(tokenizer);
+    given_text_fini(&text);
     return result;
 }
 
-void given_rows_read(const struct job_spec *spec, const char *train, const char *eval,
-                     const char *model_folder, uint32_t vocab, struct given_rows *given)
+void given_rows_read(const struct job_spec *spec, const char *train, const char *eval, const char *model_path,
+                     uint32_t vocab, struct given_rows *given)
 {
     struct err why = {0};
     *given = (struct given_rows){0};
     if (!train) {
         snprintf(given->why, sizeof given->why, "there is no file %.200s", spec->data.train);
-    } else if (read_all(spec, train, eval, model_folder, vocab, given, &why) < 0) {
+    } else if (read_all(spec, train, eval, model_path, vocab, given, &why) < 0) {
         given_rows_fini(given);
         snprintf(given->why, sizeof given->why, "%.300s", why.text);
     }

@@ -9,10 +9,13 @@
 #include "model/chat.h"
 #include "model/config.h"
 #include "model/peft.h"
+#include "model/rows_show.h"
 #include "model/tensors.h"
 #include "model/tokenizer.h"
 #include "parse/parse.h"
 
+/* Of the first row, for the job's log. */
+enum { FIRST_BYTES_MAX = 2000 };
 enum { ADAPTER_LIST_BYTES_MAX = 4096, ADAPTER_CONFIG_BYTES_MAX = 1 << 20, ADAPTER_DEPTH_MAX = 16 };
 
 struct asked {
@@ -78,8 +81,28 @@ static int options_read(const struct asked *asked, struct text_options *options,
     return 0;
 }
 
-static json_t *stats_of(const struct rows *rows, const struct rows_report *report, struct err *err)
+/* What was found, and the first row with what is learnt between ⟦ and ⟧: for people. */
+static int stats_say(json_t *stats, const struct asked *asked, const struct rows_report *report,
+                     uint32_t sequence_tokens, struct err *err)
 {
+    struct buf said = {.limit = 1024}, first = {.limit = 1 << 20};
+    int status = rows_report_say(report, sequence_tokens, &said, err);
+    if (status == 0) {
+        status = rows_show(*asked->rows, 0, asked->tokenizer, "⟦", "⟧", FIRST_BYTES_MAX, &first, err);
+    }
+    if (status == 0 && (json_object_set_new(stats, "said", json_string(buf_str(&said))) < 0 ||
+                        json_object_set_new(stats, "first", json_string(buf_str(&first))) < 0)) {
+        status = err_set(err, ERR_NOMEM, "no memory for the data set's first row");
+    }
+    buf_fini(&said);
+    buf_fini(&first);
+    return status;
+}
+
+static json_t *stats_of(const struct asked *asked, const struct rows_report *report, uint32_t sequence_tokens,
+                        struct err *err)
+{
+    const struct rows *rows = *asked->rows;
     struct rows_histogram histogram;
     rows_histogram(rows, &histogram);
     json_t *lengths = json_array();
@@ -94,6 +117,10 @@ static json_t *stats_of(const struct rows *rows, const struct rows_report *repor
         spec_format_name(report->format), "first_truncated_line", (json_int_t)report->first_truncated_line,
         "first_dropped_line", (json_int_t)report->first_dropped_line, "bin_tokens",
         (json_int_t)histogram.bin_tokens, "lengths", lengths);
+    if (stats != NULL && stats_say(stats, asked, report, sequence_tokens, err) < 0) {
+        json_decref(stats);
+        return NULL;
+    }
     json_t *answer = json_pack("{s:o, s:I}", "stats", stats, "rows", (json_int_t)rows->count);
     if (answer == NULL) {
         err_set(err, ERR_NOMEM, "no memory for the data set's statistics");
@@ -114,7 +141,7 @@ static json_t *answer_rows(struct asked *asked, struct err *err)
             err_set(err, ERR_TOO_BIG, "%u rows are over the limit of %u", (*asked->rows)->count,
                     options.rows_max);
         } else {
-            answer = stats_of(*asked->rows, &report, err);
+            answer = stats_of(asked, &report, options.data.sequence_tokens, err);
         }
     }
     chat_template_destroy(options.chat);

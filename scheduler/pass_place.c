@@ -584,9 +584,12 @@ static json_t *compose_data(const struct pass *pass)
 {
     json_t *data = json_pack("{s:O?, s:O?}", "train", json_object_get(pass->placed_train, "blob"), "eval",
                              json_object_get(pass->placed_eval, "blob"));
-    json_t *format = json_object_get(json_object_get(pass->placed_train, "stats"), "format");
-    if (data != NULL && json_is_string(format)) {
-        json_object_set(data, "format", format);
+    static const char *const keys[] = {"format", "said", "first"};
+    for (size_t i = 0; data != NULL && i < sizeof(keys) / sizeof(keys[0]); i++) {
+        json_t *text = json_object_get(json_object_get(pass->placed_train, "stats"), keys[i]);
+        if (json_is_string(text)) {
+            json_object_set(data, keys[i], text);
+        }
     }
     return data;
 }

@@ -208,6 +208,8 @@ static int read_fields(struct assignment *assignment, struct err *err)
     read_blob(&data, "train", JR_REQUIRED, &assignment->train);
     read_blob(&data, "eval", JR_OPTIONAL, &assignment->eval);
     jr_str(&data, "format", JR_OPTIONAL, 1, 32, &assignment->format);
+    jr_str(&data, "said", JR_OPTIONAL, 1, 1024, &assignment->rows_said);
+    jr_str(&data, "first", JR_OPTIONAL, 0, 1 << 20, &assignment->rows_first);
     jr_sub(&top, "sample", JR_OPTIONAL, &sample);
     jr_array(&sample, "ids", JR_OPTIONAL, 1, 1 << 20, &assignment->sample_ids);
     jr_sub(&top, "limits", JR_OPTIONAL, &limits);

@@ -48,6 +48,7 @@ struct assignment {
     struct local_part local;
     const char *train, *eval; /* blobs of encoded rows; eval NULL: none */
     const char *format;       /* what `data.format: auto` turned out to be, or NULL */
+    const char *rows_said, *rows_first; /* for the log: what the rows are, and the first one marked; or NULL */
     const json_t *sample_ids; /* the rendered prompt, or NULL */
     uint64_t start_step;      /* first step to do */
     uint64_t reported_steps;  /* steps below this were reported by an earlier attempt */

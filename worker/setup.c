@@ -103,11 +103,33 @@ static int fetch_rows(struct session *session, const char *sha256, const char *w
     return result < 0 ? err_wrap(err, "%s", what) : 0;
 }
 
+/* What is learnt is said before anything is: the format that was found, and the first row with its learnt
+ * part marked. */
+static int report_rows(struct session *session, struct err *err)
+{
+    const struct assignment *assignment = session->assignment;
+    struct buf text = {.limit = 1 << 20};
+    int result = 0;
+    if (assignment->rank == 0 && assignment->rows_said)
+        result = buf_printf(&text, err, "data.train: %s", assignment->rows_said) < 0
+                     ? -1
+                     : report_log(session->link, "info", buf_str(&text), err);
+    buf_clear(&text);
+    if (result == 0 && assignment->rank == 0 && assignment->rows_first)
+        result = buf_printf(&text, err, "data.train: the first row, what is learnt between ⟦ and ⟧: %s",
+                            assignment->rows_first) < 0
+                     ? -1
+                     : report_log(session->link, "info", buf_str(&text), err);
+    buf_fini(&text);
+    return result;
+}
+
 static int open_rows(struct session *session, struct err *err)
 {
     const struct job_spec *spec = &session->assignment->spec;
     const struct plan *plan = session->assignment->plan;
-    if (fetch_rows(session, session->assignment->train, "data.train", &session->train, err) < 0)
+    if (fetch_rows(session, session->assignment->train, "data.train", &session->train, err) < 0 ||
+        report_rows(session, err) < 0)
         return -1;
     if (spec->eval.on && session->assignment->eval &&
         plan->ranks[0].programs[PROGRAM_EVALUATE].instr_count > 0 &&

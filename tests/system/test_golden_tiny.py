@@ -32,6 +32,9 @@ def trained(motley, model, placement, tag, **changes):
 def run_case(motley, model, placement, tag):
     folder, expected = golden(model)
     job = trained(motley, model, placement, tag)
+    logs = motley.run("logs", str(job["id"]))
+    expect('rows of format tokens (by data.format)' in logs and "the first row, what is learnt between ⟦ and ⟧: " in logs,
+           f"{model} {tag}: the log does not say what is learnt: {logs}")
     steps, _ = motley.metrics(job["id"])
     expect([m["step"] for m in steps] == list(range(20)), f"{model} {tag}: steps {[m['step'] for m in steps]}")
     reference = expected["lora_fp64"]
