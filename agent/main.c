@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "agent/agent.h"
+#include "common/document.h"
 #include "common/file.h"
 #include "common/log.h"
 #include "common/yaml.h"
@@ -33,7 +34,7 @@ static json_t *config_load(const char *path, struct err *err)
     buf_init(&text, YAML_BYTES_MAX);
     json_t *document = NULL;
     if (file_read_all(path, YAML_BYTES_MAX, &text, err) == 0) {
-        document = yaml_parse(buf_str(&text), text.size, err);
+        document = document_parse(path, buf_str(&text), text.size, err);
         if (document == NULL) {
             err_wrap(err, "\"%s\"", path);
         }

@@ -1,9 +1,9 @@
 /* Reading motley-api's configuration. */
 #include "api/config.h"
 
+#include "common/document.h"
 #include "common/file.h"
 #include "common/json.h"
-#include "common/yaml.h"
 
 #include <arpa/inet.h>
 #include <stdio.h>
@@ -163,7 +163,7 @@ struct api_config *api_config_load(const char *path, struct err *err)
     config->idle_seconds_max = 75;
     if (file_read_all(path, CONFIG_BYTES_MAX, &text, err) < 0)
         goto out;
-    document = yaml_parse(buf_str(&text), text.size, err);
+    document = document_parse(path, buf_str(&text), text.size, err);
     rc = document ? read_config(document, config, err) : -1;
     if (rc < 0)
         err_wrap(err, "%s", path);

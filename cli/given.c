@@ -8,6 +8,7 @@
 
 #include "common/buf.h"
 #include "common/digest.h"
+#include "common/document.h"
 #include "common/file.h"
 #include "common/json.h"
 #include "common/yaml.h"
@@ -33,7 +34,7 @@ json_t *given_json(const char *path, size_t most, struct err *err)
     struct buf text = {0};
     json_t *document = NULL;
     if (given_text(path, most, &text, err) == 0) {
-        document = json_parse_limited(buf_str(&text), text.size, JSON_DEPTH_MAX, err);
+        document = document_parse(path, buf_str(&text), text.size, err);
         if (!document)
             err_wrap(err, "%s", path);
     }
@@ -49,7 +50,7 @@ json_t *given_spec(const char *path, struct err *err)
     struct job_spec spec = {0};
     if (given_text(path, YAML_BYTES_MAX, &text, err) < 0)
         goto out;
-    document = yaml_parse(buf_str(&text), text.size, err);
+    document = document_parse(path, buf_str(&text), text.size, err);
     if (!document) {
         err_wrap(err, "%s", path);
         goto out;

@@ -36,6 +36,17 @@ static unsigned text_depth(const char *text, size_t size)
     return deepest;
 }
 
+/* Whether what jansson stumbled over is a bracket that closes after a comma: 'position' is behind it. */
+static bool after_comma(const char *text, size_t size, int position)
+{
+    size_t at = position > 0 && (size_t)position <= size ? (size_t)position - 1 : 0;
+    if (at == 0 || (text[at] != '}' && text[at] != ']'))
+        return false;
+    while (at > 0 && strchr(" \t\r\n", text[at - 1]) && text[at - 1] != '\0')
+        at--;
+    return at > 0 && text[at - 1] == ',';
+}
+
 json_t *json_parse_limited(const char *text, size_t size, unsigned depth_max, struct err *err)
 {
     if (size >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0) {
@@ -51,8 +62,8 @@ json_t *json_parse_limited(const char *text, size_t size, unsigned depth_max, st
     json_error_t where;
     json_t *value = json_loadb(text, size, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &where);
     if (value == NULL) {
-        err_set(err, ERR_INVALID, "no valid JSON: line %d column %d: %s", where.line, where.column,
-                where.text);
+        err_set(err, ERR_INVALID, "no valid JSON: line %d column %d: %s%s", where.line, where.column,
+                where.text, after_comma(text, size, where.position) ? " (a comma stands before it)" : "");
     }
     return value;
 }

@@ -11,6 +11,8 @@
 
 struct loader {
     yaml_parser_t parser;
+    const char *text; /* what is parsed, borrowed */
+    size_t size;
     unsigned nodes;
     struct err *err;
 };
@@ -24,12 +26,25 @@ static json_t *load_fail(struct loader *loader, const yaml_mark_t *mark, const c
     return NULL;
 }
 
+/* Whether a tab stands at a place, or is what indents its line. */
+static bool tab_at(const struct loader *loader, const yaml_mark_t *mark)
+{
+    size_t at = mark->index < loader->size ? mark->index : loader->size;
+    bool tab = at < loader->size && loader->text[at] == '\t';
+    while (!tab && at > 0 && (loader->text[at - 1] == ' ' || loader->text[at - 1] == '\t'))
+        tab = loader->text[--at] == '\t';
+    return tab;
+}
+
 static bool event_next(struct loader *loader, yaml_event_t *event)
 {
     if (yaml_parser_parse(&loader->parser, event)) {
         return true;
     }
     const char *problem = loader->parser.problem == NULL ? "unreadable" : loader->parser.problem;
+    if (loader->parser.error == YAML_SCANNER_ERROR && tab_at(loader, &loader->parser.problem_mark)) {
+        problem = "a tab stands here; YAML is indented with spaces";
+    }
     load_fail(loader, &loader->parser.problem_mark, problem);
     return false;
 }
@@ -75,6 +90,13 @@ static bool is_one_of(const char *text, const char *a, const char *b, const char
     return strcmp(text, a) == 0 || strcmp(text, b) == 0 || strcmp(text, c) == 0;
 }
 
+/* A whole number that YAML 1.1 reads as octal and YAML 1.2 as decimal. */
+static bool is_octal_or_not(const char *text)
+{
+    text += *text == '-' || *text == '+';
+    return text[0] == '0' && text[1] != '\0' && text[strspn(text, "0123456789")] == '\0';
+}
+
 static json_t *plain_load(struct loader *loader, const char *text, size_t size, const yaml_mark_t *mark)
 {
     if (size == 0 || strcmp(text, "~") == 0 || is_one_of(text, "null", "Null", "NULL")) {
@@ -89,6 +111,11 @@ static json_t *plain_load(struct loader *loader, const char *text, size_t size, 
     const char *bare = text + (*text == '-' || *text == '+');
     if (is_one_of(bare, ".inf", ".Inf", ".INF") || is_one_of(text, ".nan", ".NaN", ".NAN")) {
         return load_fail(loader, mark, "numbers must be finite");
+    }
+    if (is_octal_or_not(text)) {
+        return load_fail(loader, mark,
+                         "a number that begins with 0 is octal in YAML 1.1 and decimal in YAML 1.2; write "
+                         "it without the 0, or as a text in quotes");
     }
     json_t *value = NULL;
     if (strncmp(text, "0x", 2) == 0) {
@@ -274,13 +301,37 @@ static json_t *document_load(struct loader *loader)
     return value;
 }
 
+/* Characters that end a line in YAML 1.1, which libyaml follows, and stand for themselves in YAML 1.2. */
+static int check_line_ends(const char *text, size_t size, struct err *err)
+{
+    static const struct {
+        const char *bytes, *name, *escape;
+    } ends[] = {
+        {"\xc2\x85", "U+0085", "\\N"}, {"\xe2\x80\xa8", "U+2028", "\\L"}, {"\xe2\x80\xa9", "U+2029", "\\P"}};
+    for (size_t i = 0; i < sizeof(ends) / sizeof(ends[0]); i++) {
+        const char *found = memmem(text, size, ends[i].bytes, strlen(ends[i].bytes));
+        size_t line = 1;
+        for (const char *at = text; found && at < found; at++)
+            line += *at == '\n';
+        if (found)
+            return err_set(err, ERR_INVALID,
+                           "no valid YAML: line %zu: %s ends a line in YAML 1.1 and is a character in YAML "
+                           "1.2; write it as %s in double quotes, or give the file as JSON",
+                           line, ends[i].name, ends[i].escape);
+    }
+    return 0;
+}
+
 json_t *yaml_parse(const char *text, size_t size, struct err *err)
 {
     if (size > YAML_BYTES_MAX) {
         err_set(err, ERR_TOO_BIG, "a YAML text of %zu bytes, the limit is %d", size, YAML_BYTES_MAX);
         return NULL;
     }
-    struct loader loader = {.err = err};
+    if (check_line_ends(text, size, err) < 0) {
+        return NULL;
+    }
+    struct loader loader = {.text = text, .size = size, .err = err};
     if (!yaml_parser_initialize(&loader.parser)) {
         err_set(err, ERR_NOMEM, "no memory to parse YAML");
         return NULL;

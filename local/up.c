@@ -13,11 +13,11 @@
 #include <unistd.h>
 
 #include "common/clock.h"
+#include "common/document.h"
 #include "common/file.h"
 #include "common/http.h"
 #include "common/json.h"
 #include "common/process.h"
-#include "common/yaml.h"
 #include "local/config.h"
 #include "local/home.h"
 #include "local/postgres.h"
@@ -75,7 +75,7 @@ static json_t *config_document(const struct coming_up *u)
         return local_config_default(u->err);
     }
     if (file_read_all(path, CONFIG_BYTES, &text, u->err) == 0) {
-        document = yaml_parse(buf_str(&text), text.size, u->err);
+        document = document_parse(path, buf_str(&text), text.size, u->err);
         if (document == NULL) {
             err_wrap(u->err, "%s", path);
         }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "common/buf.h"
+#include "common/document.h"
 #include "common/file.h"
 #include "common/json.h"
 #include "common/yaml.h"
@@ -191,7 +192,7 @@ int scheduler_config_load(const char *path, struct scheduler_config *config, str
     if (file_read_all(path, YAML_BYTES_MAX, &text, err) < 0) {
         goto out;
     }
-    document = yaml_parse(buf_str(&text), text.size, err);
+    document = document_parse(path, buf_str(&text), text.size, err);
     if (document == NULL || scheduler_config_parse(document, config, err) < 0) {
         err_wrap(err, "%s", path);
         goto out;

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "common/clock.h"
+#include "common/document.h"
 #include "common/frame.h"
 #include "common/json.h"
 #include "common/rand.h"
@@ -186,6 +187,12 @@ static void bad_yaml_is_refused_with_its_line(void **state)
         "a: \"x\\0y\"\n",
         "\ta: 1\n",
         "a: 1e999\n",
+        "a: 010\n",
+        "a: -007\n",
+        "a: \"b\xc2\x85"
+        "c\"\n",
+        "a: b\xe2\x80\xa8"
+        "c\n",
         "a: \xff\n",
         "{{{{{{{{{{{{{{{{{{{{{{{{{{{{{{{{{{{{{{{{{{{{{{{{{{{{{{{{{{{{{{{{{{",
         "[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]",
@@ -198,6 +205,63 @@ static void bad_yaml_is_refused_with_its_line(void **state)
         }
         assert_true(err.code == ERR_INVALID || err.code == ERR_TOO_BIG);
         assert_non_null(strstr(err.text, "line "));
+    }
+}
+
+static void a_file_is_json_by_its_ending_or_its_text(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *path, *text, *json, *said; /* one of the last two */
+    } cases[] = {
+        {"a.json", "{\"a\": \"x\\ud83d\\ude00\"}", "{\"a\": \"x\xf0\x9f\x98\x80\"}", NULL},
+        {"a.yaml", "{\"a\": \"x\\ud83d\\ude00\"}", "{\"a\": \"x\xf0\x9f\x98\x80\"}", NULL},
+        {"a.json", "{\"a\": \"x\xe2\x80\xa8y\xc2\x85z\"}", "{\"a\": \"x\xe2\x80\xa8y\xc2\x85z\"}", NULL},
+        {"/dev/stdin", "{\"a\": \"x\xc2\x85z\"}", "{\"a\": \"x\xc2\x85z\"}", NULL},
+        {"a.yaml",
+         "\xef\xbb\xbf"
+         "a: 1\n",
+         "{\"a\": 1}", NULL},
+        {"A.JSON", "\xef\xbb\xbf{\"a\": 1}", "{\"a\": 1}", NULL},
+        {"a.yaml", "{a: 1, b: [1, 2,],}", "{\"a\": 1, \"b\": [1, 2]}", NULL},
+        {"a.yaml", "{\"a\": 1, \"a\": 2}", NULL, "\"a\" appears twice"},
+        {"a.json", "{\"a\": 1, \"a\": 2}", NULL, "duplicate object key near '\"a\"'"},
+        {"a.json", "{\"a\": 1,}", NULL, "line 1 column 9"},
+        {"a.json", "{\"a\": [1,\n ]}", NULL, "(a comma stands before it)"},
+        {"a.json", "a: 1\n", NULL, "no valid JSON"},
+        {"a.json", "{\"a\": NaN}", NULL, "no valid JSON"},
+        {"a.json", "{\"a\": \"\\ud83d\"}", NULL, "no valid JSON"},
+        {"a.yaml", "a:\n\tb: 1\n", NULL, "a tab stands here"},
+        {"a.yaml", "a: 1\nb: 010\n", NULL, "line 2 column 4: a number that begins with 0"},
+        {"a.yaml", "a: 1\nb: x\xc2\x85\n", NULL, "line 2: U+0085"},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct err err = {0};
+        json_t *got = document_parse(cases[i].path, cases[i].text, strlen(cases[i].text), &err);
+        json_t *want = cases[i].json ? parse(cases[i].json) : NULL;
+        if ((got != NULL) != (want != NULL) || (want && !json_equal(got, want)) ||
+            (!want && strstr(err.text, cases[i].said) == NULL)) {
+            fail_msg("%s: %s: %s", cases[i].path, cases[i].text, err.text);
+        }
+        json_decref(got);
+        json_decref(want);
+    }
+    static const struct {
+        const char *bytes, *encoding;
+        size_t size;
+    } others[] = {{"\xff\xfe"
+                   "a\0",
+                   "UTF-16", 4},
+                  {"\xfe\xff\0a", "UTF-16", 4},
+                  {"{\0\"\0", "UTF-16", 4},
+                  {"\0{\0\"", "UTF-16", 4},
+                  {"\xff\xfe\0\0a\0\0\0", "UTF-32", 8},
+                  {"\0\0\xfe\xff\0\0\0a", "UTF-32", 8},
+                  {"{\0\0\0", "UTF-32", 4}};
+    for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++) {
+        struct err err = {0};
+        assert_null(document_parse("a.yaml", others[i].bytes, others[i].size, &err));
+        assert_non_null(strstr(err.text, others[i].encoding));
     }
 }
 
@@ -413,6 +477,7 @@ int main(void)
         cmocka_unit_test(absent_and_null_leave_the_default),
         cmocka_unit_test(yaml_means_the_same_as_json),
         cmocka_unit_test(bad_yaml_is_refused_with_its_line),
+        cmocka_unit_test(a_file_is_json_by_its_ending_or_its_text),
         cmocka_unit_test(amounts_are_read_and_printed),
         cmocka_unit_test(frames_carry_any_document_unchanged),
         cmocka_unit_test(damaged_frames_are_refused_or_are_documents),
