@@ -1,4 +1,5 @@
 /* Rendering a conversation and telling what of it is learnt. */
+#include "model/chat_head.h"
 #include "model/chat_private.h"
 
 #include <stdlib.h>
@@ -109,131 +110,9 @@ static int roles_check(const json_t *messages, struct err *err)
     return 0;
 }
 
-/* ---- where an assistant's turn begins ---- */
-
-static size_t common_size(const char *a, size_t a_size, const char *b, size_t b_size)
-{
-    size_t same = 0;
-    while (same < a_size && same < b_size && a[same] == b[same]) {
-        same++;
-    }
-    return same;
-}
-
-/* What a template writes when an answer is asked for behind some turns, to know the head of an assistant's
- * turn by. */
-struct asking {
-    struct buf text;
-    size_t same;      /* bytes at its beginning that are there without being asked, too */
-    bool grows;       /* all of what is there without is */
-    struct buf other; /* where asking adds nothing: the conversation with other answers */
-    struct jinja_marks marks;
-    size_t mark; /* of its answers, the next */
-};
-
-static void asking_fini(struct asking *asking)
-{
-    buf_fini(&asking->text);
-    buf_fini(&asking->other);
-    jinja_marks_fini(&asking->marks);
-}
-
 static bool is_assistant(const json_t *messages, const struct jinja_mark *mark)
 {
     return mark->message >= 0 && strcmp(role_of(messages, (size_t)mark->message), assistant) == 0;
-}
-
-/* The same messages, but that assistants answer otherwise: all of them, or those that 'seen' does not have.
- * Returns new, or NULL. */
-static json_t *answered_otherwise(const json_t *messages, const bool *seen)
-{
-    json_t *others = json_array();
-    for (size_t i = 0; others != NULL && i < json_array_size(messages); i++) {
-        const bool answer = strcmp(role_of(messages, i), assistant) == 0 && (seen == NULL || !seen[i]);
-        json_t *message = answer ? json_pack("{s:s, s:s}", "role", assistant, "content", "\x02")
-                                 : json_incref(json_array_get(messages, i));
-        if (json_array_append_new(others, message) < 0) {
-            json_decref(others);
-            others = NULL;
-        }
-    }
-    return others;
-}
-
-/* The same conversation with answers that begin otherwise: what both begin with is no answer. */
-static void other_render(const struct chat_template *chat, const json_t *messages,
-                         const struct chat_rest *rest, struct asking *asking)
-{
-    struct err none = {0};
-    json_t *others = answered_otherwise(messages, NULL);
-    if (others == NULL ||
-        chat_render_names(chat, others, rest, false, &asking->other, &asking->marks, &none) < 0) {
-        buf_clear(&asking->other);
-        asking->marks.count = 0;
-    }
-    json_decref(others);
-}
-
-/* Ask behind the conversation up to its first answer; an empty text when that cannot be rendered. */
-static void asking_render(const struct chat_template *chat, const json_t *messages,
-                          const struct chat_rest *rest, struct asking *asking)
-{
-    struct err none = {0};
-    struct buf without = {.limit = CHAT_RENDERED_MAX};
-    const size_t count = json_array_size(messages);
-    json_t *first = json_array();
-    size_t turns = 0;
-    while (turns < count && strcmp(role_of(messages, turns), assistant) != 0) {
-        turns++;
-    }
-    turns = turns == 0 ? count : turns;
-    for (size_t i = 0; first != NULL && i < turns; i++) {
-        json_array_append(first, json_array_get(messages, i));
-    }
-    if (first != NULL && json_array_size(first) == turns &&
-        chat_render_names(chat, first, rest, false, &without, NULL, &none) == 0 &&
-        chat_render_names(chat, first, rest, true, &asking->text, NULL, &none) == 0) {
-        asking->same =
-            common_size(buf_str(&asking->text), asking->text.size, buf_str(&without), without.size);
-        asking->grows = asking->same == without.size;
-    }
-    buf_fini(&without);
-    json_decref(first);
-    if (asking->same == asking->text.size) {
-        other_render(chat, messages, rest, asking);
-    }
-}
-
-/* Bytes at the beginning of what was written at an assistant's message that are the head of its turn: the end
- * of what is written when asked. That end may begin a little before the texts differ, since what is written
- * without being asked may begin alike (a marker's "<"). */
-static size_t head_size(struct asking *asking, const json_t *messages, const char *part, size_t size)
-{
-    enum { ALIKE_MAX = 64 };
-    const char *text = buf_str(&asking->text);
-    const size_t all = asking->text.size;
-    if (asking->same == all) { /* spaces before an answer are part of its first token */
-        while (asking->mark < asking->marks.count &&
-               !is_assistant(messages, &asking->marks.items[asking->mark])) {
-            asking->mark++;
-        }
-        if (asking->mark == asking->marks.count) {
-            return 0;
-        }
-        const struct jinja_mark *mark = &asking->marks.items[asking->mark++];
-        size_t head = common_size(buf_str(&asking->other) + mark->begin, mark->end - mark->begin, part, size);
-        while (head > 0 && part[head - 1] == ' ') {
-            head--;
-        }
-        return head;
-    }
-    for (size_t back = 0; back <= ALIKE_MAX && back <= asking->same; back++) {
-        const size_t from = asking->same - back;
-        if (common_size(text + from, all - from, part, size) == all - from) {
-            return all - from;
-        }
-    }
-    return asking->grows ? common_size(text + asking->same, all - asking->same, part, size) : 0;
 }
 
 /* ---- spans ---- */
@@ -286,7 +165,7 @@ static int unmarked_check(const struct chat_template *chat, const json_t *messag
     }
     struct buf other = {.limit = CHAT_RENDERED_MAX};
     struct err none = {0};
-    json_t *others = answered_otherwise(messages, seen);
+    json_t *others = chat_answered_otherwise(messages, seen);
     const bool same =
         others != NULL && chat_render_names(chat, others, rest, false, &other, NULL, &none) == 0 &&
         other.size == text->size - begin && memcmp(buf_str(&other), buf_str(text) + begin, other.size) == 0;
@@ -306,31 +185,31 @@ static int turns_fill(const struct chat_template *chat, const json_t *messages, 
                       const struct buf *text, size_t begin, const struct jinja_marks *marks,
                       struct chat_spans *spans, size_t *covered, bool *seen, struct err *err)
 {
-    struct asking asking = {.text = {.limit = CHAT_RENDERED_MAX}, .other = {.limit = CHAT_RENDERED_MAX}};
-    bool asked = false;
-    int status = 0;
+    struct chat_heads *heads = NULL;
+    int status =
+        chat_heads_create(chat, messages, rest, buf_str(text) + begin, text->size - begin, &heads, err);
     for (size_t i = 0; i < marks->count && status == 0; i++) {
         const struct jinja_mark *mark = &marks->items[i];
         const char *part = buf_str(text) + begin + mark->begin;
+        const size_t size = chat_size_without_blanks(part, mark->end - mark->begin);
+        const size_t index = (size_t)mark->message;
+        size_t head = 0;
+        bool learn = false;
         if (!is_assistant(messages, mark)) {
             continue;
         }
-        if (!asked) {
-            asking_render(chat, messages, rest, &asking);
-            asked = true;
+        if (!seen[index] && chat_head_size(heads, index, mark->begin, size, &head, err) < 0) {
+            status = -1;
+            break;
         }
-        const size_t size = chat_size_without_blanks(part, mark->end - mark->begin);
-        const size_t skip = head_size(&asking, messages, part, size);
-        bool learn = false;
-        seen[mark->message] = true;
-        status = chat_message_learn(json_array_get(messages, (size_t)mark->message), (size_t)mark->message,
-                                    &learn, err);
+        seen[index] = true;
+        status = chat_message_learn(json_array_get(messages, index), index, &learn, err);
         if (status == 0) {
-            status = span_answer(spans, covered, begin + mark->begin + skip, begin + mark->begin + size,
+            status = span_answer(spans, covered, begin + mark->begin + head, begin + mark->begin + size,
                                  learn, err);
         }
     }
-    asking_fini(&asking);
+    chat_heads_destroy(heads);
     return status;
 }
 

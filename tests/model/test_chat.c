@@ -249,6 +249,41 @@ static void a_turn_beside_the_loop_is_refused_and_one_that_is_cut_is_not_learnt(
     buf_fini(&text);
 }
 
+static void an_answer_begins_where_it_is_asked_for(void **state)
+{
+    (void)state;
+    /* a system turn of the template's own, written at the first message, which is an answer */
+    expect_learnt(
+        "{% for m in messages %}{% if loop.first and m.role != 'system' %}<|system|>S.</s>{% endif "
+        "%}<|{{ m.role }}|>{{ m.content }}</s>{% endfor %}{% if add_generation_prompt %}<|assistant|>{% "
+        "endif %}",
+        "[{\"role\":\"assistant\",\"content\":\"a\"},{\"role\":\"user\",\"content\":\"q\"},{\"role\":"
+        "\"assistant\",\"content\":\"b\"}]",
+        "{}", "<|system|>S.</s><|assistant|>a</s><|user|>q</s><|assistant|>b</s>", "a</s>|b</s>|");
+    /* asked for with the beginning of a thought that answers are written without, and an answer that begins
+     * like it */
+    static const char thought[] =
+        "{% for m in messages %}{% if m.role == 'tool' %}[{{ m.content }}]{% else %}<{{ m.role "
+        "}}>{{ m.content }};{% endif %}{% endfor %}{% if add_generation_prompt "
+        "%}<assistant><think>{% endif %}";
+    expect_learnt(thought,
+                  "[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\",\"content\":\"<b>\"}]",
+                  "{}", "<user>q;<assistant><b>;", "<b>;|");
+    expect_learnt(thought,
+                  "[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\",\"content\":\"<think>h\"}]",
+                  "{}", "<user>q;<assistant><think>h;", "h;|");
+    /* what stands between a tool's answer and the assistant's is written when it is asked for */
+    expect_learnt(
+        "{% set ns = namespace(tool=false) %}{% for m in messages %}{% if m.role == 'tool' %}<t>{{ m.content "
+        "}}{% set ns.tool = true %}{% elif m.role == 'assistant' %}{% if ns.tool %}</t>{% else %}<a>{% endif "
+        "%}{{ m.content }};{% set ns.tool = false %}{% else %}<u>{{ m.content }}{% endif %}{% endfor %}{% if "
+        "ns.tool %}</t>{% elif add_generation_prompt %}<a>{% endif %}",
+        "[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\",\"content\":\"call\"},{\"role\":"
+        "\"tool\","
+        "\"content\":\"5\"},{\"role\":\"assistant\",\"content\":\"five\"}]",
+        "{}", "<u>q<a>call;<t>5</t>five;", "call;|five;|");
+}
+
 static void what_a_row_gives_wrongly_is_refused_by_its_key(void **state)
 {
     (void)state;
@@ -345,6 +380,7 @@ int main(void)
         cmocka_unit_test(messages_reach_the_template_with_every_key),
         cmocka_unit_test(a_message_may_say_that_it_is_not_learnt),
         cmocka_unit_test(a_turn_beside_the_loop_is_refused_and_one_that_is_cut_is_not_learnt),
+        cmocka_unit_test(an_answer_begins_where_it_is_asked_for),
         cmocka_unit_test(what_a_row_gives_wrongly_is_refused_by_its_key),
         cmocka_unit_test(templates_beyond_us_are_refused_and_say_what_to_do),
         cmocka_unit_test(templates_given_wrongly_are_refused_by_path),
