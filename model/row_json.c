@@ -31,20 +31,34 @@ static bool is_blank(char c)
     return c == ' ' || c == '\t' || c == '\n' || c == '\r';
 }
 
+/* The column in hand, cut, with its escapes read. One that has half a surrogate pair is nobody's. */
+static void key_copy(const struct pass *pass, char out[ROW_JSON_KEY_BYTES])
+{
+    json_t *read = pass->key_size > 0 && memchr(pass->key, '\\', pass->key_size) != NULL
+                       ? json_loadb(pass->key - 1, pass->key_size + 2, JSON_DECODE_ANY, NULL)
+                       : NULL;
+    const char *key = read != NULL ? json_string_value(read) : pass->key;
+    size_t size = read != NULL ? json_string_length(read) : pass->key_size;
+    size = size < ROW_JSON_KEY_BYTES ? size : ROW_JSON_KEY_BYTES - 1;
+    if (size > 0) {
+        memcpy(out, key, size);
+    }
+    out[size] = '\0';
+    json_decref(read);
+}
+
 static void odd_add(struct pass *pass, const char *what)
 {
     struct row_json *row = pass->row;
-    const size_t size = pass->key_size < ROW_JSON_KEY_BYTES ? pass->key_size : ROW_JSON_KEY_BYTES - 1;
+    char key[ROW_JSON_KEY_BYTES];
+    key_copy(pass, key);
     for (unsigned i = 0; i < row->odd_count; i++) {
-        if (strlen(row->odd[i].key) == size && memcmp(row->odd[i].key, pass->key, size) == 0) {
+        if (strcmp(row->odd[i].key, key) == 0) {
             return;
         }
     }
     if (row->odd_count < ROW_JSON_ODD_MAX) {
-        if (size > 0) {
-            memcpy(row->odd[row->odd_count].key, pass->key, size);
-        }
-        row->odd[row->odd_count].key[size] = '\0';
+        memcpy(row->odd[row->odd_count].key, key, sizeof(key));
         row->odd[row->odd_count++].what = what;
     }
 }
@@ -208,6 +222,15 @@ static int pass_all(struct pass *pass, struct err *err)
                : buf_append(&pass->copy, pass->text + pass->copied, pass->size - pass->copied, err);
 }
 
+/* Whether the text ends as an object does. */
+static bool ends(const char *text, size_t size)
+{
+    while (size > 0 && is_blank(text[size - 1])) {
+        size--;
+    }
+    return size > 0 && text[size - 1] == '}';
+}
+
 int row_json_parse(const char *text, size_t size, struct row_json *row, struct err *err)
 {
     struct pass pass = {.text = text, .size = size, .copy = {.limit = 2 * size + 64}, .row = row};
@@ -220,7 +243,9 @@ int row_json_parse(const char *text, size_t size, struct row_json *row, struct e
         row->object = json_loadb(same ? text : buf_str(&pass.copy), same ? size : pass.copy.size,
                                  JSON_DECODE_ANY | JSON_ALLOW_NUL, &where);
         if (row->object == NULL) {
-            status = err_set(err, ERR_INVALID, "no valid JSON: column %d: %s", where.column, where.text);
+            status = err_set(
+                err, ERR_INVALID, "no valid JSON: column %d: %s%s", where.column, where.text,
+                ends(text, size) ? "" : "; a row is a whole object on one line, or give one array of rows");
         } else if (!json_is_object(row->object)) {
             row_json_fini(row);
             status = err_set(err, ERR_INVALID, "a row must be a JSON object");

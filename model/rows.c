@@ -526,10 +526,11 @@ static int source_encode(struct encoder *e, struct rows_source *source, struct e
         }
     }
     e->report->unit = rows_source_unit(source);
+    if (more < 0 && rows_source_number(source) > 0) {
+        err_wrap(err, "%s %u", rows_source_unit(source), rows_source_number(source));
+    }
     if (more < 0) {
-        return rows_source_number(source) == 0
-                   ? -1
-                   : err_wrap(err, "%s %u", rows_source_unit(source), rows_source_number(source));
+        return -1;
     }
     if (e->report->rows == 0) {
         return err_set(err, ERR_INVALID,

@@ -138,10 +138,30 @@ static int too_big(struct err *err)
     return err_set(err, ERR_TOO_BIG, "the row has more than %d bytes", ROWS_LINE_BYTES_MAX);
 }
 
+/* A text that begins with neither '{' nor '['. */
+static int not_rows(const char *text, size_t size, struct err *err)
+{
+    const char *newline = memchr(text, '\n', size);
+    const size_t line = newline != NULL ? (size_t)(newline - text) : size;
+    const bool table = memchr(text, ',', line) != NULL || memchr(text, '\t', line) != NULL;
+    char shown[41];
+    size_t kept = 0;
+    while (kept < line && kept < sizeof(shown) - 1 && text[kept] >= ' ' && text[kept] < 0x7f) {
+        shown[kept] = text[kept];
+        kept++;
+    }
+    shown[kept] = '\0';
+    return err_set(
+        err, ERR_UNSUPPORTED,
+        "the file begins with \"%s\"%s; rows are JSON objects, {…}, one a line, or one array of them; "
+        "convert it, as with pandas.read_csv(FILE).to_json(OUT, orient=\"records\", lines=True)",
+        shown, table ? ", which looks like a table (CSV)" : "");
+}
+
 static int begin(struct rows_source *s, struct err *err)
 {
     s->begun = true;
-    while (s->size < 3 && !s->whole) {
+    while (s->size < 256 && !s->whole) {
         if (refill(s, err) < 0) {
             return -1;
         }
@@ -154,7 +174,9 @@ static int begin(struct rows_source *s, struct err *err)
     }
     s->array = first < s->size && s->text[first] == '[';
     s->at = s->array ? first + 1 : s->at;
-    return 0;
+    return s->array || first == s->size || s->text[first] == '{'
+               ? 0
+               : not_rows(s->text + first, s->size - first, err);
 }
 
 static int next_line(struct rows_source *s, const char **text, size_t *size, struct err *err)

@@ -274,6 +274,7 @@ ODD = [
 
 REFUSED = [
     ({}, '{"text": "\\ud83d"}', "line 1: text: has half"),
+    ({}, '{"te\\u0078t": "\\ud83d"}', "line 1: text: has half"),
     ({}, '{"messages": [{"role": "user", "content": NaN}]}', "line 1: messages: has NaN"),
     ({}, '{"messages": [{"role": "user", "content": "q"}], "tools": [{"a": 18446744073709551616}]}', "tools: has a whole"),
     ({}, '{"text": "a", "messages": []}', '"messages" (format chat) and "text" (format text)'),
@@ -297,6 +298,8 @@ REFUSED = [
     ({}, '[{"text": "a"}, ]', "row 2"),
     ({}, '[{"text": "a"}] x', "behind the end"),
     ({}, '[{"text": "a"}', "no end"),
+    ({}, 'instruction,output\na,b\n', 'begins with "instruction,output", which looks like a table (CSV)'),
+    ({}, '{\n "text": "a"\n}', "line 1: no valid JSON"),
     ({"format": "text"}, '{"instruction": "a"}', "line 1: text: is missing"),
     ({}, '{"prompt": "a", "chosen": "b", "rejected": "c"}', "needs"),
 ]

@@ -3,6 +3,7 @@
 
     tests/fuzz/seeds.py FOLDER      FOLDER/TARGET/N.json
 """
+import gzip
 import json
 import os
 import shutil
@@ -260,6 +261,15 @@ def rows():
     yield b"\x03" + b'{"text": "some text"}\n'
     yield b"\x04" + b'{"ids": [1, 2, 3], "labels": [-100, 2, 3]}\n'
     yield b"\x00" + b'{"text": "some text"}\n'
+    yield b"\x20" + b' [{"text": "a", "x": NaN, "y": "\\ud83d"},\n {"text": "b\\u0000"}]'
+    yield b"\x20" + gzip.compress(b'{"prompt": "a", "completion": "b"}\n{"prompt": "c", "completion": "d"}\n', mtime=0)
+    yield b"\x20" + (b'{"conversations": [{"from": "human", "value": "q"}, {"from": "function_call", "value": '
+                     b'"{\\"name\\": \\"w\\", \\"arguments\\": {}}"}, {"from": "gpt", "value": "a", "train": false}], '
+                     b'"tools": "[{}]", "system": "s"}\n')
+    yield b"\x20" + (b'{"prompt": [{"role": "user", "content": [{"type": "text", "text": "q"}]}], "completion": '
+                     b'[{"role": "assistant", "content": "a", "weight": 0}], "chat_template_kwargs": {"a": 1}}')
+    yield b"\x01" + b'{"instruction": "a", "output": "b", "system": "s", "history": [["q", "a"]]}'
+    yield b"\x00" + b'{"input_ids": [1, 2], "attention_mask": [1, 1], "labels": null}'
 
 
 def peft():
