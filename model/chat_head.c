@@ -7,11 +7,7 @@
 #include <string.h>
 
 struct chat_heads {
-    const struct chat_template *chat;
-    const json_t *messages;
-    const struct chat_rest *rest;
-    const char *text;
-    size_t size;
+    const struct chat_rendering *rendering;
     bool asked;
     struct buf asking; /* rendered up to the first answer, and an answer asked for */
     size_t same;       /* bytes at its beginning that are there without being asked, too */
@@ -26,13 +22,14 @@ static bool is_assistant(const json_t *messages, size_t index)
            0;
 }
 
-json_t *chat_answered_otherwise(const json_t *messages, const bool *kept)
+/* The same messages, but that assistants answer otherwise. Returns new, or NULL. */
+static json_t *answered_otherwise(const json_t *messages)
 {
     json_t *others = json_array();
     for (size_t i = 0; others != NULL && i < json_array_size(messages); i++) {
-        const bool answer = is_assistant(messages, i) && (kept == NULL || !kept[i]);
-        json_t *message = answer ? json_pack("{s:s, s:s}", "role", "assistant", "content", "\x02")
-                                 : json_incref(json_array_get(messages, i));
+        json_t *message = is_assistant(messages, i)
+                              ? json_pack("{s:s, s:s}", "role", "assistant", "content", "\x02")
+                              : json_incref(json_array_get(messages, i));
         if (json_array_append_new(others, message) < 0) {
             json_decref(others);
             others = NULL;
@@ -41,21 +38,15 @@ json_t *chat_answered_otherwise(const json_t *messages, const bool *kept)
     return others;
 }
 
-int chat_heads_create(const struct chat_template *chat, const json_t *messages, const struct chat_rest *rest,
-                      const char *text, size_t size, struct chat_heads **heads, struct err *err)
+int chat_heads_create(const struct chat_rendering *rendering, struct chat_heads **heads, struct err *err)
 {
-    struct chat_heads *h = calloc(1, sizeof(*h));
-    if (h == NULL) {
+    *heads = calloc(1, sizeof(**heads));
+    if (*heads == NULL) {
         return err_set(err, ERR_NOMEM, "out of memory for a conversation");
     }
-    *h = (struct chat_heads){.chat = chat,
-                             .messages = messages,
-                             .rest = rest,
-                             .text = text,
-                             .size = size,
-                             .asking = {.limit = CHAT_RENDERED_MAX},
-                             .other = {.limit = CHAT_RENDERED_MAX}};
-    *heads = h;
+    (*heads)->rendering = rendering;
+    (*heads)->asking.limit = CHAT_RENDERED_MAX;
+    (*heads)->other.limit = CHAT_RENDERED_MAX;
     return 0;
 }
 
@@ -86,24 +77,24 @@ static bool render_first(const struct chat_heads *heads, size_t count, bool ask,
     json_t *first = json_array();
     int failed = first == NULL || count == 0;
     for (size_t i = 0; i < count; i++) {
-        failed |= json_array_append(first, json_array_get(heads->messages, i));
+        failed |= json_array_append(first, json_array_get(heads->rendering->messages, i));
     }
-    failed |= !failed && chat_render_names(heads->chat, first, heads->rest, ask, out, NULL, &none) < 0;
+    failed |= !failed && chat_render_names(heads->rendering->chat, first, heads->rendering->rest, ask, out,
+                                           NULL, &none) < 0;
     json_decref(first);
     return !failed;
 }
 
-/* Ask behind the conversation up to its first answer, or behind all of it where it begins with one; an empty
- * text when that cannot be rendered. */
+/* Ask behind the conversation up to its first answer that does not begin it; an empty text when that cannot
+ * be rendered. */
 static void ask(struct chat_heads *heads)
 {
     struct buf without = {.limit = CHAT_RENDERED_MAX};
-    const size_t count = json_array_size(heads->messages);
-    size_t turns = 0;
-    while (turns < count && !is_assistant(heads->messages, turns)) {
+    const size_t count = json_array_size(heads->rendering->messages);
+    size_t turns = 1;
+    while (turns < count && !is_assistant(heads->rendering->messages, turns)) {
         turns++;
     }
-    turns = turns == 0 ? count : turns;
     heads->asked = true;
     if (render_first(heads, turns, false, &without) && render_first(heads, turns, true, &heads->asking)) {
         heads->same =
@@ -119,10 +110,10 @@ static size_t alike_size(struct chat_heads *heads, size_t index, const char *par
 {
     struct err none = {0};
     if (!heads->answered) {
-        json_t *others = chat_answered_otherwise(heads->messages, NULL);
+        json_t *others = answered_otherwise(heads->rendering->messages);
         heads->answered = true;
-        if (others == NULL || chat_render_names(heads->chat, others, heads->rest, false, &heads->other,
-                                                &heads->marks, &none) < 0) {
+        if (others == NULL || chat_render_names(heads->rendering->chat, others, heads->rendering->rest, false,
+                                                &heads->other, &heads->marks, &none) < 0) {
             buf_clear(&heads->other);
             heads->marks.count = 0;
         }
@@ -175,7 +166,7 @@ static size_t head_last(const struct chat_heads *heads, const char *part, size_t
 int chat_head_size(struct chat_heads *heads, size_t index, size_t begin, size_t size, size_t *head,
                    struct err *err)
 {
-    const char *part = heads->text + begin;
+    const char *part = heads->rendering->text + begin;
     struct buf prompt = {.limit = CHAT_RENDERED_MAX};
     if (!heads->asked) {
         ask(heads);
@@ -193,7 +184,9 @@ int chat_head_size(struct chat_heads *heads, size_t index, size_t begin, size_t 
         return 0;
     }
     const bool rendered = render_first(heads, index, true, &prompt);
-    const size_t same = rendered ? common_size(buf_str(&prompt), prompt.size, heads->text, heads->size) : 0;
+    const size_t same =
+        rendered ? common_size(buf_str(&prompt), prompt.size, heads->rendering->text, heads->rendering->size)
+                 : 0;
     const bool whole = rendered && same == prompt.size;
     buf_fini(&prompt);
     if (whole && same >= begin && same <= begin + size) {

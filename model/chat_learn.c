@@ -150,52 +150,144 @@ static int span_answer(struct chat_spans *spans, size_t *covered, size_t begin, 
     return 0;
 }
 
-/* ERR_UNSUPPORTED when the text tells of an assistant's turn that no mark does. A turn that the template
- * leaves out of the text (of a conversation it cuts, say) is none of these. */
-static int unmarked_check(const struct chat_template *chat, const json_t *messages,
-                          const struct chat_rest *rest, const struct buf *text, size_t begin,
-                          const bool *seen, struct err *err)
+/* ---- an assistant's turn that is written where it is not looked for ---- */
+
+static bool contains(const char *text, size_t size, const json_t *content)
 {
-    size_t unseen = json_array_size(messages);
-    for (size_t i = json_array_size(messages); i-- > 0;) {
-        unseen = strcmp(role_of(messages, i), assistant) == 0 && !seen[i] ? i : unseen;
+    const char *wanted = json_string_value(content);
+    size_t length = chat_size_without_blanks(wanted, json_string_length(content));
+    for (; length > 0 && strchr(" \t\r\n", *wanted) != NULL; length--) {
+        wanted++;
     }
-    if (unseen == json_array_size(messages)) {
-        return 0;
-    }
-    struct buf other = {.limit = CHAT_RENDERED_MAX};
-    struct err none = {0};
-    json_t *others = chat_answered_otherwise(messages, seen);
-    const bool same =
-        others != NULL && chat_render_names(chat, others, rest, false, &other, NULL, &none) == 0 &&
-        other.size == text->size - begin && memcmp(buf_str(&other), buf_str(text) + begin, other.size) == 0;
-    json_decref(others);
-    buf_fini(&other);
-    return same ? 0
-                : err_set(
-                      err, ERR_UNSUPPORTED,
-                      "the chat template does not write messages[%zu], an assistant's turn, in a loop over "
-                      "messages, so that what is to be learnt cannot be told; data.learn: all needs it not",
-                      unseen);
+    return length == 0 || (size >= length && memmem(text, size, wanted, length) != NULL);
 }
+
+/* Whether messages[index] has nothing to write, or its content lies in what was written at it. */
+static bool is_in_place(const json_t *messages, size_t index, const char *text,
+                        const struct jinja_marks *marks)
+{
+    const json_t *message = json_array_get(messages, index);
+    const json_t *content = json_object_get(message, "content");
+    if (json_object_get(message, "tool_calls") != NULL || (content != NULL && !json_is_string(content))) {
+        return false;
+    }
+    for (size_t i = 0; i < marks->count; i++) {
+        const struct jinja_mark *mark = &marks->items[i];
+        if (mark->message == (int32_t)index &&
+            contains(text + mark->begin, mark->end - mark->begin, content)) {
+            return true;
+        }
+    }
+    return json_string_length(content) == 0;
+}
+
+/* The message with another content, and with other arguments of what it calls. Returns new, or
+ * NULL. */
+static json_t *message_otherwise(const json_t *message)
+{
+    json_t *other = json_deep_copy(message);
+    json_t *content = json_object_get(other, "content");
+    json_t *call;
+    size_t i;
+    if (other == NULL || json_is_null(content)) {
+        return other;
+    }
+    if (content != NULL && (!json_is_string(content) || json_string_length(content) > 0)) {
+        json_object_set_new(other, "content", json_string("\x02"));
+    }
+    json_array_foreach(json_object_get(other, "tool_calls"), i, call)
+    {
+        json_t *function = json_object_get(call, "function");
+        json_object_set_new(function != NULL ? function : call, "arguments",
+                            json_is_string(json_object_get(function != NULL ? function : call, "arguments"))
+                                ? json_string("\x02")
+                                : json_pack("{s:s}", "\x02", "\x02"));
+    }
+    return other;
+}
+
+/* Append what was written at no message of an assistant. */
+static int rest_put(struct buf *out, const json_t *messages, const char *text,
+                    const struct jinja_marks *marks, struct err *err)
+{
+    for (size_t i = 0; i < marks->count; i++) {
+        const struct jinja_mark *mark = &marks->items[i];
+        if (!is_assistant(messages, mark) &&
+            buf_append(out, text + mark->begin, mark->end - mark->begin, err) < 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+/* Whether what is written elsewhere stays the same when assistants say something else; true when the template
+ * takes nothing else. */
+static bool rest_stays(const struct chat_rendering *r)
+{
+    const json_t *messages = r->messages;
+    struct buf other = {.limit = CHAT_RENDERED_MAX}, before = {.limit = CHAT_RENDERED_MAX};
+    struct buf after = {.limit = CHAT_RENDERED_MAX};
+    struct jinja_marks other_marks = {0};
+    struct err none = {0};
+    json_t *others = json_array();
+    bool same = true;
+    for (size_t i = 0; i < json_array_size(messages); i++) {
+        json_t *message = json_array_get(messages, i);
+        json_array_append_new(others, strcmp(role_of(messages, i), assistant) == 0
+                                          ? message_otherwise(message)
+                                          : json_incref(message));
+    }
+    if (json_array_size(others) == json_array_size(messages) &&
+        chat_render_names(r->chat, others, r->rest, r->add_generation, &other, &other_marks, &none) == 0 &&
+        rest_put(&before, messages, r->text, &r->marks, &none) == 0 &&
+        rest_put(&after, others, buf_str(&other), &other_marks, &none) == 0) {
+        same = before.size == after.size &&
+               (before.size == 0 || memcmp(before.data, after.data, before.size) == 0);
+    }
+    json_decref(others);
+    jinja_marks_fini(&other_marks);
+    buf_fini(&other);
+    buf_fini(&before);
+    buf_fini(&after);
+    return same;
+}
+
+/* ERR_UNSUPPORTED when the text tells of an assistant's turn where no mark does. A turn that the template
+ * leaves out of the text (of a conversation it cuts, say) is none of these. */
+static int place_check(const struct chat_rendering *r, struct err *err)
+{
+    const size_t count = json_array_size(r->messages);
+    size_t first = 0;
+    while (first < count && (strcmp(role_of(r->messages, first), assistant) != 0 ||
+                             is_in_place(r->messages, first, r->text, &r->marks))) {
+        first++;
+    }
+    return first == count || rest_stays(r)
+               ? 0
+               : err_set(err, ERR_UNSUPPORTED,
+                         "the chat template does not write messages[%zu], an assistant's turn, in its place "
+                         "in a loop "
+                         "over messages, so that what is to be learnt cannot be told; data.learn: all needs "
+                         "it not",
+                         first);
+}
+
+/* ---- what is learnt ---- */
 
 /* Without {% generation %}: what the template writes at an assistant's message, behind the head that is given
  * to it when asked and without white space at the end. */
-static int turns_fill(const struct chat_template *chat, const json_t *messages, const struct chat_rest *rest,
-                      const struct buf *text, size_t begin, const struct jinja_marks *marks,
-                      struct chat_spans *spans, size_t *covered, bool *seen, struct err *err)
+static int turns_fill(const struct chat_rendering *r, struct chat_spans *spans, size_t *covered, bool *seen,
+                      struct err *err)
 {
     struct chat_heads *heads = NULL;
-    int status =
-        chat_heads_create(chat, messages, rest, buf_str(text) + begin, text->size - begin, &heads, err);
-    for (size_t i = 0; i < marks->count && status == 0; i++) {
-        const struct jinja_mark *mark = &marks->items[i];
-        const char *part = buf_str(text) + begin + mark->begin;
-        const size_t size = chat_size_without_blanks(part, mark->end - mark->begin);
+    int status = chat_heads_create(r, &heads, err);
+    for (size_t i = 0; i < r->marks.count && status == 0; i++) {
+        const struct jinja_mark *mark = &r->marks.items[i];
+        const size_t size = chat_size_without_blanks(r->text + mark->begin, mark->end - mark->begin);
         const size_t index = (size_t)mark->message;
         size_t head = 0;
         bool learn = false;
-        if (!is_assistant(messages, mark)) {
+        if (!is_assistant(r->messages, mark)) {
             continue;
         }
         if (!seen[index] && chat_head_size(heads, index, mark->begin, size, &head, err) < 0) {
@@ -203,9 +295,9 @@ static int turns_fill(const struct chat_template *chat, const json_t *messages, 
             break;
         }
         seen[index] = true;
-        status = chat_message_learn(json_array_get(messages, index), index, &learn, err);
+        status = chat_message_learn(json_array_get(r->messages, index), index, &learn, err);
         if (status == 0) {
-            status = span_answer(spans, covered, begin + mark->begin + head, begin + mark->begin + size,
+            status = span_answer(spans, covered, r->begin + mark->begin + head, r->begin + mark->begin + size,
                                  learn, err);
         }
     }
@@ -214,12 +306,13 @@ static int turns_fill(const struct chat_template *chat, const json_t *messages, 
 }
 
 /* With {% generation %}: what stands in it. */
-static int generation_fill(const json_t *messages, size_t begin, const struct jinja_marks *marks, bool mute,
-                           struct chat_spans *spans, size_t *covered, struct err *err)
+static int generation_fill(const struct chat_rendering *r, bool mute, struct chat_spans *spans,
+                           size_t *covered, struct err *err)
 {
     spans->touching = true;
-    for (size_t i = 0; i < marks->count; i++) {
-        const struct jinja_mark *mark = &marks->items[i];
+    for (size_t i = 0; i < r->marks.count; i++) {
+        const struct jinja_mark *mark = &r->marks.items[i];
+        const size_t index = (size_t)mark->message;
         bool learn = true;
         if (!mark->generation) {
             continue;
@@ -229,44 +322,38 @@ static int generation_fill(const json_t *messages, size_t begin, const struct ji
                            "the chat template has {%% generation %%} outside a loop over messages, so that a "
                            "message's weight or train cannot be honoured");
         }
-        if (mute && is_assistant(messages, mark) &&
-            chat_message_learn(json_array_get(messages, (size_t)mark->message), (size_t)mark->message, &learn,
-                               err) < 0) {
-            return -1;
-        }
-        if (span_answer(spans, covered, begin + mark->begin, begin + mark->end, learn, err) < 0) {
+        if ((mute && is_assistant(r->messages, mark) &&
+             chat_message_learn(json_array_get(r->messages, index), index, &learn, err) < 0) ||
+            span_answer(spans, covered, r->begin + mark->begin, r->begin + mark->end, learn, err) < 0) {
             return -1;
         }
     }
     return 0;
 }
 
-static int chat_learn(const struct chat_template *chat, const json_t *messages, const struct chat_rest *rest,
-                      const struct buf *text, size_t begin, const struct jinja_marks *marks,
-                      struct chat_spans *spans, struct err *err)
+static int chat_learn(const struct chat_rendering *r, bool mute, struct chat_spans *spans, struct err *err)
 {
-    const bool of_tools = chat->tool_use != NULL && chat_rest_chosen(rest).tools != NULL;
-    const bool generation = of_tools ? chat->tool_use_generation : chat->generation;
-    size_t covered = begin;
-    bool mute = false;
-    int status = chat_messages_mute(messages, &mute, err);
+    const bool of_tools = r->chat->tool_use != NULL && chat_rest_chosen(r->rest).tools != NULL;
+    const bool generation = of_tools ? r->chat->tool_use_generation : r->chat->generation;
+    size_t covered = r->begin;
+    int status;
     spans->count = 0;
     spans->touching = false;
-    if (status == 0 && generation) {
-        status = generation_fill(messages, begin, marks, mute, spans, &covered, err);
-    } else if (status == 0) {
-        bool *seen = calloc(json_array_size(messages), sizeof(*seen));
+    if (generation) {
+        status = generation_fill(r, mute, spans, &covered, err);
+    } else {
+        bool *seen = calloc(json_array_size(r->messages), sizeof(*seen));
         status = seen == NULL ? err_set(err, ERR_NOMEM, "out of memory for a conversation")
-                              : roles_check(messages, err);
+                              : roles_check(r->messages, err);
         if (status == 0) {
-            status = turns_fill(chat, messages, rest, text, begin, marks, spans, &covered, seen, err);
+            status = turns_fill(r, spans, &covered, seen, err);
         }
         if (status == 0) {
-            status = unmarked_check(chat, messages, rest, text, begin, seen, err);
+            status = place_check(r, err);
         }
         free(seen);
     }
-    return status < 0 ? -1 : span_add(spans, covered, text->size, CHAT_GIVEN, err);
+    return status < 0 ? -1 : span_add(spans, covered, r->begin + r->size, CHAT_GIVEN, err);
 }
 
 /* ---- the whole ---- */
@@ -317,27 +404,32 @@ int chat_render(const struct chat_template *chat, const json_t *messages, const 
                 bool add_generation, struct buf *text, struct chat_spans *spans, struct err *err)
 {
     static const struct chat_rest none = {0};
-    const size_t begin = text->size;
-    struct jinja_marks marks = {0};
+    struct chat_rendering r = {.chat = chat,
+                               .rest = rest != NULL ? rest : &none,
+                               .add_generation = add_generation,
+                               .begin = text->size};
+    const struct chat_rest chosen = chat_rest_chosen(r.rest);
     bool mute = false;
-    rest = rest != NULL ? rest : &none;
-    const struct chat_rest chosen = chat_rest_chosen(rest);
-    if (kwargs_check(rest->kwargs, err) < 0 || objects_check(chosen.tools, "tools", err) < 0 ||
+    if (kwargs_check(r.rest->kwargs, err) < 0 || objects_check(chosen.tools, "tools", err) < 0 ||
         objects_check(chosen.documents, "documents", err) < 0) {
         return -1;
     }
     json_t *normal = chat_messages_normal(messages, err);
-    int status =
-        normal != NULL && chat_messages_mute(normal, &mute, err) == 0
-            ? chat_render_names(chat, normal, rest, add_generation, text, spans != NULL ? &marks : NULL, err)
-            : -1;
-    if (status == 0 && spans != NULL) {
-        status = chat_learn(chat, normal, rest, text, begin, &marks, spans, err);
+    r.messages = normal;
+    int status = normal != NULL ? chat_messages_mute(normal, &mute, err) : -1;
+    if (status == 0) {
+        status = chat_render_names(chat, normal, r.rest, add_generation, text,
+                                   spans != NULL ? &r.marks : NULL, err);
     }
-    jinja_marks_fini(&marks);
+    if (status == 0 && spans != NULL) {
+        r.text = buf_str(text) + r.begin;
+        r.size = text->size - r.begin;
+        status = chat_learn(&r, mute, spans, err);
+    }
+    jinja_marks_fini(&r.marks);
     json_decref(normal);
     if (status < 0) {
-        text->size = begin;
+        text->size = r.begin;
     }
     return status;
 }

@@ -25,6 +25,18 @@ struct chat_rest chat_rest_chosen(const struct chat_rest *rest);
 int chat_render_names(const struct chat_template *chat, const json_t *messages, const struct chat_rest *rest,
                       bool add_generation, struct buf *text, struct jinja_marks *marks, struct err *err);
 
+/* A conversation that was rendered. */
+struct chat_rendering {
+    const struct chat_template *chat;
+    const json_t *messages; /* normal */
+    const struct chat_rest *rest;
+    bool add_generation;
+    const char *text; /* [size] */
+    size_t size;
+    size_t begin; /* where the text lies in the caller's buffer */
+    struct jinja_marks marks;
+};
+
 /* Bytes that are left of text[0..size) without the blanks at its end. */
 size_t chat_size_without_blanks(const char *text, size_t size);
 

@@ -245,6 +245,15 @@ static void a_turn_beside_the_loop_is_refused_and_one_that_is_cut_is_not_learnt(
     assert_int_equal(-1, render(chat, messages, false, &text, &spans, &err));
     assert_non_null(strstr(err.text, "messages[0]"));
     chat_template_destroy(chat);
+    /* turns that are written one round later, behind their head */
+    const struct chat_given late = {
+        .template =
+            "{% set ns = namespace(t='') %}{% for m in messages %}{{ ns.t }}<{{ m.role }}>{% set ns.t = "
+            "m.content %}{% endfor %}{{ ns.t }}"};
+    assert_int_equal(0, chat_template_choose(NULL, &late, &chat, &err));
+    assert_int_equal(-1, render(chat, messages, false, &text, &spans, &err));
+    assert_non_null(strstr(err.text, "messages[0]"));
+    chat_template_destroy(chat);
     chat_spans_fini(&spans);
     buf_fini(&text);
 }
