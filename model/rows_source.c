@@ -6,6 +6,7 @@
 #include <zlib.h>
 
 #include "common/buf.h"
+#include "model/file_kind.h"
 #include "model/rows.h"
 
 enum { INFLATE_STEP_BYTES = 1 << 18, GZIP_WINDOW_BITS = 15 + 16 };
@@ -70,9 +71,24 @@ static int refill(struct rows_source *s, struct err *err)
 
 /* ---- opening ---- */
 
+/* ERR_UNSUPPORTED unless the first bytes can be rows. 'in': " in it" of what was inflated. */
+static int kind_check(const void *bytes, size_t size, const char *in, struct err *err)
+{
+    const enum file_kind kind = file_kind_of(bytes, size);
+    if (kind == FILE_KIND_JSON_OBJECT || kind == FILE_KIND_JSON_ARRAY || kind == FILE_KIND_OTHER ||
+        (kind == FILE_KIND_GZIP && *in == '\0')) {
+        return 0;
+    }
+    const char *advice = file_kind_advice(kind);
+    return err_set(err, ERR_UNSUPPORTED, "the file%s is %s; %s", in, file_kind_name(kind),
+                   *advice != '\0' ? advice : "data are JSON objects, one a line, or one array of them");
+}
+
 int rows_source_open(const void *bytes, size_t size, struct rows_source **source, struct err *err)
 {
-    const uint8_t *head = bytes;
+    if (kind_check(bytes, size, "", err) < 0) {
+        return -1;
+    }
     struct rows_source *s = calloc(1, sizeof(*s));
     if (s == NULL) {
         return err_set(err, ERR_NOMEM, "out of memory for a data file");
@@ -80,7 +96,7 @@ int rows_source_open(const void *bytes, size_t size, struct rows_source **source
     s->text = bytes;
     s->size = size;
     s->whole = true;
-    s->gzip = size >= 2 && head[0] == 0x1f && head[1] == 0x8b;
+    s->gzip = file_kind_of(bytes, size) == FILE_KIND_GZIP;
     if (s->gzip) {
         s->inflated.limit = (size_t)ROWS_LINE_BYTES_MAX + 4 * INFLATE_STEP_BYTES;
         s->stream.next_in = (Bytef *)(uintptr_t)bytes;
@@ -161,10 +177,13 @@ static int not_rows(const char *text, size_t size, struct err *err)
 static int begin(struct rows_source *s, struct err *err)
 {
     s->begun = true;
-    while (s->size < 256 && !s->whole) {
+    while (s->size < FILE_KIND_BYTES && !s->whole) {
         if (refill(s, err) < 0) {
             return -1;
         }
+    }
+    if (s->gzip && kind_check(s->text, s->size, " in the gzip file", err) < 0) {
+        return -1;
     }
     s->at = s->size >= 3 && memcmp(s->text, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
     /* An array begins the file, behind white space at most; lines before it are lines. */

@@ -108,7 +108,7 @@ static void expect_case(const json_t *item, const char *text, size_t size)
 static json_t *cases_open(void)
 {
     json_error_t why;
-    json_t *cases = json_load_file(MOTLEY_TEST_DATA "/rows/cases.json", 0, &why);
+    json_t *cases = json_load_file(MOTLEY_TEST_DATA "/rows/cases.json", JSON_ALLOW_NUL, &why);
     assert_non_null(cases);
     return cases;
 }
