@@ -47,8 +47,8 @@ static int open_tokenizer(const char *folder, struct tokenizer **tokenizer, stru
     return result;
 }
 
-/* The model at a path of its config.json or .gguf; without weights, a folder has its tokenizer.json all the
- * same. */
+/* The tokenizer of the model at a path of its config.json or .gguf, opened as the server opens it; of a
+ * folder without weights, what its tokenizer.json says. */
 static int open_model(const char *model_path, struct tokenizer **tokenizer, struct err *err)
 {
     char folder[PATH_MAX];
@@ -56,20 +56,21 @@ static int open_model(const char *model_path, struct tokenizer **tokenizer, stru
     const size_t length = strlen(model_path);
     const bool gguf = length > 5 && strcmp(model_path + length - 5, ".gguf") == 0;
     struct model *model = NULL;
-    struct err none = {0};
+    struct err why = {0};
     *tokenizer = NULL;
     if (file_path(folder, sizeof folder, err, "%.*s", slash ? (int)(slash - model_path) : 1,
                   slash ? model_path : ".") < 0)
         return -1;
-    if (!gguf && (open_tokenizer(folder, tokenizer, err) < 0 || *tokenizer))
-        return *tokenizer ? 0 : -1;
-    if (model_open_path(gguf ? model_path : folder, &model, &none) < 0)
-        return gguf ? (*err = none, -1) : 0;
-    int result = tokenizer_open(model, tokenizer, &none);
+    if (model_open_path(gguf ? model_path : folder, &model, &why) < 0) {
+        if (gguf)
+            *err = why;
+        return gguf ? -1 : open_tokenizer(folder, tokenizer, err);
+    }
+    int result = tokenizer_open(model, tokenizer, &why);
     model_close(model);
-    if (result < 0 && none.code != ERR_NOT_FOUND)
-        *err = none;
-    return result < 0 && none.code != ERR_NOT_FOUND ? -1 : 0;
+    if (result < 0 && why.code != ERR_NOT_FOUND)
+        *err = why;
+    return result < 0 && why.code != ERR_NOT_FOUND ? -1 : 0;
 }
 
 int given_text_open(const struct spec_data_part *data, const char *model_path, uint32_t vocab,

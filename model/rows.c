@@ -532,12 +532,14 @@ static int source_encode(struct encoder *e, struct rows_source *source, struct e
     if (more < 0) {
         return -1;
     }
+    if (e->report->rows == 0 && e->report->dropped > 0) {
+        return err_set(
+            err, ERR_INVALID,
+            "no row is left: in all %u of them there is nothing to learn within data.sequence_tokens",
+            e->report->dropped);
+    }
     if (e->report->rows == 0) {
-        return err_set(err, ERR_INVALID,
-                       e->report->dropped > 0
-                           ? "no row is left: in all %u of them there is nothing to learn%s"
-                           : "there are no rows (%u)%s",
-                       e->report->dropped, e->report->dropped > 0 ? " within data.sequence_tokens" : "");
+        return err_set(err, ERR_INVALID, "there are no rows: the file is empty");
     }
     return 0;
 }

@@ -153,7 +153,7 @@ def rows_that_are_at_hand_are_planned_with_their_own_lengths():
         expect(answer["rows"]["count"] == 16, f"{answer['rows']}")
         tokens = answer["tokens_per_s"] * answer["step_s"]
         expect(abs(tokens - 8 * 64) < 1, f"{tokens} tokens a step, not 512")
-        f.write("rows.jsonl", "this is no JSON\n")
+        f.write("rows.jsonl", "{this is no JSON}\n")
         answer = f.plan()
         expect(answer["rows"]["count"] == 0 and "line 1" in answer["rows"]["why"], f"{answer['rows']}")
 
