@@ -287,8 +287,8 @@ bool row_json_says(const struct row_json *row, const char *key)
     if (value == NULL) {
         return false;
     }
-    return odd_find(row, key) != NULL ||
-           !(json_is_null(value) || (json_is_string(value) && json_string_length(value) == 0) ||
-             (json_is_array(value) && json_array_size(value) == 0) ||
-             (json_is_object(value) && json_object_size(value) == 0));
+    return odd_find(row, key) != NULL || !(json_is_null(value) || json_is_false(value) ||
+                                           (json_is_string(value) && json_string_length(value) == 0) ||
+                                           (json_is_array(value) && json_array_size(value) == 0) ||
+                                           (json_is_object(value) && json_object_size(value) == 0));
 }

@@ -33,7 +33,7 @@ void row_json_fini(struct row_json *row);
  * something that the document does not hold. */
 int row_json_get(const struct row_json *row, const char *key, const json_t **out, struct err *err);
 
-/* True when the column is there and is not null, "", [] or {}; also when it is odd. */
+/* True when the column is there and is not null, false, "", [] or {}; also when it is odd. */
 bool row_json_says(const struct row_json *row, const char *key);
 
 #endif

@@ -141,6 +141,10 @@ static const struct meaning {
      "rows of preferences are not learnt from; say by data.format what else the row is"},
     {"rejected", OF_WHOLE, true,
      "rows of preferences are not learnt from; say by data.format what else the row is"},
+    {"label", OF_ALPACA | OF_CHAT | OF_SHAREGPT | OF_WHOLE, true,
+     "rows of preferences are not learnt from; say by data.format what else the row is"},
+    {"add_generation_prompt", OF_WHOLE, false, "a row ends with an answer"},
+    {"continue_final_message", OF_WHOLE, false, "a row ends with an answer"},
     {"loss_mask", 0, false, "give labels, -100 where nothing is learnt"},
     {"completion_mask", 0, false, "give labels, -100 where nothing is learnt"},
     {"assistant_masks", 0, false, "give labels, -100 where nothing is learnt"},
@@ -159,8 +163,8 @@ int row_columns_check(const struct row_json *row, enum spec_format format, bool 
         const json_t *value = json_object_get(row->object, m->key);
         const bool one = strcmp(m->key, "weight") == 0 &&
                          (json_is_true(value) || (json_is_number(value) && json_number_value(value) == 1));
-        const bool templates =
-            (OF_MESSAGES & 1u << format) != 0 && chat != NULL && chat_template_names(chat, m->key);
+        const bool templates = (OF_MESSAGES & 1u << format) != 0 && chat != NULL &&
+                               chat_template_names(chat, m->key) && !chat_is_argument(m->key);
         if (!one && !templates) {
             return err_set(err, ERR_UNSUPPORTED, "%s: is not read in rows of format %s: %s", m->key,
                            spec_format_name(format), m->advice);

@@ -285,6 +285,8 @@ REFUSED = [
     ({}, '{"instruction": "a", "output": "b", "tools": [{}]}', "tools: is not read"),
     ({}, '{"instruction": "a", "output": "b", "history": [["a"]]}', "history[0]"),
     ({}, '{"text": "a", "weight": 0.5}', "weight: is not read"),
+    ({}, '{"prompt": "a", "completion": "b", "label": true}', "label: is not read"),
+    ({}, '{"messages": [{"role": "user", "content": "q"}], "add_generation_prompt": true}', "add_generation_prompt: is not"),
     ({}, '{"text": "a", "images": ["x.png"]}', "images: is not read"),
     ({}, '{"messages": [{"role": "user", "content": "q"}], "system": "s"}', "system: is not read"),
     ({}, '{"messages": [{"role": "user", "content": [{"type": "image"}]}]}', "messages[0].content[0].type"),
