@@ -227,7 +227,9 @@ static bool token_learnt(const struct chat_spans *spans, bool all, size_t span, 
     if (!spans->touching) {
         return span < spans->count && spans->items[span].part == CHAT_LEARNT && end <= spans->items[span].end;
     }
-    for (; span < spans->count && spans->items[span].begin < end && at < end; span++) {
+    end = end > at ? end
+                   : at + 1; /* a space that was put in, or a part of a character: of the one that follows */
+    for (; span < spans->count && spans->items[span].begin < end; span++) {
         if (spans->items[span].part == CHAT_LEARNT) {
             return true;
         }

@@ -65,7 +65,7 @@ def published(name):
 
 
 def tokenizer_of(case):
-    path = ROOT / ("rows/bytes.json" if case["tokenizer"] == "bytes" else "tokenizer/smollm.json")
+    path = ROOT / ("rows/bytes.json" if case["tokenizer"] == "bytes" else f"tokenizer/{case['tokenizer']}.json")
     config = {key: value for key, value in case["config"].items() if key != "tokenizer_class"}
     return PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_file(str(path)), **config)
 
@@ -239,6 +239,15 @@ def cases():
              "chat_template_kwargs": {"enable_thinking": False}}])
 
 
+def inserted_cases():
+    """Tokenizers that put a space before a stretch of text: its token is of the character behind it."""
+    for tokenizer, eos in (("gpt2", "<|endoftext|>"), ("llama2", "</s>")):
+        template = (f"{{% for m in messages %}}{{{{ m.role }}}}{eos}{{% generation %}}{{{{ m.content }}}} {eos}"
+                    "{% endgeneration %}\n{% endfor %}")
+        yield ({"name": "inserted", "tokenizer": tokenizer, "config": {"eos_token": eos, "chat_template": template}},
+               [{"messages": [user("q"), said("\n one"), said("two ")]}, {"messages": [user("q"), said("\u65e5 one")]}])
+
+
 def share(message):
     names = {"user": "human", "assistant": "gpt", "system": "system", "tool": "observation"}
     if message.get("tool_calls"):
@@ -315,7 +324,7 @@ REFUSED = [
 
 def main():
     out = []
-    for case, rows in cases():
+    for case, rows in [*cases(), *inserted_cases()]:
         tokenizer = tokenizer_of(case)
         want = [next(f for key, f in OF.items() if key in row)(tokenizer, row, case) for row in rows]
         lines = [{k: v for k, v in row.items() if k not in ("learnt", "kwargs")} for row in rows]

@@ -17,13 +17,14 @@
 
 static struct tokenizer *open_tokenizer(const json_t *item)
 {
-    const bool bytes = strcmp(json_string_value(json_object_get(item, "tokenizer")), "bytes") == 0;
+    const char *name = json_string_value(json_object_get(item, "tokenizer"));
+    char path[512];
     struct buf text = {.limit = 1 << 22}, config = {.limit = 1 << 20};
     struct tokenizer *tokenizer = NULL;
     struct err err = {0};
-    assert_int_equal(0, file_read_all(bytes ? MOTLEY_TEST_DATA "/rows/bytes.json"
-                                            : MOTLEY_TEST_DATA "/tokenizer/smollm.json",
-                                      1 << 22, &text, &err));
+    snprintf(path, sizeof(path), "%s/%s/%s.json", MOTLEY_TEST_DATA,
+             strcmp(name, "bytes") == 0 ? "rows" : "tokenizer", name);
+    assert_int_equal(0, file_read_all(path, 1 << 22, &text, &err));
     assert_int_equal(0, json_print(json_object_get(item, "config"), false, &config, &err));
     if (tokenizer_from_json(buf_str(&text), text.size, buf_str(&config), config.size, &tokenizer, &err) < 0) {
         fail_msg("%s", err.text);
