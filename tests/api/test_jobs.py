@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Jobs: what is good is committed once; what is wrong is refused by path, line and limit, and leaves nothing."""
 import hashlib
+import gzip
 import json
 import os
 import shutil
@@ -155,6 +156,10 @@ def what_is_wrong_in_the_data_is_named_by_its_line():
     refused(good[:1] + [b"not json"], "line 2")
     refused(good[:2] + [b'{"ids": [' + b"1," * (5 << 20) + b'1], "labels": []}'], "line 3")
     refused([b""], "data.train")
+    refused([b"PAR1\x15\x04\x15"], "Parquet", "convert it")
+    refused([b"version https://git-lfs.github.com/spec/v1"], "Git LFS pointer")
+    refused([gzip.compress(b'{"ids": [1, 2]}\n{"ids": 1}')[:-12]], "gzip")
+    refused([b'[{"ids": [1, 2]}, {"ids": [1, 2], "images": ["a.png"]}]'], "row 2", "images")
     refused(good[:2] + [b'{"ids": [1], "labels": [], "more": 1}'], "line 3", part="eval")
     api.refused(422, "POST", "/v1/jobs", spec("sha256:" + "1" * 64), "data.train", "uploaded")
     api.refused(422, "POST", "/v1/jobs", spec("rows.jsonl"), "data.train", "rows.jsonl")
