@@ -195,12 +195,25 @@ static int put_default_system(struct buf *out, const struct parts *parts, struct
     return status < 0 ? -1 : buf_text(out, "{% endif %}", err);
 }
 
+/* What such a template has no place for would be dropped without a word. */
+static const char refusals[] =
+    "{%% if tools or documents %%}{{ raise_exception('tools, documents: are not written by the chat template "
+    "\"%s\"') "
+    "}}{%% endif %%}{%% for message in messages %%}{%% set place = 'messages[' ~ loop.index0 ~ '].' %%}{%% "
+    "for key in "
+    "['tool_calls', 'function_call', 'reasoning_content'] %%}{%% if message[key] %%}{{ raise_exception(place "
+    "~ key ~ "
+    "': is not written by the chat template \"%s\"') }}{%% endif %%}{%% endfor %%}{%% if message['content'] "
+    "is not "
+    "string %%}{{ raise_exception(place ~ 'content: must be a text for this chat template') }}{%% endif %%}";
+
 static int put_parts(struct buf *out, const struct parts *parts, struct err *err)
 {
     const char *content = parts->trim ? "message['content'] | trim" : "message['content']";
     if (buf_text(out, "{{ ", err) < 0 || put_literal(out, parts->begin, strlen(parts->begin), err) < 0 ||
         buf_text(out, " }}", err) < 0 || put_default_system(out, parts, err) < 0 ||
-        buf_text(out, "{% for message in messages %}{% if false %}", err) < 0) {
+        buf_printf(out, err, refusals, parts->name, parts->name) < 0 ||
+        buf_text(out, "{% if false %}", err) < 0) {
         return -1;
     }
     for (int role = 0; role < ROLE_COUNT; role++) {

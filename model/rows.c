@@ -308,6 +308,7 @@ static int chat_row(struct encoder *e, const struct row_json *row, struct err *e
     }
     int status = row_chat_read(row, e->format, e->options->chat, &chat, err);
     if (status == 0) {
+        e->report->unwritten |= row_chat_unwritten(&chat, e->options->chat);
         status = conversation_encode(e, &chat, err);
     }
     row_chat_fini(&chat);

@@ -60,6 +60,14 @@ struct rows_options {
     size_t bytes_max;      /* of memory for the encoded rows; 0: 2 GiB */
 };
 
+/* What rows have and their chat template never names: apply_chat_template drops it, too. */
+enum rows_unwritten {
+    ROWS_TOOLS_UNWRITTEN = 1,
+    ROWS_DOCUMENTS_UNWRITTEN = 2,
+    ROWS_CALLS_UNWRITTEN = 4,
+    ROWS_REASONING_UNWRITTEN = 8
+};
+
 struct rows_report {
     enum spec_format format; /* what `auto` found */
     const char *found_by;    /* by this key, or "data.format"; static */
@@ -68,6 +76,7 @@ struct rows_report {
     uint32_t truncated;      /* kept, but cut */
     uint32_t dropped;        /* nothing to learn */
     uint32_t first_truncated_line, first_dropped_line; /* from 1; 0: none */
+    unsigned unwritten;                                /* bits of enum rows_unwritten */
     uint64_t tokens, labelled_tokens;
     uint32_t longest; /* tokens of the longest kept row */
 };

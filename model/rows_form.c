@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "common/json.h"
+#include "model/rows.h"
 
 /* ---- the format ---- */
 
@@ -444,6 +445,39 @@ int row_chat_read(const struct row_json *row, enum spec_format format, const str
     out->documents = json_incref((json_t *)(uintptr_t)documents);
     out->rest = (struct chat_rest){.tools = out->tools, .documents = out->documents, .kwargs = out->kwargs};
     return 0;
+}
+
+static bool is_given(const json_t *value)
+{
+    return value != NULL && !json_is_null(value) && !(json_is_array(value) && json_array_size(value) == 0) &&
+           !(json_is_string(value) && json_string_length(value) == 0);
+}
+
+unsigned row_chat_unwritten(const struct row_chat *row, const struct chat_template *chat)
+{
+    unsigned bits =
+        (is_given(row->rest.tools) && !chat_template_names(chat, "tools") ? ROWS_TOOLS_UNWRITTEN : 0) |
+        (is_given(row->documents) && !chat_template_names(chat, "documents") ? ROWS_DOCUMENTS_UNWRITTEN : 0);
+    const bool calls = chat_template_names(chat, "tool_calls");
+    const bool reasoning =
+        chat_template_names(chat, "reasoning_content") || chat_template_names(chat, "thinking");
+    size_t i;
+    json_t *message;
+    if (calls && reasoning) {
+        return bits;
+    }
+    json_array_foreach(row->messages, i, message)
+    {
+        if (!calls && is_given(json_object_get(message, "tool_calls"))) {
+            bits |= ROWS_CALLS_UNWRITTEN;
+        }
+        if (!reasoning && (is_given(json_object_get(message, "reasoning_content")) ||
+                           is_given(json_object_get(message, "thinking")) ||
+                           is_given(json_object_get(message, "reasoning")))) {
+            bits |= ROWS_REASONING_UNWRITTEN;
+        }
+    }
+    return bits;
 }
 
 void row_chat_fini(struct row_chat *chat)

@@ -32,6 +32,8 @@ struct row_chat {
  * row_chat_fini() in any case. */
 int row_chat_read(const struct row_json *row, enum spec_format format, const struct chat_template *chat,
                   struct row_chat *out, struct err *err);
+/* What of it the template never names, so that it is not in the text: bits, or 0. */
+unsigned row_chat_unwritten(const struct row_chat *row, const struct chat_template *chat);
 void row_chat_fini(struct row_chat *chat);
 
 #endif

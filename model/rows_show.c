@@ -6,6 +6,9 @@
 
 enum { SHOWN_TOKENS_MAX = 65536, TEXT_BYTES_MAX = 16 << 20 };
 
+static const char *const unwritten[] = {"tools", "documents", "tool_calls",
+                                        "reasoning"}; /* enum rows_unwritten */
+
 int rows_report_say(const struct rows_report *report, uint32_t sequence_tokens, struct buf *out,
                     struct err *err)
 {
@@ -23,9 +26,17 @@ int rows_report_say(const struct rows_report *report, uint32_t sequence_tokens, 
                    report->unit, report->first_truncated_line) < 0) {
         return -1;
     }
-    return report->dropped == 0 ? 0
-                                : buf_printf(out, err, "; %u dropped with nothing to learn, first %s %u",
-                                             report->dropped, report->unit, report->first_dropped_line);
+    if (report->dropped > 0 && buf_printf(out, err, "; %u dropped with nothing to learn, first %s %u",
+                                          report->dropped, report->unit, report->first_dropped_line) < 0) {
+        return -1;
+    }
+    for (size_t i = 0; i < sizeof(unwritten) / sizeof(unwritten[0]); i++) {
+        if ((report->unwritten & 1u << i) != 0 &&
+            buf_printf(out, err, "; the chat template does not write their %s", unwritten[i]) < 0) {
+            return -1;
+        }
+    }
+    return 0;
 }
 
 /* text[0..size) with control characters as their pictures. */

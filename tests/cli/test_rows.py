@@ -73,6 +73,19 @@ def what_is_cut_or_dropped_is_said():
            "1 dropped with nothing to learn, first line 2" in out, out)
 
 
+def what_the_template_does_not_write_is_said():
+    c = case("keys")
+    row = {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a", "thinking": "hm", "tool_calls": [1]}],
+           "tools": [{}]}
+    out, _ = rows(json.dumps(row), config=c["config"])
+    for what in ("tools", "tool_calls", "reasoning"):
+        expect(f"the chat template does not write their {what}" in out, f"{what}: {out}")
+    _, err = rows(json.dumps({**row, "tools": []}), config=c["config"], data={"chat_template": "chatml-plain"}, status=2)
+    expect('messages[1].tool_calls: is not written by the chat template "chatml"' in err, err)
+    _, err = rows(json.dumps(row), config=c["config"], data={"chat_template": "llama3"}, status=2)
+    expect('tools, documents: are not written by the chat template "llama3"' in err, err)
+
+
 def bad_rows_are_refused_by_file_line_and_key():
     c = case("text")
     for lines, words in (('{"text":"a"}\n{"text":3}', "rows: line 2: text: must be a text"), ("", "no rows"),
@@ -82,4 +95,4 @@ def bad_rows_are_refused_by_file_line_and_key():
 
 
 main(shown_rows_have_the_libraries_ids_and_labels, the_learnt_part_is_marked, what_is_cut_or_dropped_is_said,
-     bad_rows_are_refused_by_file_line_and_key)
+     what_the_template_does_not_write_is_said, bad_rows_are_refused_by_file_line_and_key)
