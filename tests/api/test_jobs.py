@@ -39,6 +39,9 @@ def jobs_of_one_shape_keep_their_own_names():
 def epochs_become_steps():
     job = api.good("POST", "/v1/jobs", spec(rows, train={"batch_rows": 3, "epochs": 2}))
     expect(api.good("GET", f"/v1/jobs/{job['id']}")["steps"] == 4, "4 rows, 3 a batch, 2 epochs: 4 steps")
+    packed = "sha256:" + api.upload(gzip.compress(json.dumps(token_rows()).encode()))
+    job = api.good("POST", "/v1/jobs", spec(packed, train={"batch_rows": 3, "epochs": 2}, data={"train": packed}))
+    expect(api.good("GET", f"/v1/jobs/{job['id']}")["steps"] == 4, "the same rows as an array in gzip")
 
 
 def pages_hold_every_job_once_newest_first():
