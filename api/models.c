@@ -8,6 +8,7 @@
 #include "api/check/check.h"
 #include "api/known.h"
 #include "api/parsed.h"
+#include "common/file.h"
 #include "common/clock.h"
 #include "common/digest.h"
 #include "common/json.h"
@@ -77,9 +78,9 @@ static int take_local(struct registration *r, struct model_source *source, uint3
     const struct model_file *file = model_source_file(source, index);
     struct manifest manifest = {0};
     char path[BLOB_PATH_MAX], sha256[DIGEST_HEX_SIZE];
-    if ((size_t)snprintf(path, sizeof path, folder ? "%s/%s" : "%s", r->path, file->name) >= sizeof path)
-        return err_set(err, ERR_TOO_BIG, "path: %.200s… is too long", r->path);
-    if (hash_file(r->call->app->known, source, index, path, &manifest, err) < 0)
+    if ((folder ? model_source_path(r->path, file->name, path, sizeof path, err)
+                : file_path(path, sizeof path, err, "%s", r->path)) < 0 ||
+        hash_file(r->call->app->known, source, index, path, &manifest, err) < 0)
         return -1;
     digest_hex(manifest.sha256, 32, sha256);
     json_array_append_new(r->files, json_pack("{s:s, s:I, s:s, s:s}", "name", file->name, "size",

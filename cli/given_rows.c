@@ -14,37 +14,23 @@
 #include "model/spec.h"
 #include "model/tensors.h"
 #include "model/tokenizer.h"
+#include "model/tokenizer_files.h"
 
-enum { TOKENIZER_BYTES_MAX = 256 << 20, DATA_BYTES_MAX = 1 << 30 };
+enum { DATA_BYTES_MAX = 1 << 30 };
 
 /* The tokenizer in a model's folder; NULL without an error when there is none. */
 static int open_tokenizer(const char *folder, struct tokenizer **tokenizer, struct err *err)
 {
-    char path[PATH_MAX];
-    struct buf text = {.limit = TOKENIZER_BYTES_MAX}, config = {.limit = TOKENIZER_BYTES_MAX};
-    struct buf template = {.limit = TOKENIZER_BYTES_MAX};
-    struct err absent = {0};
+    struct model_source *source;
+    struct err why = {0};
     *tokenizer = NULL;
-    if (file_path(path, sizeof path, err, "%s/tokenizer.json", folder) < 0)
+    if (model_source_open_local(folder, &source, err) < 0)
         return -1;
-    if (!file_exists(path))
-        return 0;
-    int result = file_read_all(path, TOKENIZER_BYTES_MAX, &text, err);
-    if (result == 0)
-        result = file_path(path, sizeof path, err, "%s/tokenizer_config.json", folder);
-    if (result == 0 && file_read_all(path, TOKENIZER_BYTES_MAX, &config, &absent) < 0)
-        buf_clear(&config);
-    if (result == 0)
-        result =
-            tokenizer_from_json(buf_str(&text), text.size, buf_str(&config), config.size, tokenizer, err);
-    if (result == 0)
-        result = file_path(path, sizeof path, err, "%s/chat_template.jinja", folder);
-    if (result == 0 && file_read_all(path, TOKENIZER_BYTES_MAX, &template, &absent) == 0)
-        result = tokenizer_give_template(*tokenizer, buf_str(&template), err);
-    buf_fini(&text);
-    buf_fini(&config);
-    buf_fini(&template);
-    return result;
+    int result = tokenizer_open_source(source, tokenizer, &why);
+    model_source_close(source);
+    if (result < 0 && why.code != ERR_NOT_FOUND)
+        *err = why;
+    return result < 0 && why.code != ERR_NOT_FOUND ? -1 : 0;
 }
 
 /* The tokenizer of the model at a path of its config.json or .gguf, opened as the server opens it; of a

@@ -97,7 +97,7 @@ static int add_file(struct cli *cli, const char *folder, const char *name, json_
 {
     char path[PATH_MAX], hex[65];
     uint64_t bytes;
-    if (file_path(path, sizeof path, err, "%s/%s", folder, name) < 0 ||
+    if (model_source_path(folder, name, path, sizeof path, err) < 0 ||
         upload_file(cli, path, hex, &bytes, err) < 0)
         return -1;
     json_t *file = json_pack("{s:s, s:I, s:s}", "name", name, "size", (json_int_t)bytes, "sha256", hex);

@@ -72,8 +72,8 @@ struct chat_given chat_given_by(const struct tokenizer *tokenizer)
     struct chat_given given = {.template = NULL};
     if (tokenizer != NULL) {
         given.template = tokenizer_chat_template(tokenizer);
-        given.bos = tokenizer_token_text(tokenizer, tokenizer_bos(tokenizer), &given.bos_size);
-        given.eos = tokenizer_token_text(tokenizer, tokenizer_eos(tokenizer), &given.eos_size);
+        given.tool_use = tokenizer_template(tokenizer, "tool_use");
+        given.special = tokenizer_special_tokens(tokenizer);
     }
     return given;
 }
@@ -285,19 +285,23 @@ static struct chat_template *custom_create(const json_t *object, const struct ch
 /* The model's own. */
 static struct chat_template *own_create(const struct chat_given *given, struct err *err)
 {
-    if (given->template == NULL) {
+    /* A model may have a template for tools alone. */
+    static const char absent[] =
+        "{{ raise_exception('the model has a chat template for tools (tool_use), and none named default') }}";
+    if (given->template == NULL && given->tool_use == NULL) {
         err_set(err, ERR_UNSUPPORTED, "the model has no chat template%s", how_to_give);
         return NULL;
     }
+    const char *template = given->template != NULL ? given->template : absent;
     struct err why = {0};
-    struct chat_template *chat = template_create(given->template, strlen(given->template), given, &why);
+    struct chat_template *chat = template_create(template, strlen(template), given, &why);
     if (chat == NULL) {
         err_set(err, why.code, "the model's chat template: %s%s", why.text,
                 why.code == ERR_NOMEM ? "" : how_to_give);
     } else if (given->tool_use != NULL) {
         const size_t size = strlen(given->tool_use);
         struct buf both = {.limit = 2 * JINJA_SOURCE_BYTES_MAX + 2};
-        if (buf_printf(&both, err, "%s\n%s", given->template, given->tool_use) < 0) {
+        if (buf_printf(&both, err, "%s\n%s", template, given->tool_use) < 0) {
             buf_fini(&both);
             chat_template_destroy(chat);
             return NULL;

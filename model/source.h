@@ -17,6 +17,12 @@ struct model_source;
 
 enum { MODEL_FILES_MAX = 4096, MODEL_FILE_NAME_MAX = 255 };
 
+/* Names of files have no slash: additional_chat_templates/NAME.jinja of a folder is a file of this name. */
+#define MODEL_TEMPLATES_PREFIX "additional_chat_templates."
+
+/* Where in folder 'dir' the file of that name lies, into path[0..size). ERR_TOO_BIG. */
+int model_source_path(const char *dir, const char *name, char *path, size_t size, struct err *err);
+
 struct model_file {
     char name[MODEL_FILE_NAME_MAX + 1]; /* plain name, no slash */
     uint64_t size;                      /* bytes */

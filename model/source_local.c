@@ -23,10 +23,12 @@ static const char single_name[] = "model.safetensors";
 static const char *const side_names[] = {
     "config.json",           "generation_config.json",  "tokenizer.json",
     "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja",
-    "chat_template.json",
+    "chat_template.json",    "added_tokens.json",
 };
+/* Where further chat templates are; their names are MODEL_TEMPLATES_PREFIX and the file's. */
+static const char templates_folder[] = "additional_chat_templates";
 /* The same, where there is no tokenizer.json. */
-static const char *const pieces_names[] = {"tokenizer.model", "added_tokens.json"};
+static const char pieces_name[] = "tokenizer.model";
 
 /* Pages that were read stay in the process until so many bytes are read, then they are given back: a worker's
  * memory must not grow by the model it only copied from. */
@@ -221,14 +223,43 @@ static int refuse_other_weights(const char *dir, struct err *err)
     return 0;
 }
 
+/* The .jinja files of the folder for further templates, if there is one. */
+static int add_templates(const char *dir, struct names *list, struct err *err)
+{
+    char path[PATH_BYTES], name[MODEL_FILE_NAME_MAX + 1];
+    const struct dirent *entry;
+    int status = file_path(path, sizeof(path), err, "%s/%s", dir, templates_folder);
+    DIR *folder = status == 0 ? opendir(path) : NULL;
+    while (folder && status == 0 && (entry = readdir(folder))) {
+        size_t length = strlen(entry->d_name);
+        if (length <= 6 || strcmp(entry->d_name + length - 6, ".jinja") != 0)
+            continue;
+        status = file_path(name, sizeof(name), err, "%s%s", MODEL_TEMPLATES_PREFIX, entry->d_name);
+        if (status == 0)
+            status = names_add(list, name, err);
+    }
+    if (folder)
+        closedir(folder);
+    return status;
+}
+
+int model_source_path(const char *dir, const char *name, char *path, size_t size, struct err *err)
+{
+    static const char prefix[] = MODEL_TEMPLATES_PREFIX;
+    bool further = strncmp(name, prefix, sizeof(prefix) - 1) == 0;
+    return further ? file_path(path, size, err, "%s/%s/%s", dir, templates_folder, name + sizeof(prefix) - 1)
+                   : file_path(path, size, err, "%s/%s", dir, name);
+}
+
 static int list_folder(const char *dir, struct names *list, struct err *err)
 {
     for (size_t i = 0; i < sizeof(side_names) / sizeof(side_names[0]); i++)
         if (present(dir, side_names[i]) && names_add(list, side_names[i], err) < 0)
             return -1;
-    for (size_t i = 0; i < 2 && !present(dir, "tokenizer.json"); i++)
-        if (present(dir, pieces_names[i]) && names_add(list, pieces_names[i], err) < 0)
-            return -1;
+    if (!present(dir, "tokenizer.json") && present(dir, pieces_name) && names_add(list, pieces_name, err) < 0)
+        return -1;
+    if (add_templates(dir, list, err) < 0)
+        return -1;
     if (present(dir, index_name)) {
         if (names_add(list, index_name, err) < 0 || add_shards(dir, list, err) < 0)
             return -1;
@@ -282,7 +313,7 @@ static int open_list(const char *dir, const struct names *list, struct model_sou
     int status = paths && text ? 0 : err_set(err, ERR_NOMEM, "no memory for a model's list of files");
     for (uint32_t i = 0; status == 0 && i < list->count; i++) {
         paths[i] = (struct model_path){list->names[i], text + (size_t)i * PATH_BYTES};
-        status = file_path(text + (size_t)i * PATH_BYTES, PATH_BYTES, err, "%s/%s", dir, list->names[i]);
+        status = model_source_path(dir, list->names[i], text + (size_t)i * PATH_BYTES, PATH_BYTES, err);
     }
     if (status == 0 && model_source_open_files(paths, list->count, source, err) < 0)
         status = err_wrap(err, "%.300s", dir);

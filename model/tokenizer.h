@@ -54,14 +54,7 @@ int tokenizer_open(struct model *model, struct tokenizer **tokenizer, struct err
 int tokenizer_from_json(const char *tokenizer_json, size_t size, const char *config_json, size_t config_size,
                         struct tokenizer **tokenizer, struct err *err);
 
-/* From the bytes of a SentencePiece tokenizer.model (BPE; unigram and others are refused by name), and of
- * tokenizer_config.json, likewise. Ids are the sentencepiece library's, but that control pieces ("<s>") in a
- * text are tokens, as transformers has it. Both are borrowed for the call. */
-int tokenizer_from_pieces(const uint8_t *tokenizer_model, size_t size, const char *config_json,
-                          size_t config_size, struct tokenizer **tokenizer, struct err *err);
-
-/* The text of chat_template.jinja, which stands beside those files and comes before what they have; copied.
- * Before the tokenizer is shared. */
+/* Give it this chat template as its own; copied. Before the tokenizer is shared. */
 int tokenizer_give_template(struct tokenizer *tokenizer, const char *text, struct err *err);
 
 /* From GGUF metadata (tokenizer.ggml.*). Borrowed for the call. */
@@ -100,6 +93,11 @@ int32_t tokenizer_find(const struct tokenizer *tokenizer, const char *text, size
 bool tokenizer_is_special(const struct tokenizer *tokenizer, int32_t id);
 /* The chat template that came with the tokenizer (Jinja text), or NULL. Borrowed until destroy. */
 const char *tokenizer_chat_template(const struct tokenizer *tokenizer);
+/* The one of that name ("default", "tool_use" …) of several, or NULL. Borrowed until destroy. */
+const char *tokenizer_template(const struct tokenizer *tokenizer, const char *name);
+/* Name -> text of every special token that a chat template may name (bos_token, pad_token …), as
+ * transformers' special_tokens_map has them. Borrowed until destroy. */
+const json_t *tokenizer_special_tokens(const struct tokenizer *tokenizer);
 /* SHA-256 over everything that decides the encoding (vocabulary, merges, patterns, special tokens): part of
  * the key under which encoded datasets are kept. */
 void tokenizer_digest(const struct tokenizer *tokenizer, uint8_t digest[32]);

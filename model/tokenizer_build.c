@@ -93,7 +93,8 @@ void tokenizer_destroy(struct tokenizer *t)
     free(t->text_slots);
     free(t->merges);
     free(t->added);
-    free(t->chat_template);
+    json_decref(t->special);
+    json_decref(t->templates);
     free(t);
 }
 

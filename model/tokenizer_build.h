@@ -8,6 +8,7 @@
 #ifndef MOTLEY_MODEL_TOKENIZER_BUILD_H
 #define MOTLEY_MODEL_TOKENIZER_BUILD_H
 
+#include <jansson.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -77,7 +78,8 @@ struct tokenizer {
     int32_t bos, eos;
     int32_t before[TOKENIZER_AROUND_MAX], after[TOKENIZER_AROUND_MAX];
     uint32_t before_count, after_count;
-    char *chat_template;
+    json_t *special;   /* name of a special token -> its text */
+    json_t *templates; /* name -> Jinja text */
     uint8_t digest[32];
     pthread_mutex_t lock; /* guards the idle list */
     bool lock_ready;
@@ -115,8 +117,12 @@ int builder_merges_by_score(struct tokenizer *t, const float *score, struct err 
  * has no token becomes its bytes' with 'fallback', else one unknown token. */
 int builder_spaces(struct tokenizer *t, bool prefix, bool fallback, struct err *err);
 
-/* bos, eos and chat template of a tokenizer_config.json; size 0: none. */
-int builder_config(struct tokenizer *t, const char *text, size_t size, struct err *err);
+/* Special tokens and templates as the files beside it say; shares what 'names' holds. */
+struct tokenizer_names;
+int builder_names(struct tokenizer *t, const struct tokenizer_names *names, struct err *err);
+
+/* Name a special token by its id; -1: none. One that has a name keeps it. */
+int builder_special(struct tokenizer *t, const char *name, int32_t id, struct err *err);
 
 /* Token 'id', already there, is cut out of texts. */
 int builder_added(struct tokenizer *t, const struct added_token *added, struct err *err);

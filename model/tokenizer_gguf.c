@@ -1,4 +1,4 @@
-/* Tokenizers in GGUF metadata (tokenizer.ggml.*), and opening whichever an open model has. */
+/* Tokenizers in GGUF metadata (tokenizer.ggml.*). */
 #include "model/tokenizer.h"
 
 #include <inttypes.h>
@@ -10,7 +10,7 @@
 #include "model/tensors.h"
 #include "model/tokenizer_build.h"
 
-enum { TOKENIZER_FILE_BYTES = 256 << 20, CONFIG_BYTES = 16 << 20, TEMPLATE_BYTES = 1 << 20 };
+enum { TEMPLATE_BYTES = 1 << 20 };
 
 /* tokenizer.ggml.token_type as GGUF's specification numbers them. */
 enum { TYPE_NORMAL = 1, TYPE_UNKNOWN = 2, TYPE_CONTROL = 3, TYPE_USER = 4, TYPE_UNUSED = 5, TYPE_BYTE = 6 };
@@ -194,6 +194,12 @@ static int settings_read(struct tokenizer *t, const struct gguf *gguf, struct er
     }
     t->bos = special_of(gguf, "tokenizer.ggml.bos_token_id");
     t->eos = special_of(gguf, "tokenizer.ggml.eos_token_id");
+    if (builder_special(t, "bos_token", t->bos, err) < 0 ||
+        builder_special(t, "eos_token", t->eos, err) < 0 ||
+        builder_special(t, "unk_token", t->unknown, err) < 0 ||
+        builder_special(t, "pad_token", special_of(gguf, "tokenizer.ggml.padding_token_id"), err) < 0) {
+        return -1;
+    }
     gguf_bool(gguf, "tokenizer.ggml.add_bos_token", &add_bos);
     gguf_bool(gguf, "tokenizer.ggml.add_eos_token", &add_eos);
     if (add_bos && t->bos >= 0) {
@@ -205,9 +211,9 @@ static int settings_read(struct tokenizer *t, const struct gguf *gguf, struct er
     const char *template = NULL;
     size_t size = 0;
     if (gguf_string(gguf, "tokenizer.chat_template", &template, &size) && size <= TEMPLATE_BYTES) {
-        t->chat_template = strndup(template, size);
-        if (t->chat_template == NULL) {
-            return err_set(err, ERR_NOMEM, "out of memory for a chat template");
+        t->templates = json_pack("{s:s%}", "default", template, size);
+        if (t->templates == NULL) {
+            return err_set(err, ERR_INVALID, "tokenizer.chat_template is not valid UTF-8");
         }
     }
     return 0;
@@ -259,112 +265,4 @@ int tokenizer_from_gguf(const struct gguf *gguf, struct tokenizer **tokenizer, s
     }
     *tokenizer = t;
     return 0;
-}
-
-/* A file of the folder that may be absent. */
-static int optional_file(struct model *model, const char *name, struct buf *out, struct err *err)
-{
-    if (model_read_file(model, name, out->limit, out, err) < 0) {
-        if (err->code != ERR_NOT_FOUND) {
-            return -1;
-        }
-        err_clear(err);
-    }
-    return 0;
-}
-
-/* What tokenizer_config.json does not say: the template in its own file, which comes before the one in there,
- * as transformers has it; the begin and end tokens of config.json. */
-static int complete(struct tokenizer *t, struct model *model, struct err *err)
-{
-    const struct model_config *config = model_get_config(model);
-    if (t->bos < 0 && config->bos >= 0 && (uint32_t)config->bos < t->vocab) {
-        t->bos = config->bos;
-    }
-    if (t->eos < 0 && config->eos_count > 0 && config->eos[0] >= 0 && (uint32_t)config->eos[0] < t->vocab) {
-        t->eos = config->eos[0];
-    }
-    struct buf template = {.limit = TEMPLATE_BYTES};
-    int status = optional_file(model, "chat_template.jinja", &template, err);
-    if (status == 0 && template.size > 0) {
-        status = tokenizer_give_template(t, buf_str(&template), err);
-    }
-    buf_fini(&template);
-    return status == 0 ? builder_finish(t, err) : -1; /* the digest holds bos and eos */
-}
-
-/* A file that adds tokens to those of tokenizer.model; empty: none. */
-static int check_nothing_added(struct model *model, struct err *err)
-{
-    struct buf text = {.limit = CONFIG_BYTES};
-    int status = optional_file(model, "added_tokens.json", &text, err);
-    if (status == 0 && text.size > 0) {
-        json_t *added = hub_json_parse(buf_str(&text), text.size, 8, err);
-        status = added == NULL ? err_wrap(err, "added_tokens.json") : 0;
-        if (status == 0 && json_object_size(added) > 0) {
-            status = err_set(err, ERR_UNSUPPORTED,
-                             "added_tokens.json adds tokens to tokenizer.model, which is read alone: make a "
-                             "tokenizer.json with transformers, "
-                             "AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR)");
-        }
-        json_decref(added);
-    }
-    buf_fini(&text);
-    return status;
-}
-
-static int open_folder(struct model *model, struct tokenizer **tokenizer, struct err *err)
-{
-    struct buf text = {.limit = TOKENIZER_FILE_BYTES};
-    struct buf config = {.limit = CONFIG_BYTES};
-    struct tokenizer *t = NULL;
-    int status = model_read_file(model, "tokenizer.json", text.limit, &text, err);
-    bool pieces = status < 0 && err->code == ERR_NOT_FOUND &&
-                  model_source_find(model_get_source(model), "tokenizer.model") >= 0;
-    if (pieces) { /* as Llama 2, Mistral and Gemma were first published */
-        err_clear(err);
-        status = model_read_file(model, "tokenizer.model", text.limit, &text, err);
-        if (status == 0) {
-            status = check_nothing_added(model, err);
-        }
-    }
-    if (status == 0) {
-        status = optional_file(model, "tokenizer_config.json", &config, err);
-    }
-    if (status == 0 && pieces) {
-        status = tokenizer_from_pieces(text.data, text.size, buf_str(&config), config.size, &t, err);
-    } else if (status == 0) {
-        status = tokenizer_from_json(buf_str(&text), text.size, buf_str(&config), config.size, &t, err);
-    }
-    if (status == 0) {
-        status = complete(t, model, err);
-    }
-    buf_fini(&text);
-    buf_fini(&config);
-    if (status < 0) {
-        tokenizer_destroy(t);
-        return -1;
-    }
-    *tokenizer = t;
-    return 0;
-}
-
-int tokenizer_open(struct model *model, struct tokenizer **tokenizer, struct err *err)
-{
-    if (open_folder(model, tokenizer, err) == 0) {
-        return 0;
-    }
-    const struct gguf *gguf = model_get_gguf(model);
-    if (err->code == ERR_NOT_FOUND && gguf == NULL &&
-        model_source_find(model_get_source(model), "tokenizer.json") < 0) {
-        return err_set(err, ERR_NOT_FOUND,
-                       "the model has no tokenizer.json and no tokenizer.model, and a vocab.json alone is "
-                       "not read: make "
-                       "one with transformers, AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR)");
-    }
-    if (err->code != ERR_NOT_FOUND || gguf == NULL) {
-        return -1;
-    }
-    err_clear(err);
-    return tokenizer_from_gguf(gguf, tokenizer, err);
 }

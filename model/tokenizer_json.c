@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "model/hub_json.h"
+#include "model/tokenizer_files.h"
 #include "model/tokenizer_json_private.h"
 
 static int vocab_read(struct tokenizer *t, const json_t *vocab, struct err *err)
@@ -236,66 +237,30 @@ static int document_read(struct tokenizer *t, const json_t *root, struct err *er
     return unknown_read(t, model, err);
 }
 
-/* "…" or {"content": "…"}; -1 when there is none. */
-static int32_t special_of(const struct tokenizer *t, const json_t *config, const char *key)
+int tokenizer_from_files(const char *tokenizer_json, size_t size, const struct tokenizer_files *files,
+                         struct tokenizer **tokenizer, struct err *err)
 {
-    const json_t *value = json_object_get(config, key);
-    if (json_is_object(value)) {
-        value = json_object_get(value, "content");
-    }
-    if (!json_is_string(value) || json_string_length(value) == 0) {
-        return -1;
-    }
-    return tokenizer_find(t, json_string_value(value), json_string_length(value));
-}
-
-/* The template, or the one named "default" of several. */
-static const char *template_of(const json_t *config)
-{
-    const json_t *value = json_object_get(config, "chat_template");
-    for (size_t i = 0; i < json_array_size(value); i++) {
-        const json_t *item = json_array_get(value, i);
-        const char *name = json_string_value(json_object_get(item, "name"));
-        if (name != NULL && strcmp(name, "default") == 0) {
-            return json_string_value(json_object_get(item, "template"));
-        }
-    }
-    return json_string_value(value);
-}
-
-int builder_config(struct tokenizer *t, const char *text, size_t size, struct err *err)
-{
-    if (size == 0) {
-        return 0;
-    }
-    json_t *config = hub_json_parse(text, size, 32, err);
-    if (config == NULL) {
-        return err_wrap(err, "tokenizer_config.json");
-    }
-    t->bos = special_of(t, config, "bos_token");
-    t->eos = special_of(t, config, "eos_token");
-    const char *template = template_of(config);
-    int status = 0;
-    if (template != NULL) {
-        status = tokenizer_give_template(t, template, err);
-    }
-    json_decref(config);
-    return status;
-}
-
-int tokenizer_from_json(const char *tokenizer_json, size_t size, const char *config_json, size_t config_size,
-                        struct tokenizer **tokenizer, struct err *err)
-{
+    struct tokenizer_names names = {0};
     json_t *root = hub_json_parse(tokenizer_json, size, 32, err);
     if (root == NULL) {
         return err_wrap(err, "tokenizer.json");
     }
     struct tokenizer *t = builder_create(err);
-    int status = t != NULL ? document_read(t, root, err) : -1;
+    int status = t == NULL ? -1 : 0;
+    if (status == 0 && !json_is_object(root)) {
+        status = err_set(err, ERR_INVALID, "tokenizer.json: must be an object");
+    }
+    if (status == 0) {
+        status = tokenizer_files_read(files, root, &names, err);
+    }
+    if (status == 0) {
+        status = document_read(t, root, err);
+    }
     json_decref(root);
     if (status == 0) {
-        status = builder_config(t, config_json, config_size, err);
+        status = builder_names(t, &names, err);
     }
+    tokenizer_names_fini(&names);
     if (status == 0) {
         status = builder_finish(t, err);
     }
@@ -305,4 +270,11 @@ int tokenizer_from_json(const char *tokenizer_json, size_t size, const char *con
     }
     *tokenizer = t;
     return 0;
+}
+
+int tokenizer_from_json(const char *tokenizer_json, size_t size, const char *config_json, size_t config_size,
+                        struct tokenizer **tokenizer, struct err *err)
+{
+    const struct tokenizer_files files = {.config = {config_json, config_size}};
+    return tokenizer_from_files(tokenizer_json, size, &files, tokenizer, err);
 }

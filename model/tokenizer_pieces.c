@@ -9,6 +9,7 @@
 
 #include "model/hub_json.h"
 #include "model/tokenizer_build.h"
+#include "model/tokenizer_files.h"
 
 enum { WIRE_VARINT = 0, WIRE_64 = 1, WIRE_BYTES = 2, WIRE_32 = 5, VARINT_BYTES_MAX = 10 };
 enum { MODEL_PIECE = 1, MODEL_TRAINER = 2, MODEL_NORMALIZER = 3, MODEL_DENORMALIZER = 5 };
@@ -341,14 +342,30 @@ static int around_read(struct tokenizer *t, const json_t *config, struct err *er
     return 0;
 }
 
-static int config_apply(struct tokenizer *t, const char *text, size_t size, const struct settings *s,
+static int config_apply(struct tokenizer *t, const struct tokenizer_files *files, const struct settings *s,
                         struct err *err)
 {
-    json_t *config = size > 0 ? hub_json_parse(text, size, 32, err) : json_object();
-    int status = config == NULL ? err_wrap(err, "tokenizer_config.json") : builder_config(t, text, size, err);
+    static const struct tokenizer_files none = {0};
+    struct tokenizer_names names = {0};
+    files = files != NULL ? files : &none;
+    int status = tokenizer_files_read(files, NULL, &names, err);
+    json_t *config = status < 0 ? NULL
+                     : files->config.size > 0
+                         ? hub_json_parse(files->config.text, files->config.size, 32, err)
+                         : json_object();
+    status = config == NULL ? -1 : status;
+    if (status == 0) {
+        status = builder_names(t, &names, err);
+    }
+    tokenizer_names_fini(&names);
     t->bos = t->bos < 0 && s->bos >= 0 && (uint32_t)s->bos < t->vocab ? s->bos : t->bos;
     t->eos = t->eos < 0 && s->eos >= 0 && (uint32_t)s->eos < t->vocab ? s->eos : t->eos;
     t->unknown = (uint32_t)s->unknown < t->vocab ? s->unknown : -1;
+    if (status == 0 && (builder_special(t, "bos_token", t->bos, err) < 0 ||
+                        builder_special(t, "eos_token", t->eos, err) < 0 ||
+                        builder_special(t, "unk_token", t->unknown, err) < 0)) {
+        status = -1;
+    }
     if (status == 0) {
         status = around_read(t, config, err);
     }
@@ -356,7 +373,7 @@ static int config_apply(struct tokenizer *t, const char *text, size_t size, cons
     return status;
 }
 
-static int model_read(struct tokenizer *t, struct message m, const char *config, size_t config_size,
+static int model_read(struct tokenizer *t, struct message m, const struct tokenizer_files *files,
                       struct err *err)
 {
     struct settings s;
@@ -381,19 +398,19 @@ static int model_read(struct tokenizer *t, struct message m, const char *config,
         status = added_mark(t, &p, s.prefix, err);
     }
     if (status == 0) {
-        status = config_apply(t, config, config_size, &s, err);
+        status = config_apply(t, files, &s, err);
     }
     free(p.score);
     free(p.type);
     return status;
 }
 
-int tokenizer_from_pieces(const uint8_t *tokenizer_model, size_t size, const char *config_json,
-                          size_t config_size, struct tokenizer **tokenizer, struct err *err)
+int tokenizer_from_pieces(const uint8_t *tokenizer_model, size_t size, const struct tokenizer_files *files,
+                          struct tokenizer **tokenizer, struct err *err)
 {
     const struct message m = {.at = tokenizer_model, .end = tokenizer_model + size};
     struct tokenizer *t = builder_create(err);
-    if (t == NULL || model_read(t, m, config_json, config_size, err) < 0 || builder_finish(t, err) < 0) {
+    if (t == NULL || model_read(t, m, files, err) < 0 || builder_finish(t, err) < 0) {
         tokenizer_destroy(t);
         return -1;
     }

@@ -110,17 +110,27 @@ bool tokenizer_is_special(const struct tokenizer *t, int32_t id)
 
 const char *tokenizer_chat_template(const struct tokenizer *t)
 {
-    return t->chat_template;
+    return tokenizer_template(t, "default");
+}
+
+const char *tokenizer_template(const struct tokenizer *t, const char *name)
+{
+    return json_string_value(json_object_get(t->templates, name));
+}
+
+const json_t *tokenizer_special_tokens(const struct tokenizer *t)
+{
+    return t->special;
 }
 
 int tokenizer_give_template(struct tokenizer *t, const char *text, struct err *err)
 {
-    char *copy = strdup(text);
-    if (copy == NULL) {
-        return err_set(err, ERR_NOMEM, "out of memory for a chat template");
+    json_t *templates = json_pack("{s:s}", "default", text);
+    if (templates == NULL) {
+        return err_set(err, ERR_INVALID, "the chat template is not valid UTF-8, or memory is out");
     }
-    free(t->chat_template);
-    t->chat_template = copy;
+    json_decref(t->templates);
+    t->templates = templates;
     return 0;
 }
 

@@ -387,6 +387,16 @@ static bool has_suffix(const char *name, const char *suffix)
     return n >= k && strcmp(name + n - k, suffix) == 0;
 }
 
+/* Make the folder that a file is to lie in. */
+static int make_folder_of(const char *path, struct err *err)
+{
+    char folder[PATH_BYTES];
+    const char *slash = strrchr(path, '/');
+    return file_path(folder, sizeof(folder), err, "%.*s", (int)(slash - path), path) < 0
+               ? -1
+               : file_mkdirs(folder, 0755, err);
+}
+
 /* Tokenizer, templates, generation settings: whatever lies beside the weights as part of the model. */
 static int copy_files(struct writer *w, const char *dir)
 {
@@ -400,7 +410,9 @@ static int copy_files(struct writer *w, const char *dir)
         struct buf bytes = {.limit = COPY_BYTES_MAX};
         int status = model_read_file(w->base, name, COPY_BYTES_MAX, &bytes, w->err);
         if (status == 0)
-            status = file_path(path, sizeof(path), w->err, "%s/%s", dir, name);
+            status = model_source_path(dir, name, path, sizeof(path), w->err);
+        if (status == 0 && strncmp(name, MODEL_TEMPLATES_PREFIX, strlen(MODEL_TEMPLATES_PREFIX)) == 0)
+            status = make_folder_of(path, w->err);
         if (status == 0)
             status = file_write_atomic(path, bytes.data, bytes.size, 0644, w->err);
         buf_fini(&bytes);

@@ -4,13 +4,14 @@
 #include <string.h>
 
 #include "model/tokenizer.h"
+#include "model/tokenizer_files.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static const char text[] = "A na\xc3\xafve <s> don't\n 12345 \xe4\xbd\xa0";
     struct err err;
     struct tokenizer *tokenizer = NULL;
-    if (size > FUZZ_BYTES_MAX || tokenizer_from_pieces(data, size, "", 0, &tokenizer, &err) < 0)
+    if (size > FUZZ_BYTES_MAX || tokenizer_from_pieces(data, size, NULL, &tokenizer, &err) < 0)
         return 0;
     struct ids ids = {0}, ends = {0};
     struct buf back = {.limit = 1 << 20};

@@ -23,7 +23,8 @@ struct fixture {
 };
 
 static const char config[] =
-    "{\"eos_token\": \"<|im_end|>\", \"bos_token\": {\"content\": \"<|im_start|>\"}, \"chat_template\": "
+    "{\"eos_token\": \"<|im_end|>\", \"bos_token\": {\"__type\": \"AddedToken\", \"content\": "
+    "\"<|im_start|>\"}, \"chat_template\": "
     "\"{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}{{ "
     "'<|im_start|>system\\nBe kind.<|im_end|>\\n' }}{% endif %}{{'<|im_start|>' + message['role'] + '\\n' + "
     "message['content'] + '<|im_end|>' + '\\n'}}{% endfor %}{% if add_generation_prompt %}{{ "

@@ -19,6 +19,7 @@
 #include "common/rand.h"
 #include "model/gguf.h"
 #include "model/tensors.h"
+#include "model/tokenizer_files.h"
 #include "model/tokenizer.h"
 #include "support/scratch.h"
 
@@ -211,7 +212,7 @@ static void a_tokenizer_model_gives_the_ids_of_sentencepiece(void **state)
         struct tokenizer *tokenizer = NULL;
         snprintf(file, sizeof(file), "%s.model", names[i]);
         read_data(file, &bytes);
-        if (tokenizer_from_pieces(bytes.data, bytes.size, "", 0, &tokenizer, &err) < 0) {
+        if (tokenizer_from_pieces(bytes.data, bytes.size, NULL, &tokenizer, &err) < 0) {
             fail_msg("%s", err.text);
         }
         /* control pieces are tokens, as transformers has it; begin and end stand where they are asked for */
@@ -251,7 +252,7 @@ static void what_a_tokenizer_model_has_that_is_not_done_is_named(void **state)
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct err err = {0};
         struct tokenizer *tokenizer = NULL;
-        assert_int_equal(-1, tokenizer_from_pieces((const uint8_t *)cases[i].bytes, cases[i].size, "", 0,
+        assert_int_equal(-1, tokenizer_from_pieces((const uint8_t *)cases[i].bytes, cases[i].size, NULL,
                                                    &tokenizer, &err));
         if (strstr(err.text, cases[i].says) == NULL) {
             fail_msg("case %zu: %s", i, err.text);
@@ -261,9 +262,9 @@ static void what_a_tokenizer_model_has_that_is_not_done_is_named(void **state)
     struct err err = {0};
     struct tokenizer *tokenizer = NULL;
     static const char adds[] = "{\"added_tokens_decoder\": {\"600\": {\"content\": \"<|im_end|>\"}}}";
+    const struct tokenizer_files files = {.config = {adds, sizeof(adds) - 1}};
     read_data("pieces.model", &bytes);
-    assert_int_equal(-1,
-                     tokenizer_from_pieces(bytes.data, bytes.size, adds, sizeof(adds) - 1, &tokenizer, &err));
+    assert_int_equal(-1, tokenizer_from_pieces(bytes.data, bytes.size, &files, &tokenizer, &err));
     assert_non_null(strstr(err.text, "<|im_end|>"));
     buf_fini(&bytes);
 }
@@ -288,7 +289,7 @@ static void mutated_tokenizer_models_do_no_harm(void **state)
         for (uint32_t i = rand_stream_below(&stream, 4); i > 0 && size > 0; i--) {
             copy[rand_stream_below(&stream, (uint32_t)size)] = (uint8_t)rand_stream_below(&stream, 256);
         }
-        if (tokenizer_from_pieces(copy, size, "", 0, &tokenizer, &err) == 0) {
+        if (tokenizer_from_pieces(copy, size, NULL, &tokenizer, &err) == 0) {
             opened++;
             if (tokenizer_encode(tokenizer, text, sizeof(text) - 1, TOKENIZER_ADD_SPECIAL, &ids, &err) == 0) {
                 for (size_t i = 0; i < ids.count; i++) {
@@ -532,7 +533,8 @@ static void a_tokenizer_config_as_the_hub_has_it_is_read(void **state)
         const char *config, *template;
     } rows[] = {
         {"{\"model_max_length\": 1000000000000000019884624838656, \"x\": [NaN, Infinity, -Infinity], "
-         "\"bos_token\": {\"content\": \"<s>\"}, \"eos_token\": \"</s>\", \"chat_template\": \"alone\"}",
+         "\"bos_token\": {\"__type\": \"AddedToken\", \"content\": \"<s>\"}, \"eos_token\": \"</s>\", "
+         "\"chat_template\": \"alone\"}",
          "alone"},
         {"{\"bos_token\": \"<s>\", \"eos_token\": \"</s>\", \"chat_template\": [{\"name\": \"tool_use\", "
          "\"template\": \"tools\"}, {\"name\": \"default\", \"template\": \"named\"}]}",
