@@ -312,10 +312,11 @@ static int follow(struct view *view, json_t **job, struct err *err)
         if (read_job(view, deadline, job, err) < 0)
             return -1;
         name_ranks(view, *job);
-        if (view->ended)
-            return 0;
         bool over = state_is_last(
             show_str(*job, "state")); /* what was said before is still told: the stream is read once more */
+        if (view->ended && over)
+            return 0;
+        view->ended = false; /* that end was an earlier one, before the job was resumed */
         if (follow_once(view, err) < 0 && !view->ended && err->code != ERR_NET && err->code != ERR_TIMEOUT &&
             err->code != ERR_PEER && err->code != ERR_BUSY)
             return -1;
