@@ -47,7 +47,7 @@ static bool after_comma(const char *text, size_t size, int position)
     return at > 0 && text[at - 1] == ',';
 }
 
-json_t *json_parse_limited(const char *text, size_t size, unsigned depth_max, struct err *err)
+static json_t *parse(const char *text, size_t size, unsigned depth_max, size_t flags, struct err *err)
 {
     if (size >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0) {
         err_set(err, ERR_INVALID,
@@ -60,12 +60,22 @@ json_t *json_parse_limited(const char *text, size_t size, unsigned depth_max, st
         return NULL;
     }
     json_error_t where;
-    json_t *value = json_loadb(text, size, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &where);
+    json_t *value = json_loadb(text, size, flags | JSON_DECODE_ANY, &where);
     if (value == NULL) {
         err_set(err, ERR_INVALID, "no valid JSON: line %d column %d: %s%s", where.line, where.column,
                 where.text, after_comma(text, size, where.position) ? " (a comma stands before it)" : "");
     }
     return value;
+}
+
+json_t *json_parse_limited(const char *text, size_t size, unsigned depth_max, struct err *err)
+{
+    return parse(text, size, depth_max, JSON_REJECT_DUPLICATES, err);
+}
+
+json_t *json_parse_last(const char *text, size_t size, unsigned depth_max, struct err *err)
+{
+    return parse(text, size, depth_max, 0, err);
 }
 
 struct print_target {

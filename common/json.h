@@ -32,6 +32,9 @@ enum { JSON_DEPTH_MAX = 64, JR_KEYS_MAX = 96 };
  * (ERR_INVALID). Returns new, or NULL. */
 json_t *json_parse_limited(const char *text, size_t size, unsigned depth_max, struct err *err);
 
+/* The same, but of a key that stands twice in an object the last value counts, as in Python's json. */
+json_t *json_parse_last(const char *text, size_t size, unsigned depth_max, struct err *err);
+
 /* Append 'value' as compact JSON (sorted: false keeps insertion order, true sorts keys: for digests). */
 int json_print(const json_t *value, bool sorted, struct buf *out, struct err *err);
 

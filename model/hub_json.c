@@ -71,14 +71,52 @@ static bool is_long_integer(const char *word, size_t size)
     return size - sign > 19 || memcmp(word + sign, limit, 19) > 0;
 }
 
+/* The four hexadecimal digits of an escape "\\uXXXX" that begins at text[0]; -1: none begins there. */
+static int escaped(const char *text, size_t size)
+{
+    int value = 0;
+    if (size < 6 || text[0] != '\\' || text[1] != 'u')
+        return -1;
+    for (int i = 2; i < 6; i++) {
+        const char *digits = "0123456789abcdef0123456789ABCDEF", *at = strchr(digits, text[i]);
+        if (!at || text[i] == '\0')
+            return -1;
+        value = value * 16 + (int)((at - digits) % 16);
+    }
+    return value;
+}
+
+/* The string quoted[0..size) with U+FFFD in the place of U+0000 and of each half of a surrogate pair. */
+static int string_replace(const char *quoted, size_t size, struct buf *out, struct err *err)
+{
+    size_t done = 0;
+    for (size_t i = 0, n; i < size; i += n) {
+        int code = escaped(quoted + i, size - i);
+        int next = code >= 0xd800 && code < 0xdc00 ? escaped(quoted + i + 6, size - i - 6) : -1;
+        n = code < 0 ? (quoted[i] == '\\' ? 2 : 1) : next >= 0xdc00 && next < 0xe000 ? 12 : 6;
+        if (n != 6 || (code != 0 && (code < 0xd800 || code >= 0xe000)))
+            continue;
+        if (buf_append(out, quoted + done, i - done, err) < 0 || buf_text(out, "\\ufffd", err) < 0)
+            return -1;
+        done = i + n;
+    }
+    return buf_append(out, quoted + done, size - done, err);
+}
+
 /* The text with such words replaced into 'out', which stays empty when there are none. */
-static int text_replace(const char *text, size_t size, struct buf *out, struct err *err)
+static int text_replace(const char *text, size_t size, bool any_text, struct buf *out, struct err *err)
 {
     size_t done = 0; /* is out up to here */
     for (size_t i = 0, n; i < size; i += n) {
         bool quoted = text[i] == '"';
         n = quoted ? string_length(text + i, size - i) : word_length(text + i, size - i);
         const char *instead = quoted ? NULL : word_instead(text + i, n);
+        if (quoted && any_text && memmem(text + i, n, "\\u", 2)) {
+            if (buf_append(out, text + done, i - done, err) < 0 || string_replace(text + i, n, out, err) < 0)
+                return -1;
+            done = i + n;
+            continue;
+        }
         bool extend = !quoted && !instead && is_long_integer(text + i, n);
         if (!instead && !extend)
             continue;
@@ -90,13 +128,23 @@ static int text_replace(const char *text, size_t size, struct buf *out, struct e
     return done ? buf_append(out, text + done, size - done, err) : 0;
 }
 
-json_t *hub_json_parse(const char *text, size_t size, unsigned depth_max, struct err *err)
+static json_t *parse(const char *text, size_t size, unsigned depth_max, bool any_text, struct err *err)
 {
     struct buf copy = {.limit = 3 * size + 64};
     json_t *value = NULL;
-    if (text_replace(text, size, &copy, err) == 0)
-        value = copy.size ? json_parse_limited((const char *)copy.data, copy.size, depth_max, err)
-                          : json_parse_limited(text, size, depth_max, err);
+    if (text_replace(text, size, any_text, &copy, err) == 0)
+        value = copy.size ? json_parse_last((const char *)copy.data, copy.size, depth_max, err)
+                          : json_parse_last(text, size, depth_max, err);
     buf_fini(&copy);
     return value;
+}
+
+json_t *hub_json_parse(const char *text, size_t size, unsigned depth_max, struct err *err)
+{
+    return parse(text, size, depth_max, false, err);
+}
+
+json_t *hub_json_parse_settings(const char *text, size_t size, unsigned depth_max, struct err *err)
+{
+    return parse(text, size, depth_max, true, err);
 }

@@ -55,9 +55,8 @@ static void a_number_of_any_length_is_the_largest(void **state)
 
 static void other_words_and_torn_texts_are_refused(void **state)
 {
-    static const char *const bad[] = {"nan",     "[NaNs]", "[+Infinity]",          "inf", "\"abc",
-                                      "\"abc\\", "[1 2]",  "{\"a\": 1, \"a\": 2}", "",    "-",
-                                      "[1.]",    "[0x10]", "[--Infinity]"};
+    static const char *const bad[] = {"nan",   "[NaNs]", "[+Infinity]", "inf",  "\"abc",  "\"abc\\",
+                                      "[1 2]", "",       "-",           "[1.]", "[0x10]", "[--Infinity]"};
     (void)state;
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
         struct err err;
@@ -66,12 +65,29 @@ static void other_words_and_torn_texts_are_refused(void **state)
     }
 }
 
+static void settings_may_hold_texts_that_are_no_unicode(void **state)
+{
+    static const char text[] = "{\"a\": 1, \"\\u0000\": \"\\ud800\", \"b\": \"\\ud83d\\ude00 \\\\u0000 "
+                               "\\udc00\\ud800\\ud83d\", \"a\": 2}";
+    struct err err;
+    (void)state;
+    assert_null(hub_json_parse(text, strlen(text), 16, &err));
+    json_t *value = hub_json_parse_settings(text, strlen(text), 16, &err);
+    assert_non_null(value);
+    assert_int_equal(json_integer_value(json_object_get(value, "a")), 2);
+    assert_string_equal(json_string_value(json_object_get(value, "\xef\xbf\xbd")), "\xef\xbf\xbd");
+    assert_string_equal(json_string_value(json_object_get(value, "b")),
+                        "\xf0\x9f\x98\x80 \\u0000 \xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd");
+    json_decref(value);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_python_writes_is_read),
         cmocka_unit_test(a_number_of_any_length_is_the_largest),
         cmocka_unit_test(other_words_and_torn_texts_are_refused),
+        cmocka_unit_test(settings_may_hold_texts_that_are_no_unicode),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
