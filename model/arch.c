@@ -44,6 +44,7 @@ static const struct arch archs[MODEL_ARCH_COUNT] = {
                      .norm_eps = 1e-6,
                      .theta = 1e4,
                      .bias = ARCH_BIAS_ALL,
+                     .whole_heads = true,
                      .gguf_permutes = true},
     [MODEL_MISTRAL] = {.model_type = "mistral",
                        .class_name = "MistralForCausalLM",
@@ -105,6 +106,7 @@ static const struct arch archs[MODEL_ARCH_COUNT] = {
                       .gelu = true,
                       .embed_scaled = true,
                       .norm_offset = 1,
+                      .whole_heads = true,
                       .gguf_scaled_layers = 46},
     [MODEL_GEMMA3] = {.model_type = "gemma3_text",
                       .class_name = "Gemma3ForCausalLM",
@@ -134,6 +136,8 @@ static const struct arch archs[MODEL_ARCH_COUNT] = {
                       .gelu = true,
                       .embed_scaled = true,
                       .norm_offset = 1,
+                      .window_period_given = true,
+                      .whole_heads = true,
                       .rope_by_type = true,
                       .gguf_scaled_layers = 62},
     [MODEL_PHI3] = {.model_type = "phi3",
@@ -409,24 +413,28 @@ static bool match_any(enum model_arch arch, const char *name, bool gguf, struct 
     return !gguf && match_name(archs[arch].router_too, name, false, match);
 }
 
+/* name with "model." before it; the suffix points into 'name'. */
+static bool match_body(enum model_arch arch, const char *name, struct arch_match *match)
+{
+    char full[ARCH_NAME_MAX] = "model.";
+    size_t length = strlen(name);
+    if (length >= sizeof(full) - 6)
+        return false;
+    memcpy(full + 6, name, length + 1);
+    if (!match_any(arch, full, false, match))
+        return false;
+    match->suffix = name + (match->suffix - full - 6);
+    return true;
+}
+
 bool arch_match_hf(enum model_arch arch, const char *name, struct arch_match *match)
 {
     static const char outer[] = "language_model.", inner[] = "model.language_model.";
-    char bare[ARCH_NAME_MAX] = "model.";
     if (archs[arch].outer_type && strncmp(name, outer, sizeof(outer) - 1) == 0)
         name += sizeof(outer) - 1;
-    if (archs[arch].outer_type == NULL || strncmp(name, inner, sizeof(inner) - 1) != 0)
-        return match_any(arch, name, false, match);
-    /* the suffix must point into the name that was asked about */
-    name += sizeof(inner) - 1;
-    size_t length = strlen(name);
-    if (length >= sizeof(bare) - 6)
-        return false;
-    memcpy(bare + 6, name, length + 1);
-    if (!match_any(arch, bare, false, match))
-        return false;
-    match->suffix = name + (match->suffix - bare - 6);
-    return true;
+    if (archs[arch].outer_type && strncmp(name, inner, sizeof(inner) - 1) == 0)
+        return match_body(arch, name + sizeof(inner) - 1, match);
+    return match_any(arch, name, false, match) || match_body(arch, name, match);
 }
 
 bool arch_match_gguf(enum model_arch arch, const char *name, struct arch_match *match)

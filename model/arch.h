@@ -60,7 +60,8 @@ enum arch_bias {
 enum arch_window {
     ARCH_WINDOW_NONE,
     ARCH_WINDOW_EVERY,
-    ARCH_WINDOW_SWITCHED,  /* every layer, if use_sliding_window */
+    ARCH_WINDOW_SWITCHED, /* every layer, if use_sliding_window */
+    /* from here on the file may have layer_types */
     ARCH_WINDOW_FROM,      /* if use_sliding_window, layers from max_window_layers */
     ARCH_WINDOW_BUT_LAST,  /* all but the last of each window_period, which is sliding_window_pattern */
     ARCH_WINDOW_UNROTATED, /* if use_sliding_window, the layers without rotation */
@@ -85,9 +86,11 @@ struct arch {
     uint32_t qk_norm; /* as in model_config */
     bool packed, post_norms, gelu, embed_scaled;
     double norm_offset;
-    bool rope_by_type;       /* windowed layers have a rotary setting of their own */
-    bool partial_rotary;     /* partial_rotary_factor is read */
-    uint32_t no_rope_period; /* the last of each is not rotated; no_rope_layer_interval, no_rope_layers */
+    bool window_period_given; /* sliding_window_pattern is read */
+    bool whole_heads;         /* hidden must be a multiple of heads even where head_dim is given */
+    bool rope_by_type;        /* windowed layers have a rotary setting of their own */
+    bool partial_rotary;      /* partial_rotary_factor is read */
+    uint32_t no_rope_period;  /* the last of each is not rotated; no_rope_layer_interval, no_rope_layers */
     /* Mixtures of experts. */
     bool sparse;
     const char *experts_key;    /* how the file calls their number */
@@ -135,7 +138,8 @@ struct arch_match {
 };
 
 /* Recognise a Hugging Face or GGUF name; false for what this architecture does not use. Prefixes that a
- * text_config's model has ("language_model.", "model.language_model.") are taken as if not there. */
+ * text_config's model has ("language_model.", "model.language_model.") are taken as if not there; "model."
+ * may be left out, as it is in a file saved from the model without its head. */
 bool arch_match_hf(enum model_arch arch, const char *name, struct arch_match *match);
 bool arch_match_gguf(enum model_arch arch, const char *name, struct arch_match *match);
 

@@ -106,7 +106,8 @@ static void set_scores(json_t *out, const struct model_config *c)
         return;
     double scalar = 1 / (c->attn_scale * c->attn_scale), whole = rint(scalar);
     json_object_set_new(out, "query_pre_attn_scalar",
-                        json_real(fabs(scalar - whole) < 1e-9 * whole ? whole : scalar));
+                        fabs(scalar - whole) < 1e-9 * whole ? json_integer((json_int_t)whole)
+                                                            : json_real(scalar));
     json_object_set_new(out, "attn_logit_softcapping", cap_or_null(c->attn_softcap));
     json_object_set_new(out, "final_logit_softcapping", cap_or_null(c->logit_softcap));
 }

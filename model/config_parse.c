@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "model/arch.h"
+#include "model/config_keys.h"
 #include "model/hub_json.h"
 #include "model/nf4_skipped.h"
 #include "model/packing.h"
@@ -19,6 +20,19 @@ static int refuse_arch(const char *what, const char *name, struct err *err)
     arch_list(false, known, sizeof(known));
     return err_set(err, ERR_UNSUPPORTED, "%s: the architecture \"%.64s\" is not known; known are %s", what,
                    name, known);
+}
+
+/* Whether the class is that of the model without its head ("LlamaModel"), from which people save, too. */
+static bool is_body_of(const char *class_name, const char *expected)
+{
+    const char *const tails[] = {"Model", "TextModel"};
+    size_t stem = strcspn(expected, "F");
+    while (expected[stem] && strncmp(expected + stem, "For", 3) != 0)
+        stem += 1 + strcspn(expected + stem + 1, "F");
+    for (size_t i = 0; i < 2; i++)
+        if (strncmp(class_name, expected, stem) == 0 && strcmp(class_name + stem, tails[i]) == 0)
+            return true;
+    return false;
 }
 
 /* Which architecture: by model_type, which must not contradict `architectures`. outer: of what has a
@@ -43,7 +57,7 @@ static int parse_arch(struct json_reader *r, bool outer, enum model_arch *arch)
         return refuse_arch(type ? "model_type" : "architectures", type ? type : class_name, r->err);
     const struct arch *a = arch_of((enum model_arch)found);
     const char *expected = outer ? a->outer_class : a->class_name;
-    if (class_name && strcmp(class_name, expected) != 0)
+    if (class_name && strcmp(class_name, expected) != 0 && !is_body_of(class_name, expected))
         return err_set(
             r->err, ERR_UNSUPPORTED,
             "architectures: \"%.64s\" is not the language model of model_type \"%s\" (that is \"%s\")",
@@ -117,81 +131,79 @@ static int refuse_switches(struct json_reader *r, const struct arch *a)
     return 0;
 }
 
-/* A setting for windowed layers and one for the others, each under the name of its layers. */
-static int parse_rope_by_type(const json_t *parameters, struct model_config *c, struct err *err)
+static void set_theta(json_t *settings, const json_t *config, const char *key, double otherwise)
 {
-    const json_t *full = json_object_get(parameters, "full_attention");
-    const json_t *local = json_object_get(parameters, "sliding_attention");
-    if (json_object_get(parameters, "rope_type") || json_object_get(parameters, "rope_theta"))
-        return err_set(err, ERR_UNSUPPORTED,
-                       "rope_parameters: must be given for full_attention and sliding_attention");
-    if (full && !json_is_null(full) &&
-        rope_parse(full, "rope_parameters.full_attention", c->max_positions, 0, &c->rope, err) < 0)
-        return -1;
-    if (local && !json_is_null(local))
-        return rope_parse(local, "rope_parameters.sliding_attention", c->max_positions, 0, &c->rope_local,
-                          err);
-    return 0;
+    json_t *given = json_object_get(config, key);
+    if (json_object_get(settings, "rope_theta"))
+        return;
+    json_object_set_new(settings, "rope_theta", given ? json_incref(given) : json_real(otherwise));
 }
 
-static int parse_rope_parameters(struct json_reader *r, const json_t *parameters, double original,
-                                 struct model_config *c)
+static json_t *copy_or_empty(const json_t *object)
 {
-    const char *key;
-    json_t *value;
-    if (arch_of(c->arch)->rope_by_type)
-        return parse_rope_by_type(parameters, c, r->err);
-    json_object_foreach((json_t *)(uintptr_t)parameters, key, value)
-    {
-        if (json_is_object(value))
-            return err_set(r->err, ERR_UNSUPPORTED,
-                           "rope_parameters.%.64s: settings by layer are not known for this architecture",
-                           key);
+    return json_is_object(object) ? json_deep_copy(object) : json_object();
+}
+
+/* Where windowed layers have a setting of their own: rope_scaling is laid over that of the others. */
+static json_t *rope_settings_by_type(struct json_reader *r, const struct arch *a, const json_t *parameters,
+                                     const json_t *scaling)
+{
+    if (json_object_get(parameters, "rope_type") || json_object_get(parameters, "rope_theta")) {
+        err_set(r->err, ERR_UNSUPPORTED,
+                "rope_parameters: must be given for full_attention and sliding_attention");
+        return NULL;
     }
-    return rope_parse(parameters, "rope_parameters", c->max_positions, original, &c->rope, r->err);
+    json_t *settings = json_object();
+    json_t *full = copy_or_empty(json_object_get(parameters, "full_attention"));
+    json_t *local = copy_or_empty(json_object_get(parameters, "sliding_attention"));
+    if (!parameters)
+        json_object_set_new(full, "rope_type", json_string("default"));
+    if (scaling)
+        json_object_update(full, (json_t *)(uintptr_t)scaling);
+    set_theta(full, r->object, "rope_theta", a->theta);
+    set_theta(local, r->object, "rope_local_base_freq", a->theta_local);
+    json_object_set_new(settings, "full_attention", full);
+    json_object_set_new(settings, "sliding_attention", local);
+    return settings;
 }
 
-/* rope_parameters, or the older rope_theta and rope_scaling; both only where they agree. */
-static int parse_rope(struct json_reader *r, struct model_config *c)
+/* What the rotary settings are where they stand in several places, as transformers 5 has it: rope_scaling,
+ * when it holds anything, counts in the place of rope_parameters, and what neither of them says of rope_theta
+ * the key beside them says. Returns new. */
+static json_t *rope_settings(struct json_reader *r, const struct arch *a, const char **path)
 {
-    const struct arch *a = arch_of(c->arch);
-    const json_t *parameters = NULL, *scaling = NULL;
-    double theta = a->theta, local = a->theta_local, original = 0;
-    int has_theta = jr_f64(r, "rope_theta", JR_OPTIONAL, 1, 1e12, &theta);
-    int has_parameters = jr_object(r, "rope_parameters", JR_OPTIONAL, &parameters);
-    int has_scaling = jr_object(r, "rope_scaling", JR_OPTIONAL, &scaling);
-    jr_f64(r, "original_max_position_embeddings", JR_OPTIONAL, 1, 1e9, &original);
-    if (a->rope_by_type)
-        jr_f64(r, "rope_local_base_freq", JR_OPTIONAL, 1, 1e12, &local);
+    const json_t *parameters = NULL, *scaling = NULL, *value;
+    const char *key;
+    jr_object(r, "rope_parameters", JR_OPTIONAL, &parameters);
+    jr_object(r, "rope_scaling", JR_OPTIONAL, &scaling);
     if (r->failed)
-        return -1;
-    c->rope = (struct rope_config){.theta = theta, .kind_name = "default", .factor = 1};
-    if ((c->rope_local_set = a->rope_by_type))
-        c->rope_local = (struct rope_config){.theta = local, .kind_name = "default", .factor = 1};
-    if (has_parameters > 0 && parse_rope_parameters(r, parameters, original, c) < 0)
-        return -1;
-    if (has_parameters > 0 && has_theta > 0 && c->rope.theta != theta)
-        return jr_fail(r, "rope_theta", "%g contradicts rope_parameters.rope_theta, %g", theta,
-                       c->rope.theta);
-    if (has_scaling <= 0)
-        return 0;
-    struct rope_config old = {.theta = theta, .factor = 1};
-    if (rope_parse(scaling, "rope_scaling", c->max_positions, original, &old, r->err) < 0)
-        return -1;
-    if (has_parameters <= 0)
-        c->rope = old;
-    else if (strcmp(old.kind_name, c->rope.kind_name) != 0 || old.factor != c->rope.factor)
-        return jr_fail(r, "rope_scaling", "contradicts rope_parameters");
-    return 0;
+        return NULL;
+    if (a->rope_by_type)
+        return rope_settings_by_type(r, a, parameters, scaling);
+    const json_t *counts = scaling && json_object_size(scaling) > 0 ? scaling : parameters;
+    *path = counts == scaling && scaling ? "rope_scaling" : "rope_parameters";
+    json_object_foreach((json_t *)(uintptr_t)counts, key, value)
+    {
+        if (json_is_object(value)) {
+            err_set(r->err, ERR_UNSUPPORTED,
+                    "%s.%.64s: settings by layer are not known for this architecture", *path, key);
+            return NULL;
+        }
+    }
+    json_t *settings = copy_or_empty(counts);
+    set_theta(settings, r->object, "rope_theta", a->theta);
+    return settings;
 }
 
 /* Which part of a head is rotated. */
-static int parse_partial_rotary(struct json_reader *r, struct model_config *c)
+static int parse_partial_rotary(struct json_reader *r, const json_t *settings, struct model_config *c)
 {
     double factor = 1;
-    const json_t *given =
-        json_object_get(json_object_get(r->object, "rope_parameters"), "partial_rotary_factor");
+    const json_t *given = json_object_get(settings, "partial_rotary_factor");
     jr_f64(r, "partial_rotary_factor", JR_OPTIONAL, 0, 1, &factor);
+    if (!given && arch_of(c->arch)->partial_rotary &&
+        json_is_null(json_object_get(r->object, "partial_rotary_factor")))
+        return jr_fail(r, "partial_rotary_factor", "must be a number, is null");
     if (json_is_number(given))
         factor = json_number_value(given);
     if (r->failed || factor == 1)
@@ -204,6 +216,38 @@ static int parse_partial_rotary(struct json_reader *r, struct model_config *c)
                        c->head_dim);
     c->rotary_dim = dim;
     return 0;
+}
+
+static int parse_rope_settings(struct json_reader *r, const json_t *settings, const char *path,
+                               struct model_config *c)
+{
+    const struct arch *a = arch_of(c->arch);
+    const json_t *full = a->rope_by_type ? json_object_get(settings, "full_attention") : settings;
+    double original = 0;
+    jr_f64(r, "original_max_position_embeddings", JR_OPTIONAL, 1, 1e9, &original);
+    c->rope = c->rope_local = (struct rope_config){.factor = 1};
+    if (r->failed || rope_parse(full, a->rope_by_type ? "rope_parameters.full_attention" : path,
+                                c->max_positions, a->rope_by_type ? 0 : original, &c->rope, r->err) < 0)
+        return -1;
+    if (a->packed && c->rope.kind != ROPE_DEFAULT && c->rope.kind != ROPE_LONGROPE)
+        return err_set(r->err, ERR_UNSUPPORTED, "%s: \"%s\" is not known for %s; default and longrope are",
+                       path, c->rope.kind_name, a->model_type);
+    c->rope_local_set = a->rope_by_type;
+    if (!a->rope_by_type)
+        memset(&c->rope_local, 0, sizeof(c->rope_local));
+    else if (rope_parse(json_object_get(settings, "sliding_attention"), "rope_parameters.sliding_attention",
+                        c->max_positions, 0, &c->rope_local, r->err) < 0)
+        return -1;
+    return parse_partial_rotary(r, settings, c);
+}
+
+static int parse_rope(struct json_reader *r, struct model_config *c)
+{
+    const char *path = "rope_parameters";
+    json_t *settings = rope_settings(r, arch_of(c->arch), &path);
+    int status = settings ? parse_rope_settings(r, settings, path, c) : -1;
+    json_decref(settings);
+    return status;
 }
 
 static int check_factors(const struct model_config *c, struct err *err)
@@ -226,8 +270,8 @@ static int parse_no_rope(struct json_reader *r, struct model_config *c)
     if (r->failed)
         return -1;
     if (list && json_array_size(list) < c->layers)
-        return jr_fail(r, "no_rope_layers", "has %zu entries for %u layers", json_array_size(list),
-                       c->layers);
+        return jr_fail(r, "no_rope_layers", "has %zu entries for num_hidden_layers, %u",
+                       json_array_size(list), c->layers);
     for (uint32_t i = 0; i < c->layers; i++) {
         const json_t *rotated = list ? json_array_get(list, i) : NULL;
         if (rotated && !json_is_integer(rotated) && !json_is_boolean(rotated))
@@ -246,7 +290,8 @@ static int parse_layer_types(struct json_reader *r, uint32_t layers, uint8_t *wi
     if (jr_array(r, "layer_types", JR_OPTIONAL, 0, MODEL_LAYERS_MAX, &types) <= 0)
         return r->failed ? -1 : 0;
     if (json_array_size(types) != layers)
-        return jr_fail(r, "layer_types", "has %zu entries for %u layers", json_array_size(types), layers);
+        return jr_fail(r, "layer_types", "has %zu entries for num_hidden_layers, %u", json_array_size(types),
+                       layers);
     memset(windowed, 0, MODEL_LAYERS_MAX / 8);
     for (uint32_t i = 0; i < layers; i++) {
         const char *type = json_string_value(json_array_get(types, i));
@@ -266,8 +311,8 @@ static bool window_by_rule(struct json_reader *r, struct model_config *c)
     uint32_t from = a->max_window_layers, period = a->window_period;
     bool use = a->windows == ARCH_WINDOW_EVERY || a->windows == ARCH_WINDOW_BUT_LAST;
     if (a->windows == ARCH_WINDOW_BUT_LAST) {
-        jr_u32(r, "_sliding_window_pattern", JR_OPTIONAL, 1, MODEL_LAYERS_MAX, &period);
-        jr_u32(r, "sliding_window_pattern", JR_OPTIONAL, 1, MODEL_LAYERS_MAX, &period);
+        if (a->window_period_given)
+            jr_u32(r, "sliding_window_pattern", JR_OPTIONAL, 1, MODEL_LAYERS_MAX, &period);
     } else if (!use && a->windows != ARCH_WINDOW_NONE) {
         jr_bool(r, "use_sliding_window", JR_OPTIONAL, &use);
     }
@@ -289,13 +334,25 @@ static int parse_window(struct json_reader *r, struct model_config *c)
     jr_u32(r, "sliding_window", JR_OPTIONAL, 0, 1 << 30, &window);
     if (!window_by_rule(r, c))
         window = 0;
-    if (r->failed || parse_layer_types(r, c->layers, c->window_layer) < 0)
+    const struct arch *a = arch_of(c->arch);
+    bool listed =
+        a->windows >= ARCH_WINDOW_FROM; /* other classes check layer_types and go by their own rule */
+    uint8_t types[sizeof(c->window_layer)] = {0};
+    memcpy(types, c->window_layer, sizeof(types));
+    if (r->failed || parse_layer_types(r, c->layers, types) < 0)
         return -1;
-    bool any = false;
-    for (size_t i = 0; i < sizeof(c->window_layer); i++)
+    bool any = false, any_type = false;
+    if (listed)
+        memcpy(c->window_layer, types, sizeof(types));
+    for (size_t i = 0; i < sizeof(types); i++) {
         any = any || c->window_layer[i] != 0;
-    if (any && window == 0 && json_object_get(r->object, "layer_types"))
-        return jr_fail(r, "layer_types", "names sliding_attention, but there is no sliding_window");
+        any_type = any_type || types[i] != 0;
+    }
+    if (any_type && window == 0 && json_is_array(json_object_get(r->object, "layer_types")))
+        return jr_fail(r, "layer_types",
+                       "names sliding_attention, but there is no sliding_window that is used");
+    if (any && window == 0 && given && (json_is_integer(given) || a->windows == ARCH_WINDOW_BUT_LAST))
+        return jr_fail(r, "sliding_window", "must be a whole number from 1, as layers have a window");
     c->window = any ? window : 0;
     if (c->window == 0)
         memset(c->window_layer, 0, sizeof(c->window_layer));
@@ -318,7 +375,8 @@ static int parse_sizes(struct json_reader *r, struct model_config *c)
     parse_size(r, "num_attention_heads", HEADS_MAX, a->heads, &c->heads);
     parse_size(r, "vocab_size", VOCAB_MAX, a->vocab, &c->vocab);
     parse_size(r, "intermediate_size", FFN_MAX, a->ffn, &c->ffn);
-    c->kv_heads = a->kv_heads ? a->kv_heads : c->heads;
+    const json_t *kv_heads = json_object_get(r->object, "num_key_value_heads");
+    c->kv_heads = a->kv_heads && !json_is_null(kv_heads) ? a->kv_heads : c->heads; /* null is not absent */
     jr_u32(r, "num_key_value_heads", JR_OPTIONAL, 1, HEADS_MAX, &c->kv_heads);
     c->head_dim = a->head_dim;
     jr_u32(r, "head_dim", JR_OPTIONAL, 2, HEAD_DIM_MAX, &c->head_dim);
@@ -331,6 +389,8 @@ static int parse_sizes(struct json_reader *r, struct model_config *c)
     if (c->heads % c->kv_heads != 0)
         return jr_fail(r, "num_key_value_heads", "%u does not divide num_attention_heads, %u", c->kv_heads,
                        c->heads);
+    if (a->whole_heads && c->hidden % c->heads != 0)
+        return jr_fail(r, "hidden_size", "%u is no multiple of num_attention_heads, %u", c->hidden, c->heads);
     if (c->head_dim == 0) {
         if (c->hidden % c->heads != 0)
             return jr_fail(r, "hidden_size",
@@ -338,8 +398,14 @@ static int parse_sizes(struct json_reader *r, struct model_config *c)
                            c->hidden, c->heads);
         c->head_dim = c->hidden / c->heads;
     }
+    if (a->qk_norm == 2 && (uint64_t)c->head_dim * c->heads != c->hidden)
+        return jr_fail(r, "head_dim", "%u heads of %u are not as wide as hidden_size, %u", c->heads,
+                       c->head_dim, c->hidden);
     if (c->head_dim % 2 != 0 || c->head_dim > HEAD_DIM_MAX)
-        return jr_fail(r, "head_dim", "%u is not an even number of at most %d", c->head_dim, HEAD_DIM_MAX);
+        return jr_fail(r, "head_dim",
+                       "%u (hidden_size by num_attention_heads, where it is not given) is not an even number "
+                       "of at most %d",
+                       c->head_dim, HEAD_DIM_MAX);
     if ((uint64_t)c->heads * c->head_dim > HIDDEN_MAX)
         return jr_fail(r, "head_dim", "%u heads of %u are wider than %d", c->heads, c->head_dim, HIDDEN_MAX);
     return 0;
@@ -444,26 +510,21 @@ static void parse_dtype(const json_t *document, struct model_config *c)
                                                : MODEL_F32;
 }
 
+/* Published files name ids outside the vocabulary (their tokenizers' ids count): no token of the model is
+ * meant. */
 static int parse_token(struct json_reader *r, const char *key, const struct model_config *c, int32_t *id)
 {
     int64_t value = -1;
-    if (jr_i64(r, key, JR_OPTIONAL, -1, INT32_MAX, &value) < 0)
-        return -1;
-    if (value >= (int64_t)c->vocab)
-        return jr_fail(r, key, "%lld is outside the vocabulary of %u", (long long)value, c->vocab);
-    *id = (int32_t)value;
-    return 0;
+    jr_i64(r, key, JR_OPTIONAL, INT64_MIN, INT64_MAX, &value);
+    *id = value < 0 || value >= (int64_t)c->vocab ? -1 : (int32_t)value;
+    return r->failed ? -1 : 0;
 }
 
 static int parse_tokens(struct json_reader *r, struct model_config *c)
 {
     const json_t *eos = NULL;
-    int64_t pad = -1;
-    if (parse_token(r, "bos_token_id", c, &c->bos) < 0)
+    if (parse_token(r, "bos_token_id", c, &c->bos) < 0 || parse_token(r, "pad_token_id", c, &c->pad) < 0)
         return -1;
-    jr_i64(r, "pad_token_id", JR_OPTIONAL, INT32_MIN, INT32_MAX, &pad);
-    /* published files name padding ids outside the vocabulary; nothing here pads, so that is no one */
-    c->pad = pad < 0 || pad >= (int64_t)c->vocab ? -1 : (int32_t)pad;
     if (jr_any(r, "eos_token_id", JR_OPTIONAL, &eos) <= 0)
         return r->failed ? -1 : 0;
     size_t count = json_is_array(eos) ? json_array_size(eos) : 1;
@@ -472,9 +533,9 @@ static int parse_tokens(struct json_reader *r, struct model_config *c)
     for (size_t i = 0; i < count; i++) {
         const json_t *item = json_is_array(eos) ? json_array_get(eos, i) : eos;
         json_int_t id = json_integer_value(item);
-        if (!json_is_integer(item) || id < -1 || id >= (json_int_t)c->vocab)
-            return jr_fail(r, "eos_token_id", "is no token of the vocabulary of %u", c->vocab);
-        if (id >= 0)
+        if (!json_is_integer(item))
+            return jr_fail(r, "eos_token_id", "is no whole number, nor a list of them");
+        if (id >= 0 && id < (json_int_t)c->vocab)
             c->eos[c->eos_count++] = (int32_t)id;
     }
     return 0;
@@ -497,14 +558,15 @@ static int parse_flat(const json_t *document, const char *path, struct model_con
     memset(&c, 0, sizeof(c));
     c.bos = c.pad = -1;
     jr_init(&r, document, path, err);
-    if (r.failed || parse_arch(&r, false, &c.arch) < 0 || refuse_switches(&r, arch_of(c.arch)) < 0 ||
+    if (r.failed || parse_arch(&r, false, &c.arch) < 0 ||
+        config_keys_check(document, c.arch, path, err) < 0 || refuse_switches(&r, arch_of(c.arch)) < 0 ||
         parse_sizes(&r, &c) < 0 || parse_switches(&r, &c) < 0)
         return -1;
     arch_fill(&c);
     parse_dtype(document, &c);
-    if (parse_rope(&r, &c) < 0 || parse_partial_rotary(&r, &c) < 0 || check_factors(&c, err) < 0 ||
-        parse_no_rope(&r, &c) < 0 || parse_window(&r, &c) < 0 || parse_experts(&r, &c) < 0 ||
-        parse_tokens(&r, &c) < 0 || parse_packing(document, &c, err) < 0 || jr_finish_loose(&r) < 0)
+    if (parse_rope(&r, &c) < 0 || check_factors(&c, err) < 0 || parse_no_rope(&r, &c) < 0 ||
+        parse_window(&r, &c) < 0 || parse_experts(&r, &c) < 0 || parse_tokens(&r, &c) < 0 ||
+        parse_packing(document, &c, err) < 0 || jr_finish_loose(&r) < 0)
         return -1;
     *config = c;
     return 0;
@@ -547,7 +609,7 @@ int model_config_parse(const json_t *document, struct model_config *config, stru
 int model_config_parse_text(const char *text, size_t size, struct model_config *config, struct err *err)
 {
     memset(config, 0, sizeof(*config));
-    json_t *document = hub_json_parse(text, size, JSON_DEPTH_MAX, err);
+    json_t *document = hub_json_parse_settings(text, size, JSON_DEPTH_MAX, err);
     if (!document)
         return -1;
     int status = model_config_parse(document, config, err);

@@ -99,6 +99,11 @@ int rope_parse(const json_t *object, const char *path, uint32_t max_positions, d
     jr_str(&r, "type", JR_OPTIONAL, 1, 15, &kind); /* the older name */
     jr_str(&r, "rope_type", JR_OPTIONAL, 1, 15, &kind);
     jr_f64(&r, "rope_theta", JR_OPTIONAL, 1, 1e12, &rope->theta);
+    const char *name = json_object_get(object, "rope_type") ? "rope_type" : "type";
+    if (!r.failed && json_is_null(json_object_get(object, name)))
+        jr_fail(&r, name, "must be a text, is null (of rope_scaling or rope_parameters)");
+    if (!r.failed && json_is_null(json_object_get(object, "rope_theta")))
+        jr_fail(&r, "rope_theta", "must be a number, is null");
     if (r.failed)
         return -1;
     kind = kind != NULL ? kind : "default";

@@ -193,6 +193,46 @@ static int gather_nf4(struct model *m, struct err *err)
     return 0;
 }
 
+/* True when both tensors hold the same values: compared in pieces, up to the first that differs. */
+static int tensors_equal(struct model *m, const struct model_tensor *a, const struct model_tensor *b,
+                         bool *equal, struct err *err)
+{
+    uint8_t pieces[2][4096];
+    *equal = a->type == b->type && a->size == b->size && !a->nf4 && !b->nf4;
+    for (uint64_t at = 0; *equal && at < a->size; at += sizeof(pieces[0])) {
+        size_t size = a->size - at < sizeof(pieces[0]) ? (size_t)(a->size - at) : sizeof(pieces[0]);
+        if (model_source_read(m->source, a->file, a->offset + at, size, pieces[0], err) < 0 ||
+            model_source_read(m->source, b->file, b->offset + at, size, pieces[1], err) < 0)
+            return -1;
+        *equal = memcmp(pieces[0], pieces[1], size) == 0;
+    }
+    return 0;
+}
+
+/* What is tied where the config and the file disagree, as transformers 5 decides it (tie_weights): a head of
+ * other values than the embedding is one of its own, and a head without an embedding is both. */
+static int settle_tie(struct model *m, struct err *err)
+{
+    static const char table_name[] = "model.embed_tokens.weight", head_name[] = "lm_head.weight";
+    const struct model_tensor *table = find(m, table_name), *head = find(m, head_name);
+    bool equal = true;
+    if (!m->config.tied || !head)
+        return 0;
+    if (table) {
+        if (tensors_equal(m, table, head, &equal, err) < 0)
+            return -1;
+        m->config.tied = equal;
+        return 0;
+    }
+    struct model_tensor *renamed = &m->tensors[head - m->tensors];
+    char *name = strdup(table_name);
+    if (!name)
+        return err_set(err, ERR_NOMEM, "no memory for a tensor's name");
+    free((char *)(uintptr_t)renamed->name);
+    renamed->name = name;
+    return sort_tensors(m, err);
+}
+
 static int add_safetensors(struct model *m, uint32_t file, struct err *err)
 {
     if (safetensors_open(m->source, file, &m->st[file], err) < 0)
@@ -282,7 +322,8 @@ static int open_folder(struct model *m, struct err *err)
     if (shards == 0)
         return err_set(err, ERR_NOT_FOUND,
                        "the model has a config.json but no weights (safetensors or GGUF)");
-    if (sort_tensors(m, err) < 0 || check_index(m, err) < 0 || gather_nf4(m, err) < 0)
+    if (sort_tensors(m, err) < 0 || check_index(m, err) < 0 || gather_nf4(m, err) < 0 ||
+        settle_tie(m, err) < 0)
         return -1;
     packing_of_tensors(kind_of, m, &m->config);
     return 0;

@@ -35,8 +35,10 @@ struct model_tensor {
     float offset_added; /* GGUF: the file's values have the norms' offset in them (Gemma: 1); else 0 */
 };
 
-/* Open. Takes 'source' (closed with the model, or at once on error). Errors: ERR_NOT_FOUND (no config or no
- * weights; a tensor the config calls for), ERR_CORRUPT, ERR_UNSUPPORTED, ERR_INVALID. */
+/* Open. A folder's config says by then what its file holds: where tie_word_embeddings is true and the file
+ * has a head of other values than the embedding, the model is not tied. Takes 'source' (closed with the
+ * model, or at once on error). Errors: ERR_NOT_FOUND (no config or no weights; a tensor the config calls
+ * for), ERR_CORRUPT, ERR_UNSUPPORTED, ERR_INVALID. */
 int model_open(struct model_source *source, struct model **model, struct err *err);
 /* model_source_open_local() and model_open(). */
 int model_open_path(const char *path, struct model **model, struct err *err);
