@@ -87,7 +87,7 @@ static int refuse_quantisation(const json_t *config, struct err *err)
             "quantization_config.quant_method: weights quantised by \"%.40s\" are not read; those of "
             "bitsandbytes in NF4 are, and GGUF's",
             method ? method : "");
-    if (!four)
+    if (!four || eight)
         return err_set(err, ERR_UNSUPPORTED,
                        "quantization_config.load_in_%s: bitsandbytes' 8-bit weights are not read; its NF4 is",
                        eight ? "8bit" : "4bit");

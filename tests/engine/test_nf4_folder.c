@@ -230,7 +230,7 @@ static void other_ways_to_quantise_are_refused_by_name(void **state)
             "\"fp8\"");
     altered("config.json", "\"bnb_4bit_quant_type\": \"nf4\"", "\"bnb_4bit_quant_type\": \"fp4\"",
             "bnb_4bit_quant_type: \"fp4\"");
-    altered("config.json", "\"load_in_4bit\": true", "\"load_in_8bit\": true", "load_in_8bit");
+    altered("config.json", "\"load_in_8bit\": false", "\"load_in_8bit\": true ", "load_in_8bit");
     altered("model.safetensors", "bitsandbytes__nf4", "bitsandbytes__fp4", "FP4 is not read");
     altered("model.safetensors", "\"blocksize\": 64,", "\"blocksize\": 32,",
             "quant_state says nf4 in blocks of 32");
