@@ -566,11 +566,15 @@ static int renew(struct agent *agent, struct err *err)
     return result < 0 ? -1 : boot_make(agent, err);
 }
 
-/* Absolute, so that workers may have other working folders. */
+/* Absolute, so that workers may have other working folders. An absolute home stays as it was given: `motley
+ * up` gives a short name of a long one, and finds workers by it. */
 static int home_make(const char *home, char out[4096], struct err *err)
 {
     if (file_mkdirs(home, 0700, err) < 0) {
         return -1;
+    }
+    if (home[0] == '/') {
+        return file_path(out, 4096, err, "%s", home);
     }
     char *real = realpath(home, NULL);
     int result = real == NULL ? err_set(err, ERR_IO, "the folder \"%s\" cannot be used", home)

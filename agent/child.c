@@ -10,7 +10,6 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include "common/buf.h"
@@ -19,6 +18,7 @@
 #include "common/frame.h"
 #include "common/json.h"
 #include "common/process.h"
+#include "common/unix_socket.h"
 
 enum {
     CONNECT_MS_MIN = 1,
@@ -237,13 +237,20 @@ static void connect_try(evutil_socket_t unused, short what, void *arg)
     (void)unused;
     (void)what;
     struct child *child = arg;
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    struct sockaddr_un address;
+    struct err why;
+    char path[PATH_SIZE + 32];
     int fd = -1;
-    if (snprintf(address.sun_path, sizeof(address.sun_path), "%s/worker.sock", child->dir) <
-        (int)sizeof(address.sun_path)) {
+    int folder = -1;
+    snprintf(path, sizeof(path), "%s/worker.sock", child->dir);
+    if (unix_socket_address(path, &address, &folder, &why) == 0) {
         fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     }
-    if (fd < 0 || connect(fd, (struct sockaddr *)&address, sizeof(address)) < 0) {
+    const bool connected = fd >= 0 && connect(fd, (struct sockaddr *)&address, sizeof(address)) == 0;
+    if (folder >= 0) {
+        close(folder);
+    }
+    if (!connected) {
         if (fd >= 0) {
             close(fd);
         }

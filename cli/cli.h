@@ -54,7 +54,7 @@ struct cli {
     } options[CLI_REPEATS_MAX * 2];
     bool json;
     bool quiet; /* watching tells nothing: one document is to come at the end */
-    char home[4096];
+    char home[4096]; /* LOCAL_HOME_BYTES */
     struct http *http; /* opened on first use */
     char address[256]; /* of the server, for messages */
     int exit_status;   /* what a command that ends well wants; CLI_DONE */

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "common/buf.h"
+#include "local/local.h"
 
 static const struct cli_command commands[] = {
     {"up",
@@ -306,30 +307,6 @@ static int parse(struct cli *cli, int argc, char **argv, struct err *err)
     return 0;
 }
 
-static int find_home(struct cli *cli, struct err *err)
-{
-    const char *home = cli_option(cli, "--home");
-    if (!home)
-        home = getenv("MOTLEY_HOME");
-    int size;
-    if (home && *home == '/') {
-        size = snprintf(cli->home, sizeof cli->home, "%s", home);
-    } else if (home && *home) {
-        char here[2048];
-        if (!realpath(".", here))
-            return err_errno(err, ERR_IO, 0, "cannot tell the current folder");
-        size = snprintf(cli->home, sizeof cli->home, "%s/%s", here, home);
-    } else {
-        const char *user = getenv("HOME");
-        size = snprintf(cli->home, sizeof cli->home, "%s/.motley", user && *user ? user : "/root");
-    }
-    if (size < 0 || (size_t)size >= sizeof cli->home - 64)
-        return err_set(err, ERR_TOO_BIG, "--home: the path is longer than %zu bytes", sizeof cli->home - 65);
-    while (size > 1 && cli->home[size - 1] == '/')
-        cli->home[--size] = '\0';
-    return 0;
-}
-
 static int status_of(const struct err *err)
 {
     switch (err->code) {
@@ -373,7 +350,7 @@ int main(int argc, char **argv)
         return CLI_DONE;
     }
     if (result == 0)
-        result = find_home(&cli, &err);
+        result = local_home(cli_option(&cli, "--home"), cli.home, &err);
     if (result == 0)
         result = cli.command->run(&cli, &err);
     client_close(&cli);

@@ -1,11 +1,14 @@
 #include "local/home.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <netdb.h>
 #include <openssl/crypto.h>
+#include <pwd.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -17,40 +20,115 @@
 #include "common/units.h"
 #include "local/local.h"
 
+/* The longest home whose sockets ("/pg/.s.PGSQL.5432.lock", "/run/signer.sock") fit into the kernel's 107
+ * bytes. */
+enum { PLACE_PLAIN_BYTES = 80 };
 enum { CA_DAYS = 3650, SERVER_SECONDS = 3650 * 86400, PEM_BYTES_MAX = 65536 };
+
+/* The home of the user, from HOME or, where that is unset, from the system's list of users; or NULL. */
+static const char *user_home(void)
+{
+    const char *home = getenv("HOME");
+    if (home != NULL && home[0] == '/') {
+        return home;
+    }
+    const struct passwd *user = getpwuid(geteuid());
+    return user != NULL && user->pw_dir[0] == '/' ? user->pw_dir : NULL;
+}
 
 int local_home(const char *given, char out[LOCAL_HOME_BYTES], struct err *err)
 {
-    char text[HOME_PATH_BYTES];
     const char *environment = getenv("MOTLEY_HOME");
-    const char *user = getenv("HOME");
-    if (given != NULL && given[0] != '\0') {
-        snprintf(text, sizeof(text), "%s", given);
-    } else if (environment != NULL && environment[0] != '\0') {
-        snprintf(text, sizeof(text), "%s", environment);
-    } else if (user != NULL && user[0] == '/') {
-        snprintf(text, sizeof(text), "%s/.motley", user);
-    } else {
-        return err_set(err, ERR_INVALID, "no home folder: give --home DIR or set MOTLEY_HOME");
-    }
-    int length;
-    char folder[HOME_PATH_BYTES];
-    if (text[0] == '/') {
+    const char *text = given != NULL && given[0] != '\0' ? given : environment;
+    char folder[LOCAL_HOME_BYTES] = "";
+    const char *user = user_home();
+    int length = 0;
+    if (text == NULL || text[0] == '\0') {
+        if (user == NULL) {
+            return err_set(err, ERR_INVALID, "no home folder: give --home DIR or set MOTLEY_HOME");
+        }
+        length = snprintf(out, LOCAL_HOME_BYTES, "%s/.motley", user);
+    } else if (text[0] == '/') {
         length = snprintf(out, LOCAL_HOME_BYTES, "%s", text);
     } else if (getcwd(folder, sizeof(folder)) == NULL) {
         return err_errno(err, ERR_IO, errno, "could not find the working folder");
     } else {
         length = snprintf(out, LOCAL_HOME_BYTES, "%s/%s", folder, text);
     }
-    while (length > 1 && length < LOCAL_HOME_BYTES && out[length - 1] == '/') {
-        out[--length] = '\0';
-    }
-    /* "/run/redis.sock" must fit behind it. */
-    const int length_max = HOME_SOCKET_BYTES - 24;
+    /* "/client.json" and other files must fit behind it. */
+    const int length_max = LOCAL_HOME_BYTES - 128;
     if (length > length_max) {
         return err_set(err, ERR_TOO_BIG,
-                       "the home folder \"%.100s…\" has %d bytes, more than %d: sockets lie in it", text,
+                       "the path of the home folder has %d bytes and the system's limit leaves %d for it: "
+                       "give a shorter one with --home",
                        length, length_max);
+    }
+    while (length > 1 && out[length - 1] == '/') {
+        out[--length] = '\0';
+    }
+    return 0;
+}
+
+/* Can the path stand in file names of sockets and in the files and command lines of PostgreSQL and Redis? */
+static bool is_plain(const char *path)
+{
+    static const char good[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-+@,~";
+    return strlen(path) <= PLACE_PLAIN_BYTES && strspn(path, good) == strlen(path);
+}
+
+/* The folder of the links, /tmp/motley-UID. Others may only pass through it, and nobody else may own it. */
+static int links_make(char out[HOME_PLACE_BYTES], bool make, struct err *err)
+{
+    struct stat info;
+    const uid_t user = geteuid();
+    const mode_t mode = user == 0 ? 0711 : 0700; /* PostgreSQL runs as another user for root */
+    snprintf(out, HOME_PLACE_BYTES, "/tmp/motley-%u", (unsigned)user);
+    if (make && mkdir(out, mode) < 0 && errno != EEXIST) {
+        return err_errno(err, ERR_IO, errno, "could not make the folder \"%s\", for a home with a long path",
+                         out);
+    }
+    if (lstat(out, &info) < 0) {
+        return err_errno(err, ERR_NOT_FOUND, errno, "could not look at \"%s\"", out);
+    }
+    if (!S_ISDIR(info.st_mode) || info.st_uid != user || (info.st_mode & 0022) != 0) {
+        return err_set(err, ERR_DENIED,
+                       "\"%s\" is not a folder that only this user may write: remove it, or give a home with "
+                       "a shorter path of letters and digits",
+                       out);
+    }
+    if (make && (info.st_mode & 07777) != mode && chmod(out, mode) < 0) {
+        return err_errno(err, ERR_IO, errno, "could not change the mode of \"%s\"", out);
+    }
+    return 0;
+}
+
+int home_place(const char *home, bool make, char place[HOME_PLACE_BYTES], struct err *err)
+{
+    if (is_plain(home)) {
+        snprintf(place, HOME_PLACE_BYTES, "%s", home);
+        return 0;
+    }
+    char real[PATH_MAX];
+    char target[PATH_MAX];
+    char digest[65];
+    char folder[HOME_PLACE_BYTES];
+    if (realpath(home, real) == NULL) {
+        return err_errno(err, errno == ENOENT ? ERR_NOT_FOUND : ERR_IO, errno,
+                         "could not look at the home \"%.300s\"", home);
+    }
+    if (digest_sha256_hex(real, strlen(real), digest, err) < 0 || links_make(folder, make, err) < 0) {
+        return -1;
+    }
+    snprintf(place, HOME_PLACE_BYTES, "%.24s/%.16s", folder, digest);
+    const ssize_t size = readlink(place, target, sizeof(target) - 1);
+    if (size > 0 && (size_t)size == strlen(real) && memcmp(target, real, (size_t)size) == 0) {
+        return 0;
+    }
+    if (!make) {
+        return err_set(err, ERR_NOT_FOUND, "\"%s\" does not lead to the home", place);
+    }
+    if ((size >= 0 && unlink(place) < 0) || symlink(real, place) < 0) {
+        return err_errno(err, ERR_IO, errno, "could not make the link \"%s\" to the home", place);
     }
     return 0;
 }
@@ -304,6 +382,42 @@ int home_space(const char *home, uint64_t bytes_min, struct err *err)
         char needs[32];
         return err_set(err, ERR_IO, "the disk of \"%s\" has %s free; at least %s are needed", home,
                        units_bytes(has, free_bytes), units_bytes(needs, bytes_min));
+    }
+    return 0;
+}
+
+int home_limits(struct err *err)
+{
+    /* PostgreSQL keeps 48 descriptors and 10 more of its own, Redis one for each client; its log is written
+     * in files of 16 MiB; it and our services start some 40 processes and threads; a service maps some 200
+     * MiB. */
+    static const struct {
+        int resource;
+        const char *word, *what, *unit;
+        rlim_t minimum, unit_bytes;
+    } needs[] = {
+        {RLIMIT_NOFILE, "-n", "open files", "", 256, 1},
+        {RLIMIT_FSIZE, "-f", "the size of a file", " KiB", (rlim_t)64 << 20, 1024},
+        {RLIMIT_NPROC, "-u", "processes", "", 64, 1},
+        {RLIMIT_AS, "-v", "a process's memory", " KiB", (rlim_t)256 << 20, 1024},
+    };
+    for (size_t i = 0; i < sizeof(needs) / sizeof(needs[0]); i++) {
+        struct rlimit limit;
+        if (getrlimit((__rlimit_resource_t)needs[i].resource, &limit) < 0) {
+            continue;
+        }
+        if (needs[i].resource == RLIMIT_NOFILE && limit.rlim_cur < limit.rlim_max) {
+            limit.rlim_cur = limit.rlim_max;
+            setrlimit(RLIMIT_NOFILE, &limit);
+        }
+        if (limit.rlim_cur != RLIM_INFINITY && limit.rlim_cur < needs[i].minimum) {
+            return err_set(
+                err, ERR_IO,
+                "the limit of %s (ulimit %s) is %llu%s and at least %llu%s are needed: raise it and "
+                "start again",
+                needs[i].what, needs[i].word, (unsigned long long)(limit.rlim_cur / needs[i].unit_bytes),
+                needs[i].unit, (unsigned long long)(needs[i].minimum / needs[i].unit_bytes), needs[i].unit);
+        }
     }
     return 0;
 }

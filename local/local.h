@@ -14,10 +14,11 @@
 
 #include "common/err.h"
 
-enum { LOCAL_HOME_BYTES = 512 };
+enum { LOCAL_HOME_BYTES = 4096 }; /* PATH_MAX */
 
-/* The home folder: 'given' if not NULL, else MOTLEY_HOME, else ~/.motley; made absolute. ERR_TOO_BIG when it
- * is too long for the sockets in it. */
+/* The home folder: 'given' if not NULL, else MOTLEY_HOME, else .motley in the user's home folder (HOME, or
+ * the system's list of users where HOME is unset); made absolute. ERR_TOO_BIG when it is longer than the
+ * system allows. */
 int local_home(const char *given, char out[LOCAL_HOME_BYTES], struct err *err);
 
 /* Told while local_up works: one short sentence for a person ("PostgreSQL is up"). */

@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <limits.h>
 #include <pwd.h>
 #include <signal.h>
 #include <stdio.h>
@@ -91,8 +92,10 @@ static unsigned long cluster_version(const char *dir)
 /* May 'uid' pass through every folder above and including 'path'? */
 static bool reachable(const char *path, uid_t uid, gid_t gid)
 {
-    char part[320];
-    snprintf(part, sizeof(part), "%s", path);
+    char part[PATH_MAX];
+    if (realpath(path, part) == NULL) {
+        return false;
+    }
     for (;;) {
         struct stat info;
         if (stat(part, &info) == 0) {

@@ -66,7 +66,9 @@ char *log_tail(const char *home, const char *name, char *out, size_t size)
 bool local_is_up(const char *home)
 {
     uint64_t start;
-    json_t *state = state_load(home);
+    struct err why;
+    char place[HOME_PLACE_BYTES];
+    json_t *state = home_place(home, false, place, &why) == 0 ? state_load(place) : NULL;
     const bool up = state != NULL && state_supervisor(state, &start) != 0;
     json_decref(state);
     return up;
@@ -136,7 +138,9 @@ static void worker_found(void *arg, const struct remains_process *process)
 
 json_t *local_status(const char *home, struct err *err)
 {
-    json_t *state = state_load(home);
+    struct err why;
+    char place[HOME_PLACE_BYTES] = "";
+    json_t *state = home_place(home, false, place, &why) == 0 ? state_load(place) : NULL;
     uint64_t start = 0;
     const pid_t supervisor = state != NULL ? state_supervisor(state, &start) : 0;
     json_t *list = json_array();
@@ -154,8 +158,10 @@ json_t *local_status(const char *home, struct err *err)
     for (size_t i = 0; i < json_array_size(services); i++) {
         service_status(list, json_array_get(services, i));
     }
-    struct worker_search search = {.list = list, .home = home};
-    remains_each(home, "motley-worker", worker_found, &search);
+    struct worker_search search = {.list = list, .home = place};
+    if (place[0] != '\0') {
+        remains_each(place, "motley-worker", worker_found, &search);
+    }
     json_decref(state);
     return document;
 }

@@ -9,6 +9,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -55,6 +56,7 @@ struct service {
 
 struct supervisor {
     const char *home;
+    char real[PATH_MAX]; /* where the home leads; a lost link to it is made again */
     json_t *list;
     struct service *services;
     size_t count;
@@ -251,6 +253,11 @@ static void log_bound(const char *path)
 static void housekeeping(struct supervisor *v)
 {
     char path[HOME_PATH_BYTES];
+    char place[HOME_PLACE_BYTES];
+    struct err err;
+    if (!file_exists(v->home) && home_place(v->real, true, place, &err) < 0) {
+        log_event(LOG_LEVEL_ERROR, "home_lost", "error=\"%s\"", err.text);
+    }
     for (size_t i = 0; i < v->count; i++) {
         const struct service *s = &v->services[i];
         snprintf(path, sizeof(path), "%s/logs/%s%s.log", v->home,
@@ -368,6 +375,9 @@ int local_supervise(const char *home, struct err *err)
 {
     struct supervisor v = {.home = home};
     char path[HOME_PATH_BYTES];
+    if (realpath(home, v.real) == NULL) {
+        return err_errno(err, ERR_IO, errno, "could not look at the home \"%s\"", home);
+    }
     snprintf(path, sizeof(path), "%s/run/lock", home);
     const int lock = file_lock(path, err);
     if (lock < 0) {

@@ -157,7 +157,8 @@ static int prepare(struct coming_up *u)
     char log[HOME_PATH_BYTES];
     char identity[HOME_SECRET_BYTES];
     struct postgres_place postgres;
-    if (home_make(u->home, u->err) < 0 || home_space(u->home, space_bytes_min, u->err) < 0 ||
+    if (home_limits(u->err) < 0 || home_make(u->home, u->err) < 0 ||
+        home_space(u->home, space_bytes_min, u->err) < 0 ||
         home_secret(u->home, "admin.token", u->token, u->err) < 0 ||
         home_secret(u->home, "home.id", identity, u->err) < 0 ||
         home_certificates(u->home, u->config.advertise, u->err) < 0 ||
@@ -486,7 +487,14 @@ static int start_fresh(struct coming_up *u)
 
 int local_up(const struct local_up_options *options, struct err *err)
 {
-    struct coming_up u = {.options = options, .home = options->home, .err = err};
+    char place[HOME_PLACE_BYTES];
+    if (file_mkdirs(options->home, geteuid() == 0 ? 0711 : 0700, err) < 0) {
+        return err_wrap(err, "the home cannot be used; give another folder with --home");
+    }
+    if (home_place(options->home, true, place, err) < 0) {
+        return -1;
+    }
+    struct coming_up u = {.options = options, .home = place, .err = err};
     const unsigned seconds = options->timeout_s > 0 ? options->timeout_s : TIMEOUT_DEFAULT_S;
     u.deadline = clock_mono_ns() + (uint64_t)seconds * 1000000000u;
     snprintf(u.ca, sizeof(u.ca), "%s/ca/ca.crt", u.home);
@@ -496,7 +504,9 @@ int local_up(const struct local_up_options *options, struct err *err)
     int status = -1;
     char path[HOME_PATH_BYTES];
     snprintf(path, sizeof(path), "%s/run", u.home);
-    if (file_mkdirs(path, 0700, err) == 0) {
+    if (file_mkdirs(path, 0700, err) < 0) {
+        err_wrap(err, "the home cannot be used; give another folder with --home");
+    } else {
         /* Two of us at once: the second waits its turn and finds it running. */
         snprintf(path, sizeof(path), "%s/run/up.lock", u.home);
         int lock = file_lock(path, err);
@@ -516,8 +526,15 @@ int local_up(const struct local_up_options *options, struct err *err)
     return status;
 }
 
-int local_down(const char *home, struct err *err)
+int local_down(const char *home_given, struct err *err)
 {
+    char home[HOME_PLACE_BYTES];
+    if (!file_exists(home_given)) {
+        return 0;
+    }
+    if (home_place(home_given, true, home, err) < 0) {
+        return -1;
+    }
     uint64_t start = 0;
     json_t *state = state_load(home);
     const pid_t supervisor = state != NULL ? state_supervisor(state, &start) : 0;

@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -12,14 +13,15 @@
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "common/buf.h"
 #include "common/clock.h"
 #include "common/cond.h"
+#include "common/file.h"
 #include "common/frame.h"
+#include "common/unix_socket.h"
 
 enum { MESSAGES_MAX = 64, EVENT_BYTES_MAX = 16 << 20, READ_BYTES = 64 << 10 };
 #define SPOOL_BYTES ((uint64_t)64 << 20)
@@ -37,7 +39,7 @@ struct message {
 
 struct worker_link {
     struct worker_link_options options;
-    char path[sizeof((struct sockaddr_un *)0)->sun_path];
+    char path[PATH_MAX];
     int listener, wake;
     pthread_t thread;
     bool thread_made;
@@ -284,22 +286,21 @@ static void *link_main(void *arg)
 
 static int listen_on(struct worker_link *link, struct err *err)
 {
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    size_t length = strlen(link->options.path);
-    if (length >= sizeof address.sun_path)
-        return err_set(err, ERR_INVALID, "the socket path \"%s\" is longer than %zu bytes",
-                       link->options.path, sizeof address.sun_path - 1);
-    memcpy(address.sun_path, link->options.path, length + 1);
-    memcpy(link->path, link->options.path, length + 1);
+    struct sockaddr_un address;
+    int folder;
+    if (file_path(link->path, sizeof link->path, err, "%s", link->options.path) < 0 ||
+        unix_socket_address(link->path, &address, &folder, err) < 0)
+        return -1;
     link->options.path = link->path;
     link->listener = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (link->listener < 0)
-        return err_errno(err, ERR_IO, errno, "could not make a socket");
     unlink(link->path);
-    if (bind(link->listener, (struct sockaddr *)&address, sizeof address) < 0 ||
+    int failed = 0;
+    if (link->listener < 0 || bind(link->listener, (struct sockaddr *)&address, sizeof address) < 0 ||
         chmod(link->path, 0600) < 0 || listen(link->listener, 8) < 0)
-        return err_errno(err, ERR_IO, errno, "could not listen on \"%s\"", link->path);
-    return 0;
+        failed = errno;
+    if (folder >= 0)
+        close(folder);
+    return failed ? err_errno(err, ERR_IO, failed, "could not listen on \"%s\"", link->path) : 0;
 }
 
 int worker_link_open(const struct worker_link_options *options, struct worker_link **out, struct err *err)

@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <limits.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
@@ -138,10 +139,10 @@ static void secrets_are_made_once_and_only_for_their_owner(void **state)
     scratch_remove(&scratch);
 }
 
-static void a_home_whose_sockets_would_not_fit_is_refused(void **state)
+static void a_home_longer_than_the_system_allows_is_refused(void **state)
 {
     (void)state;
-    char longest[200];
+    char longest[5000];
     char home[LOCAL_HOME_BYTES];
     struct err err = {0};
     memset(longest, 'a', sizeof(longest));
@@ -151,6 +152,41 @@ static void a_home_whose_sockets_would_not_fit_is_refused(void **state)
     assert_int_equal(ERR_TOO_BIG, err.code);
     assert_int_equal(0, local_home("/tmp/x///", home, &err));
     assert_string_equal("/tmp/x", home);
+}
+
+static void an_odd_or_long_home_has_a_short_plain_place(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"a b", "\"q'\\", "#%s$(x)", "\xc3\xbc", "line\nbreak"};
+    struct scratch scratch;
+    struct err err = {0};
+    char home[PATH_MAX];
+    char place[HOME_PLACE_BYTES];
+    char again[HOME_PLACE_BYTES];
+    char real[PATH_MAX];
+    assert_int_equal(0, scratch_make(&scratch));
+    assert_int_equal(0, home_place(scratch.dir, true, place, &err));
+    assert_string_equal(scratch.dir, place);
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]) + 1; i++) {
+        int length = snprintf(home, sizeof(home), "%s/%s", scratch.dir, i < 5 ? names[i] : "long");
+        while (i == 5 && length < 3800) { /* folders of 200 bytes each */
+            length += snprintf(home + length, sizeof(home) - (size_t)length, "/%0200d", 7);
+        }
+        assert_int_equal(-1, home_place(home, false, place, &err));
+        assert_int_equal(ERR_NOT_FOUND, err.code);
+        assert_int_equal(0, file_mkdirs(home, 0700, &err));
+        assert_int_equal(0, home_place(home, true, place, &err));
+        assert_true(strlen(place) < 64 && strpbrk(place, " '\"\\#%$\n") == NULL);
+        assert_non_null(realpath(place, real));
+        assert_string_equal(home, real);
+        assert_int_equal(0, home_place(home, false, again, &err));
+        assert_string_equal(place, again);
+        assert_int_equal(0, unlink(place)); /* as a cleaner of /tmp does */
+        assert_int_equal(-1, home_place(home, false, again, &err));
+        assert_int_equal(0, home_place(home, true, again, &err));
+        assert_int_equal(0, unlink(place));
+    }
+    scratch_remove(&scratch);
 }
 
 static void a_port_is_kept_and_a_taken_one_is_named(void **state)
@@ -355,7 +391,8 @@ int main(void)
         cmocka_unit_test(a_configuration_is_filled_with_defaults),
         cmocka_unit_test(a_wrong_configuration_is_refused_by_its_path),
         cmocka_unit_test(secrets_are_made_once_and_only_for_their_owner),
-        cmocka_unit_test(a_home_whose_sockets_would_not_fit_is_refused),
+        cmocka_unit_test(a_home_longer_than_the_system_allows_is_refused),
+        cmocka_unit_test(an_odd_or_long_home_has_a_short_plain_place),
         cmocka_unit_test(a_port_is_kept_and_a_taken_one_is_named),
         cmocka_unit_test(what_dies_is_started_again_and_all_is_stopped_at_the_end),
         cmocka_unit_test(later_phases_wait_for_what_runs_once),

@@ -20,13 +20,13 @@ ROLES = ["agent", "api", "postgres", "redis", "scheduler", "scheduler", "signer"
 
 
 class Home:
-    def __init__(self, user=None):
+    def __init__(self, user=None, name="home"):
         self.user = pwd.getpwnam(user) if user else None
         self.base = tempfile.mkdtemp(prefix="motley-up-")
         os.chmod(self.base, 0o755)
         if self.user:
             os.chown(self.base, self.user.pw_uid, self.user.pw_gid)
-        self.path = os.path.join(self.base, "home")
+        self.path = os.path.join(self.base, name)
 
     def __enter__(self):
         return self
@@ -134,6 +134,45 @@ def as_a_plain_user_all_is_started_survives_and_is_stopped():
     return None
 
 
+def a_home_of_any_name_and_length_works():
+    other = "nobody" if os.getuid() == 0 else None
+    for user, name in ((None, "-a 'b\" \u00fc%s#$(x)\\"), (other, "/".join(["d" * 200] * 19))):
+        with Home(user, name) as home:
+            home.up(ONE)
+            expect(sorted(p["role"] for p in home.processes()) == ROLES, f"not all runs in {name[:40]}")
+            expect(home.run("nodes", "--json").returncode == 0, f"the api does not answer in {name[:40]}")
+            done = home.run("down")
+            expect(done.returncode == 0 and not home.processes(), f"down in {name[:40]}: {done.stderr}")
+
+
+def a_limit_that_is_too_low_is_named_and_nothing_starts():
+    for word, limit in (("-n", "32"), ("-f", "100"), ("-u", "5"), ("-v", "100000")):
+        with Home() as home:
+            command = f'ulimit {word} {limit} && exec "$0" up --home "$1"'
+            done = subprocess.run(["bash", "-c", command, os.path.join(BIN, "motley"), home.path], capture_output=True, text=True,
+                                  timeout=60, check=False)
+            expect(done.returncode == 1 and f"ulimit {word}" in done.stderr, f"{word}: {done.returncode}: {done.stderr}")
+            expect(not home.left(), f"{word}: something runs")
+
+
+def two_ups_of_one_home_at_once_are_one():
+    with Home() as home:
+        words = [os.path.join(BIN, "motley"), "up", "--config", home.config(ONE), "--home", home.path]
+        both = [subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+        for one in both:
+            error = one.communicate(timeout=90)[1]
+            expect(one.returncode == 0, f"up: status {one.returncode}: {error}")
+        expect(sorted(p["role"] for p in home.processes()) == ROLES, "not one of each runs")
+
+
+def a_home_that_cannot_be_written_is_named():
+    with Home() as home:
+        with open(os.path.join(home.base, "home"), "w", encoding="utf-8"):
+            pass
+        done = home.run("up")
+        expect(done.returncode == 1 and "--home" in done.stderr and home.path in done.stderr, f"{done.returncode}: {done.stderr}")
+
+
 def a_port_that_is_taken_is_named():
     with Home() as home, socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -172,5 +211,6 @@ if __name__ == "__main__":
         print(f"SKIP: {BIN}/motley is not built")
         sys.exit(SKIP)
     main(as_this_user_all_is_started_survives_and_is_stopped, as_a_plain_user_all_is_started_survives_and_is_stopped,
+         a_home_of_any_name_and_length_works, a_limit_that_is_too_low_is_named_and_nothing_starts, two_ups_of_one_home_at_once_are_one, a_home_that_cannot_be_written_is_named,
          a_port_that_is_taken_is_named, an_unusable_configuration_is_named_and_nothing_starts,
          a_full_disk_is_named_and_nothing_starts)
