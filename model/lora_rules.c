@@ -205,8 +205,9 @@ void lora_rules_read(struct json_reader *r, const char *targets, uint32_t rank_m
     pattern_read(r, "rank_pattern", (struct bounds){.min = 1, .max = rank_max, .whole = true}, &rules->ranks);
     pattern_read(r, "alpha_pattern", (struct bounds){.min = alpha_min, .max = alpha_max}, &rules->alphas);
     bool by_name = rules->targets.expression == NULL && !rules->all_linear;
-    if (!r->failed && !by_name && rules->layer_count > 0)
-        jr_fail(r, "layers_to_transform",
+    bool layers = rules->layers != NULL || rules->layers_pattern.given;
+    if (!r->failed && !by_name && layers)
+        jr_fail(r, rules->layers != NULL ? "layers_to_transform" : "layers_pattern",
                 "goes with %s as a list of names; an expression says the layers itself", targets);
 }
 

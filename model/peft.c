@@ -1,8 +1,6 @@
-/* peft's adapter folders. What peft can do and we cannot is refused by its own key, so that nobody trains on
- * with an adapter that means something else here. */
+/* peft's adapter folders: the tensors against the model, and both files written. */
 #include "model/peft.h"
 
-#include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,225 +10,18 @@
 #include "model/hub_json.h"
 #include "model/source.h"
 
-enum { CONFIG_BYTES_MAX = 1 << 20, PATH_BYTES = 4096, RANK_MAX = 65536 };
+enum { CONFIG_BYTES_MAX = 1 << 20, PATH_BYTES = 4096, DEFAULT_KEY_BYTES = 192 };
 
 static const char config_name[] = "adapter_config.json";
 static const char weights_name[] = "adapter_model.safetensors";
+static const char prefix[] = "base_model.model.";
 
 struct peft {
     struct peft_config config;
     struct lora_sites sites;
     struct safetensors *weights;
+    bool embedding_beside, head_beside; /* saved beside the adapter and not named in modules_to_save */
 };
-
-/* Read elsewhere or of no meaning for the arithmetic, whatever the value. */
-static const char *const free_keys[] = {
-    "base_model_name_or_path",
-    "inference_mode",
-    "init_lora_weights",
-    "lora_alpha",
-    "lora_dropout",
-    "alpha_pattern",
-    "ensure_weight_tying",
-    "exclude_modules",
-    "layers_pattern",
-    "layers_to_transform",
-    "megatron_core",
-    "modules_to_save",
-    "peft_type",
-    "peft_version",
-    "qalora_group_size",
-    "r",
-    "rank_pattern",
-    "revision",
-    "target_modules",
-    "task_type",
-    "use_rslora",
-    "runtime_config",
-    "auto_mapping",
-};
-
-static bool is_free(const char *key)
-{
-    for (size_t i = 0; i < sizeof(free_keys) / sizeof(free_keys[0]); i++)
-        if (strcmp(key, free_keys[i]) == 0)
-            return true;
-    return false;
-}
-
-/* null, false, "none", {} and []: switched off */
-static bool is_off(const json_t *value)
-{
-    return json_is_null(value) || json_is_false(value) ||
-           (json_is_string(value) && strcmp(json_string_value(value), "none") == 0) ||
-           (json_is_object(value) && json_object_size(value) == 0) ||
-           (json_is_array(value) && json_array_size(value) == 0);
-}
-
-/* Adapters on embedding and head are something else than on the layers' matrices. */
-static int check_targets(const struct lora_rules *rules, struct err *err)
-{
-    const struct spec_names *names = &rules->targets.names;
-    for (uint32_t i = 0; i < names->count; i++) {
-        const char *last = strrchr(names->names[i], '.');
-        last = last ? last + 1 : names->names[i];
-        if (strcmp(last, "embed_tokens") == 0 || strcmp(last, "lm_head") == 0)
-            return err_set(err, ERR_UNSUPPORTED,
-                           "%s: target_modules: \"%.64s\" is not supported; the matrices of layers are",
-                           config_name, names->names[i]);
-    }
-    if (names->count == 0 && !rules->targets.expression && !rules->all_linear)
-        return err_set(err, ERR_INVALID, "%s: target_modules: is missing", config_name);
-    return 0;
-}
-
-static int parse_saved(const json_t *value, struct peft_config *config, struct err *err)
-{
-    for (size_t i = 0; i < json_array_size(value); i++) {
-        const char *name = json_string_value(json_array_get(value, i));
-        bool embedding =
-            name && (strcmp(name, "embed_tokens") == 0 || strcmp(name, "model.embed_tokens") == 0);
-        bool head = name && strcmp(name, "lm_head") == 0;
-        if (!embedding && !head)
-            return err_set(err, ERR_UNSUPPORTED,
-                           "%s: modules_to_save: \"%.64s\" is not supported; embed_tokens and lm_head are",
-                           config_name, name ? name : "(no text)");
-        config->saves_embedding = config->saves_embedding || embedding;
-        config->saves_head = config->saves_head || head;
-    }
-    return 0;
-}
-
-static int check_init(const json_t *value, struct err *err)
-{
-    const char *text = json_string_value(value);
-    if (!text || strcmp(text, "gaussian") == 0 || strcmp(text, "true") == 0 || strcmp(text, "false") == 0)
-        return 0;
-    /* pissa, olora, eva, corda, loftq: the base's weights are changed beside the adapter */
-    return err_set(err, ERR_UNSUPPORTED, "%s: init_lora_weights: \"%.64s\" is not supported", config_name,
-                   text);
-}
-
-int peft_config_parse(const json_t *document, struct peft_config *config, struct err *err)
-{
-    struct json_reader r;
-    const char *type = NULL, *key;
-    json_t *value;
-    memset(config, 0, sizeof(*config));
-    jr_init(&r, document, config_name, err);
-    jr_str(&r, "peft_type", JR_REQUIRED, 1, 64, &type);
-    if (r.failed)
-        return -1;
-    if (strcmp(type, "LORA") != 0)
-        return err_set(err, ERR_UNSUPPORTED, "%s: peft_type: \"%s\" is not supported; only LORA is",
-                       config_name, type);
-    json_object_foreach((json_t *)(uintptr_t)document, key, value)
-    {
-        if (!is_free(key) && !is_off(value))
-            return err_set(err, ERR_UNSUPPORTED, "%s: %.64s: not supported", config_name, key);
-    }
-    jr_u32(&r, "r", JR_REQUIRED, 1, RANK_MAX, &config->rank);
-    config->alpha = 8; /* peft's default */
-    jr_f64(&r, "lora_alpha", JR_OPTIONAL, 1e-9, 1e9, &config->alpha);
-    jr_f64(&r, "lora_dropout", JR_OPTIONAL, 0, 1, &config->dropout);
-    jr_bool(&r, "use_rslora", JR_OPTIONAL, &config->rslora);
-    jr_bool(&r, "ensure_weight_tying", JR_OPTIONAL, &config->tied);
-    lora_rules_read(&r, "target_modules", RANK_MAX, 1e-9, 1e9, &config->lora);
-    if (jr_finish_loose(&r) < 0 || check_init(json_object_get(document, "init_lora_weights"), err) < 0 ||
-        check_targets(&config->lora, err) < 0 ||
-        parse_saved(json_object_get(document, "modules_to_save"), config, err) < 0) {
-        peft_config_fini(config);
-        return -1;
-    }
-    return 0;
-}
-
-void peft_config_fini(struct peft_config *config)
-{
-    lora_rules_fini(&config->lora);
-}
-
-int peft_sites(const struct peft_config *config, const struct model_config *model, struct lora_sites *sites,
-               struct err *err)
-{
-    const struct lora_defaults defaults = {.rank = config->rank,
-                                           .alpha = config->alpha,
-                                           .rslora = config->rslora,
-                                           .where = config_name,
-                                           .targets = "target_modules"};
-    return lora_sites_of(&config->lora, &defaults, model, sites, err);
-}
-
-/* Mixtral's names of the FFN's matrices. */
-static const char *w_name(const char *name)
-{
-    static const char *const names[][2] = {{"gate_proj", "w1"}, {"up_proj", "w3"}, {"down_proj", "w2"}};
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
-        if (strcmp(name, names[i][0]) == 0)
-            return names[i][1];
-    return NULL;
-}
-
-static json_t *saved_json(const struct peft_config *config)
-{
-    if (!config->saves_embedding && !config->saves_head)
-        return json_null();
-    json_t *out = json_array();
-    if (out && config->saves_embedding)
-        json_array_append_new(out, json_string("embed_tokens"));
-    if (out && config->saves_head)
-        json_array_append_new(out, json_string("lm_head"));
-    return out;
-}
-
-json_t *peft_config_to_json(const struct peft_config *config, const char *base_model, struct err *err)
-{
-    static const char *const nulls[] = {
-        "alora_invocation_tokens",
-        "arrow_config",
-        "auto_mapping",
-        "corda_config",
-        "eva_config",
-        "layer_replication",
-        "megatron_config",
-        "revision",
-        "target_parameters",
-        "trainable_token_indices",
-    };
-    static const char *const falses[] = {"fan_in_fan_out", "lora_bias", "use_dora", "use_qalora"};
-    json_t *out = json_object();
-    bool whole = floor(config->alpha) == config->alpha && config->alpha < 1e9;
-    bool ok = out != NULL;
-    for (size_t i = 0; ok && i < sizeof(nulls) / sizeof(nulls[0]); i++)
-        ok = json_object_set_new(out, nulls[i], json_null()) == 0;
-    for (size_t i = 0; ok && i < sizeof(falses) / sizeof(falses[0]); i++)
-        ok = json_object_set_new(out, falses[i], json_false()) == 0;
-    ok = ok &&
-         lora_rules_write(&config->lora, "target_modules", config->w_names ? w_name : NULL, out, err) == 0 &&
-         json_object_set_new(out, "use_rslora", json_boolean(config->rslora)) == 0 &&
-         json_object_set_new(out, "ensure_weight_tying", json_boolean(config->tied)) == 0 &&
-         json_object_set_new(out, "modules_to_save", saved_json(config)) == 0 &&
-         json_object_set_new(out, "loftq_config", json_object()) == 0 &&
-         json_object_set_new(out, "base_model_name_or_path",
-                             base_model ? json_string(base_model) : json_null()) == 0 &&
-         json_object_set_new(out, "bias", json_string("none")) == 0 &&
-         json_object_set_new(out, "inference_mode", json_true()) == 0 &&
-         json_object_set_new(out, "init_lora_weights", json_true()) == 0 &&
-         json_object_set_new(out, "lora_alpha",
-                             whole ? json_integer((json_int_t)config->alpha) : json_real(config->alpha)) ==
-             0 &&
-         json_object_set_new(out, "lora_dropout", json_real(config->dropout)) == 0 &&
-         json_object_set_new(out, "megatron_core", json_string("megatron.core")) == 0 &&
-         json_object_set_new(out, "peft_type", json_string("LORA")) == 0 &&
-         json_object_set_new(out, "qalora_group_size", json_integer(16)) == 0 &&
-         json_object_set_new(out, "r", json_integer(config->rank)) == 0 &&
-         json_object_set_new(out, "task_type", json_string("CAUSAL_LM")) == 0;
-    if (ok)
-        return out;
-    json_decref(out);
-    err_set(err, ERR_NOMEM, "no memory for an adapter's config");
-    return NULL;
-}
 
 void peft_key(uint32_t layer, uint32_t target, char which, char name[128])
 {
@@ -239,25 +30,65 @@ void peft_key(uint32_t layer, uint32_t target, char which, char name[128])
              target & LORA_ATTENTION ? "self_attn" : "mlp", last ? last : "none", which);
 }
 
+/* "….lora_A.weight" as "….lora_A.default.weight": how an adapter is called in memory, which peft 0.21 lets
+ * stand in a file. false: it is no such name. */
+static bool default_key(const char *key, char other[DEFAULT_KEY_BYTES])
+{
+    size_t length = strlen(key), end = strlen(".lora_A.weight");
+    if (length < end || strncmp(key + length - end, ".lora_", 6) != 0)
+        return false;
+    return snprintf(other, DEFAULT_KEY_BYTES, "%.*s.default.weight", (int)(length - strlen(".weight")), key) <
+           DEFAULT_KEY_BYTES;
+}
+
+const struct safetensors_tensor *peft_find(const struct safetensors *weights, const char *key)
+{
+    char other[DEFAULT_KEY_BYTES];
+    const struct safetensors_tensor *tensor = safetensors_find(weights, key);
+    return tensor || !default_key(key, other) ? tensor : safetensors_find(weights, other);
+}
+
 struct peft_check {
-    const struct peft *peft;
-    uint32_t expected;
+    struct peft *peft;
+    uint32_t found;     /* tensors of the file that have a place */
+    struct err missing; /* the first that the file lacks */
     struct err *err;
 };
 
-static int check_tensor(struct peft_check *c, const char *name, uint32_t rows, uint32_t cols)
+static int check_shape(const struct safetensors_tensor *t, uint32_t rows, uint32_t cols, struct err *err)
 {
-    const struct safetensors_tensor *t = safetensors_find(c->peft->weights, name);
-    c->expected++;
-    if (!t)
-        return err_set(c->err, ERR_INVALID, "%s: the tensor \"%s\" is missing", weights_name, name);
-    if (t->rank != 2 || t->shape[0] != rows || t->shape[1] != cols)
-        return err_set(c->err, ERR_INVALID, "%s: the tensor \"%s\" is not %u x %u", weights_name, name, rows,
-                       cols);
+    if (t->rank != 2 || t->shape[0] != rows || t->shape[1] != cols) {
+        char has[64] = "other dimensions";
+        if (t->rank == 2)
+            snprintf(has, sizeof(has), "%llu x %llu", (unsigned long long)t->shape[0],
+                     (unsigned long long)t->shape[1]);
+        return err_set(err, ERR_INVALID,
+                       "%s: the tensor \"%s\" is not %u x %u but %s: it belongs to another base model, or to "
+                       "another r",
+                       weights_name, t->name, rows, cols, has);
+    }
     if (t->type != TENSOR_F32 && t->type != TENSOR_F16 && t->type != TENSOR_BF16 && t->type != TENSOR_F64)
-        return err_set(c->err, ERR_UNSUPPORTED, "%s: the tensor \"%s\" is stored as %s", weights_name, name,
+        return err_set(err, ERR_UNSUPPORTED, "%s: the tensor \"%s\" is stored as %s", weights_name, t->name,
                        tensor_type_name(t->type));
     return 0;
+}
+
+static int check_tensor(struct peft_check *c, const char *name, uint32_t rows, uint32_t cols)
+{
+    char other[DEFAULT_KEY_BYTES];
+    const struct safetensors *weights = c->peft->weights;
+    const struct safetensors_tensor *t = peft_find(weights, name);
+    if (!t) {
+        if (c->missing.code == ERR_NONE)
+            err_set(&c->missing, ERR_INVALID, "%s: the tensor \"%s\" is missing", weights_name, name);
+        return 0;
+    }
+    if (default_key(name, other) && safetensors_find(weights, name) && safetensors_find(weights, other))
+        return err_set(c->err, ERR_INVALID,
+                       "%s: the tensor \"%s\" is there twice, also as \"%s\"; remove one", weights_name, name,
+                       other);
+    c->found++;
+    return check_shape(t, rows, cols, c->err);
 }
 
 /* The rank of the adapter on a layer's matrix; 0: it has none. */
@@ -271,25 +102,84 @@ static uint32_t rank_on(const struct lora_sites *sites, const struct block_tenso
 static int check_matrix(const struct block_tensor *tensor, void *arg)
 {
     struct peft_check *c = arg;
-    const struct peft_config *config = &c->peft->config;
     char module[96], name[160];
     int length = (int)strlen(tensor->name) - (int)strlen(".weight");
     if (tensor->rank != 2 || length <= 0 || strcmp(tensor->name + length, ".weight") != 0)
         return 0;
     snprintf(module, sizeof(module), "%.*s", length, tensor->name);
-    if (strcmp(module, "model.embed_tokens") == 0 || strcmp(module, "lm_head") == 0) {
-        bool saved = module[0] == 'l' ? config->saves_head : config->saves_embedding;
-        snprintf(name, sizeof(name), "base_model.model.%s", tensor->name);
-        return saved ? check_tensor(c, name, tensor->shape[0], tensor->shape[1]) : 0;
-    }
-    uint32_t rank = rank_on(&c->peft->sites, tensor, module);
+    uint32_t rank =
+        tensor->block > 0 && strcmp(module, "lm_head") ? rank_on(&c->peft->sites, tensor, module) : 0;
     if (rank == 0)
         return 0;
-    snprintf(name, sizeof(name), "base_model.model.%s.lora_A.weight", module);
+    snprintf(name, sizeof(name), "%s%s.lora_A.weight", prefix, module);
     if (check_tensor(c, name, rank, tensor->shape[1]) < 0)
         return -1;
-    snprintf(name, sizeof(name), "base_model.model.%s.lora_B.weight", module);
+    snprintf(name, sizeof(name), "%s%s.lora_B.weight", prefix, module);
     return check_tensor(c, name, tensor->shape[0], rank);
+}
+
+/* Embedding or head: of modules_to_save, or saved beside the adapter (save_embedding_layers). */
+static int check_table(struct peft_check *c, const struct model_config *model, const char *key, bool saved,
+                       bool *beside)
+{
+    char original[128];
+    if (saved && check_tensor(c, key, model->vocab, model->hidden) < 0)
+        return -1;
+    snprintf(original, sizeof(original), "%.*soriginal_module.weight", (int)(strlen(key) - strlen("weight")),
+             key);
+    /* what the module was before: peft keeps it and does not compute with it */
+    c->found += saved && safetensors_find(c->peft->weights, original);
+    const struct safetensors_tensor *t = safetensors_find(c->peft->weights, key);
+    if (saved || !t)
+        return 0;
+    *beside = true;
+    c->found++;
+    return check_shape(t, model->vocab, model->hidden, c->err);
+}
+
+enum { COMPARED_VALUES = 65536 };
+
+/* Whether two tensors of the adapter hold the same bytes. */
+static int same_bytes(struct safetensors *weights, const struct safetensors_tensor *a,
+                      const struct safetensors_tensor *b, bool *same, struct err *err)
+{
+    enum { PIECE = 4 * COMPARED_VALUES };
+    uint8_t *pieces = malloc(2 * (size_t)PIECE);
+    int status = pieces ? 0 : err_set(err, ERR_NOMEM, "no memory to compare two tensors");
+    *same = a->size == b->size && a->type == b->type;
+    for (uint64_t at = 0; status == 0 && *same && at < a->size; at += PIECE) {
+        size_t size = a->size - at < PIECE ? (size_t)(a->size - at) : PIECE;
+        status = safetensors_read(weights, a, at, size, pieces, err);
+        if (status == 0)
+            status = safetensors_read(weights, b, at, size, pieces + PIECE, err);
+        *same = status == 0 && memcmp(pieces, pieces + PIECE, size) == 0;
+    }
+    free(pieces);
+    return status;
+}
+
+/* A tied model trains one table. peft trains embedding and head apart unless ensure_weight_tying is true:
+ * such an adapter has a place here only if both are the same. */
+static int check_tied(struct peft *p, struct err *err)
+{
+    struct peft_config *config = &p->config;
+    const struct safetensors_tensor *embedding = safetensors_find(p->weights, PEFT_EMBEDDING),
+                                    *head = safetensors_find(p->weights, PEFT_HEAD);
+    bool same = config->tied && embedding && !head; /* Motley wrote that until 2026 */
+    if (!config->saves_embedding && !config->saves_head)
+        return 0;
+    if (embedding && head && same_bytes(p->weights, embedding, head, &same, err) < 0)
+        return -1;
+    if (!same)
+        return err_set(err, ERR_UNSUPPORTED,
+                       "%s: modules_to_save: the model's head is its embedding, and the adapter has %s apart "
+                       "from it, which has no place here; train it with ensure_weight_tying, or start from a "
+                       "base with a head of its own",
+                       config_name, head ? "a head" : "trained the embedding");
+    config->saves_embedding = config->tied = true;
+    config->saves_head = false;
+    p->embedding_beside = p->head_beside = false;
+    return 0;
 }
 
 struct peft_known {
@@ -302,52 +192,114 @@ static int know_matrix(const struct block_tensor *tensor, void *arg)
 {
     struct peft_known *k = arg;
     size_t length = strlen(tensor->name) - strlen("weight");
-    bool lora =
-        strncmp(k->name, tensor->name, length) == 0 &&
-        (strcmp(k->name + length, "lora_A.weight") == 0 || strcmp(k->name + length, "lora_B.weight") == 0);
+    const char *end = k->name + length;
+    if (strncmp(k->name, tensor->name, length) != 0)
+        return 0;
+    bool lora = strcmp(end, "lora_A.weight") == 0 || strcmp(end, "lora_B.weight") == 0 ||
+                strcmp(end, "lora_A.default.weight") == 0 || strcmp(end, "lora_B.default.weight") == 0;
     char module[96];
     snprintf(module, sizeof(module), "%.*s", (int)length - 1, tensor->name);
-    k->found = lora && tensor->block > 0 && rank_on(k->sites, tensor, module) > 0;
+    k->found = lora && rank_on(k->sites, tensor, module) > 0;
     return k->found;
 }
 
-/* The key that is no part of such an adapter; NULL where each is. */
-static const char *unknown_key(const struct peft *p, const struct model_config *model)
+/* Whether a key is one of those that are looked for. */
+static bool is_known(const struct peft *p, const struct model_config *model, const char *key)
 {
-    static const char prefix[] = "base_model.model.";
-    for (uint32_t i = 0; i < safetensors_count(p->weights); i++) {
-        const char *name = safetensors_at(p->weights, i)->name;
-        struct peft_known known = {.name = name + sizeof(prefix) - 1, .sites = &p->sites};
-        if (strncmp(name, prefix, sizeof(prefix) - 1) != 0)
-            return name;
-        known.found = (p->config.saves_head && strcmp(known.name, "lm_head.weight") == 0) ||
-                      (p->config.saves_embedding && strcmp(known.name, "model.embed_tokens.weight") == 0);
-        if (!known.found)
-            model_block_tensors(model, 0, model->layers + 2, know_matrix, &known);
-        if (!known.found)
-            return name;
-    }
-    return NULL;
+    static const char layers[] = "model.layers.";
+    struct peft_known known = {.name = key + strlen(prefix), .sites = &p->sites};
+    if (strncmp(key, prefix, strlen(prefix)) != 0)
+        return false;
+    if (strcmp(key, PEFT_EMBEDDING) == 0 || strcmp(key, PEFT_HEAD) == 0 ||
+        strcmp(known.name, "model.embed_tokens.original_module.weight") == 0 ||
+        strcmp(known.name, "lm_head.original_module.weight") == 0)
+        return true;
+    if (strncmp(known.name, layers, strlen(layers)) != 0)
+        return false;
+    unsigned long layer = strtoul(known.name + strlen(layers), NULL, 10);
+    if (layer < model->layers)
+        model_block_tensors(model, (uint32_t)layer + 1, (uint32_t)layer + 2, know_matrix, &known);
+    return known.found;
 }
 
-/* Every target of every layer, and nothing else; a tied head that peft wrote beside the embedding is let
- * pass. */
-static int check_weights(const struct peft *p, const struct model_config *model, struct err *err)
+/* Why a key has no place, and what to do. */
+static const char *why_unknown(const char *key)
+{
+    if (strncmp(key, prefix, strlen(prefix)) != 0)
+        return "peft's keys begin with base_model.model., and it passes over others; add that, or save the "
+               "adapter with save_pretrained";
+    if (strstr(key, ".modules_to_save."))
+        return "peft looks for the module's name and .weight alone; name it so";
+    if (strstr(key, "lora_magnitude_vector"))
+        return "DoRA (use_dora) is not supported";
+    if (strstr(key, ".lora_A.") || strstr(key, ".lora_B."))
+        return "it belongs to no target of this model, as adapter_config.json names them, or to an adapter "
+               "of another name than default";
+    return "it belongs to no target of this model; if it changes the base, merge it into that first";
+}
+
+/* Every target of every layer, and nothing else but what peft passes over without harm. */
+static int check_weights(struct peft *p, const struct model_config *model, struct err *err)
 {
     struct peft_check check = {.peft = p, .err = err};
-    if (model_block_tensors(model, 0, model->layers + 2, check_matrix, &check) < 0)
+    const struct peft_config *config = &p->config;
+    bool head = config->saves_head || (config->saves_embedding && model->tied && config->tied &&
+                                       safetensors_find(p->weights, PEFT_HEAD));
+    if (model_block_tensors(model, 1, model->layers + 2, check_matrix, &check) < 0 ||
+        check_table(&check, model, PEFT_EMBEDDING, config->saves_embedding, &p->embedding_beside) < 0 ||
+        check_table(&check, model, PEFT_HEAD, head, &p->head_beside) < 0)
         return -1;
-    if (model->tied && p->config.saves_embedding &&
-        safetensors_find(p->weights, "base_model.model.lm_head.weight"))
-        check.expected++;
-    if (safetensors_count(p->weights) == check.expected)
-        return 0;
-    const char *unknown = unknown_key(p, model);
-    return unknown
-               ? err_set(err, ERR_UNSUPPORTED, "%s: the tensor \"%.200s\" belongs to no target of this model",
-                         weights_name, unknown)
-               : err_set(err, ERR_INVALID, "%s: %u tensors where %u were expected", weights_name,
-                         safetensors_count(p->weights), check.expected);
+    for (uint32_t i = 0; safetensors_count(p->weights) != check.found && i < safetensors_count(p->weights);
+         i++) {
+        const char *key = safetensors_at(p->weights, i)->name;
+        if (!is_known(p, model, key))
+            return err_set(err, ERR_UNSUPPORTED, "%s: the tensor \"%.120s\" has no place: %s", weights_name,
+                           key, why_unknown(key));
+    }
+    if (check.missing.code != ERR_NONE) {
+        *err = check.missing;
+        return -1;
+    }
+    return model->tied ? check_tied(p, err) : 0;
+}
+
+/* One table, in pieces of rows. */
+static int same_as_base(struct peft *p, struct model *base, const char *key, struct err *err)
+{
+    const struct safetensors_tensor *t = safetensors_find(p->weights, key);
+    const struct model_tensor *own = model_tensor_find(base, key + strlen(prefix));
+    bool same = t && own && own->rows == t->shape[0] && own->cols == t->shape[1];
+    uint64_t rows = same ? t->shape[0] : 0, columns = same ? t->shape[1] : 1;
+    uint64_t step = columns < COMPARED_VALUES ? COMPARED_VALUES / columns : 1;
+    float *values = malloc(2 * step * columns * sizeof(*values));
+    int status = values ? 0 : err_set(err, ERR_NOMEM, "no memory to compare a table");
+    for (uint64_t row = 0; status == 0 && same && row < rows; row += step) {
+        uint64_t end = row + step < rows ? row + step : rows, count = (end - row) * columns;
+        struct safetensors_tensor part = *t;
+        part.shape[0] = end - row;
+        part.size = t->size / rows * (end - row);
+        part.offset = t->offset + t->size / rows * row;
+        status = safetensors_read_f32(p->weights, &part, values, count, err);
+        if (status == 0)
+            status = model_tensor_read_f32(base, own, row, end, values + count, err);
+        for (uint64_t i = 0; status == 0 && same && i < count; i++)
+            same = values[i] == values[count + i];
+    }
+    free(values);
+    return status < 0 || same
+               ? status
+               : err_set(err, ERR_UNSUPPORTED,
+                         "%s: the tensor \"%s\" is saved beside the adapter and differs from the base's, so "
+                         "that peft would change the base; merge it into the base, or name its module in "
+                         "modules_to_save",
+                         weights_name, key);
+}
+
+int peft_check_base(struct peft *peft, struct model *base, struct err *err)
+{
+    if (peft->embedding_beside && same_as_base(peft, base, PEFT_EMBEDDING, err) < 0)
+        return -1;
+    return peft->head_beside ? same_as_base(peft, base, PEFT_HEAD, err) : 0;
 }
 
 static int open_parts(const void *config_json, size_t config_size, struct safetensors *weights,
@@ -432,7 +384,7 @@ int peft_read(struct peft *peft, uint32_t layer, uint32_t target, char which, fl
 {
     char name[128];
     peft_key(layer, target, which, name);
-    const struct safetensors_tensor *t = safetensors_find(peft->weights, name);
+    const struct safetensors_tensor *t = peft_find(peft->weights, name);
     if (!t)
         return err_set(err, ERR_NOT_FOUND, "the adapter has no tensor \"%s\"", name);
     return safetensors_read_f32(peft->weights, t, dst, count, err);
@@ -441,6 +393,21 @@ int peft_read(struct peft *peft, uint32_t layer, uint32_t target, char which, fl
 static int compare_item(const void *a, const void *b)
 {
     return strcmp(((const struct safetensors_item *)a)->name, ((const struct safetensors_item *)b)->name);
+}
+
+uint32_t peft_add_head(const struct peft_config *config, struct safetensors_item *items, uint32_t count)
+{
+    const struct safetensors_item *embedding = NULL;
+    for (uint32_t i = 0; peft_saves_twice(config) && i < count; i++) {
+        if (strcmp(items[i].name, PEFT_HEAD) == 0)
+            return 0;
+        embedding = strcmp(items[i].name, PEFT_EMBEDDING) == 0 ? &items[i] : embedding;
+    }
+    if (!embedding)
+        return 0;
+    items[count] = *embedding;
+    items[count].name = PEFT_HEAD;
+    return 1;
 }
 
 /* Both files into an existing folder; then what was written is opened as a reader would. */
@@ -453,8 +420,8 @@ static int write_files(const char *dir, const struct peft_config *config, const 
     struct buf text = {.limit = CONFIG_BYTES_MAX};
     struct peft *check = NULL;
     int status = -1;
-    json_t *document = peft_config_to_json(config, base_model, err);
-    struct safetensors_item *sorted = malloc((count ? count : 1) * sizeof(*sorted));
+    json_t *document = peft_config_to_json(config, model, base_model, err);
+    struct safetensors_item *sorted = malloc((count + 1) * sizeof(*sorted));
     if (!document || !sorted) {
         if (!sorted)
             err_set(err, ERR_NOMEM, "no memory for %u tensors", count);
@@ -462,6 +429,7 @@ static int write_files(const char *dir, const struct peft_config *config, const 
     }
     if (count)
         memcpy(sorted, items, count * sizeof(*sorted));
+    count += peft_add_head(config, sorted, count);
     qsort(sorted, count, sizeof(*sorted), compare_item);
     if (file_path(path, sizeof(path), err, "%s/%s", dir, weights_name) < 0 ||
         safetensors_write(path, sorted, count, &meta, 1, err) < 0 ||

@@ -208,7 +208,7 @@ static json_t *answer_adapter(struct asked *asked, struct err *err)
     json_t *document = upload_document(asked, ADAPTER_CONFIG_BYTES_MAX, err);
     json_t *answer = NULL;
     if (document != NULL && peft_config_parse(document, &config, err) == 0) {
-        answer = peft_config_to_json(&config, NULL, err);
+        answer = peft_config_to_json(&config, NULL, NULL, err);
         peft_config_fini(&config);
     }
     json_decref(document);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "model/gguf.h"
+#include "model/peft.h"
 
 enum { NAME_BYTES = 256, PIECE_BYTES = 64 << 10 };
 
@@ -17,7 +18,7 @@ static struct safetensors *file_of(const struct result_files *files, const char 
     if (snprintf(full, sizeof(full), "%s%s", files->prefix, name) >= (int)sizeof(full))
         return NULL;
     for (uint32_t i = 0; i < files->count; i++) {
-        *tensor = safetensors_find(files->files[i], full);
+        *tensor = peft_find(files->files[i], full);
         if (*tensor)
             return files->files[i];
     }

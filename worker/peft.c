@@ -7,7 +7,7 @@ json_t *adapter_config(const struct job_spec *spec, const struct model_config *m
                        struct err *err)
 {
     struct peft_config config = peft_config_of(spec, model);
-    return peft_config_to_json(&config, base_model, err);
+    return peft_config_to_json(&config, model, base_model, err);
 }
 
 int adapter_check(const struct buf *config_json, const struct buf *safetensors,

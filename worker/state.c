@@ -449,6 +449,18 @@ static json_t *position_json(const struct session *session, const struct snapsho
     return state;
 }
 
+/* The head of a tied model that is trained, as peft looks for it. */
+static int items_add_head(const struct session *session, struct items *items, struct err *err)
+{
+    const struct peft_config config = peft_config_of(&session->assignment->spec, &session->config);
+    const struct safetensors_item none = {.name = ""};
+    if (items_add(items, &none, err) < 0) /* makes room */
+        return -1;
+    items->count--;
+    items->count += peft_add_head(&config, items->items, items->count);
+    return 0;
+}
+
 static int put_rest(struct session *session, struct snapshot *snapshot, json_t *blobs, struct err *err)
 {
     struct buf file;
@@ -456,8 +468,9 @@ static int put_rest(struct session *session, struct snapshot *snapshot, json_t *
     struct safetensors_meta meta = {.key = "format", .value = "pt"};
     struct items *items = &snapshot->values;
     items_unique(items);
-    int result =
-        trains_all(session) ? 0 : safetensors_encode(items->items, items->count, &meta, 1, &file, err);
+    int result = trains_all(session) ? 0 : items_add_head(session, items, err);
+    if (result == 0 && !trains_all(session))
+        result = safetensors_encode(items->items, items->count, &meta, 1, &file, err);
     if (result == 0 && !trains_all(session))
         result = state_put_file(session, blobs, "adapter_model.safetensors", file.data, file.size, err);
     buf_fini(&file);
@@ -519,7 +532,7 @@ static int load_state(struct session *session, struct safetensors *file, uint32_
     struct parameter parameter = stages_parameter_at(&session->stages, index);
     char name[NAME_MAX_BYTES];
     snprintf(name, sizeof name, "%s%s%s", prefix, parameter.name, suffix);
-    const struct safetensors_tensor *tensor = safetensors_find(file, name);
+    const struct safetensors_tensor *tensor = peft_find(file, name);
     if (!tensor)
         return 0;
     bool fits = tensor->rank == (parameter.vector ? 1u : 2u) && tensor->shape[0] == parameter.rows &&

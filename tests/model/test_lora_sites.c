@@ -55,7 +55,12 @@ static int sites_as_peft(const json_t *given, const struct model_config *model, 
     json_t *document = json_deep_copy(given);
     json_object_set_new(document, "peft_type", json_string("LORA"));
     must(peft_config_parse(document, &config, &err), &err);
-    json_t *written = peft_config_to_json(&config, "tiny", &err);
+    json_t *written = peft_config_to_json(&config, model, "tiny", &err);
+    if (written == NULL) {
+        json_decref(document);
+        peft_config_fini(&config);
+        return -1;
+    }
     must(peft_config_parse(written, &again, &err), &err);
     int status = peft_sites(&again, model, sites, &err);
     json_decref(written);
