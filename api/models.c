@@ -77,8 +77,10 @@ static int take_local(struct registration *r, struct model_source *source, uint3
 {
     const struct model_file *file = model_source_file(source, index);
     struct manifest manifest = {0};
-    char path[BLOB_PATH_MAX], sha256[DIGEST_HEX_SIZE];
-    if ((folder ? model_source_path(r->path, file->name, path, sizeof path, err)
+    char path[BLOB_PATH_MAX], within[BLOB_PATH_MAX], sha256[DIGEST_HEX_SIZE];
+    if ((folder ? (model_source_folder(r->path, within, sizeof within, err) < 0
+                       ? -1
+                       : model_source_path(within, file->name, path, sizeof path, err))
                 : file_path(path, sizeof path, err, "%s", r->path)) < 0 ||
         hash_file(r->call->app->known, source, index, path, &manifest, err) < 0)
         return -1;

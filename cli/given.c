@@ -3,7 +3,9 @@
 
 #include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/stat.h>
 
 #include "common/buf.h"
@@ -12,6 +14,8 @@
 #include "common/file.h"
 #include "common/json.h"
 #include "common/yaml.h"
+#include "model/hub_json.h"
+#include "model/source.h"
 #include "model/spec.h"
 #include "planner/given/inputs.h"
 #include "profiles/profile_key.h"
@@ -103,8 +107,11 @@ static int in_folder_of(const char *other, const char *name, char path[PATH_MAX]
 static int beside(const char *name, const char *other, char path[PATH_MAX], struct err *err)
 {
     struct stat status;
+    const char *home = name[0] == '~' && name[1] == '/' ? getenv("HOME") : NULL;
     if (stat(name, &status) == 0)
         return file_path(path, PATH_MAX, err, "%s", name);
+    if (home)
+        return file_path(path, PATH_MAX, err, "%s%s", home, name + 1);
     return in_folder_of(other, name, path, err);
 }
 
@@ -113,6 +120,18 @@ static json_t *gguf_config_of(const char *path, struct err *err)
 {
     struct model_config config;
     return model_config_load(path, &config, err) < 0 ? NULL : model_config_to_json(&config, err);
+}
+
+/* A config.json, as the server reads it. */
+static json_t *settings_of(const char *path, struct err *err)
+{
+    struct buf text = {.limit = MODEL_CONFIG_BYTES_MAX};
+    json_t *document = NULL;
+    if (file_read_all(path, MODEL_CONFIG_BYTES_MAX, &text, err) == 0 &&
+        !(document = hub_json_parse_settings(buf_str(&text), text.size, JSON_DEPTH_MAX, err)))
+        err_wrap(err, "%s", path);
+    buf_fini(&text);
+    return document;
 }
 
 json_t *given_config(const char *spec_path, const char *model, char *folder, char *path, struct err *err)
@@ -126,6 +145,10 @@ json_t *given_config(const char *spec_path, const char *model, char *folder, cha
                 model);
         return NULL;
     }
+    char within[PATH_MAX];
+    if (S_ISDIR(status.st_mode) && (model_source_folder(folder, within, sizeof within, err) < 0 ||
+                                    file_path(folder, PATH_MAX, err, "%s", within) < 0))
+        return NULL;
     if (file_path(path, PATH_MAX, err, S_ISDIR(status.st_mode) ? "%s/config.json" : "%s", folder) < 0)
         return NULL;
     if (!S_ISDIR(status.st_mode)) {
@@ -136,8 +159,8 @@ json_t *given_config(const char *spec_path, const char *model, char *folder, cha
             snprintf(folder, PATH_MAX, ".");
     }
     size_t length = strlen(path);
-    return length > 5 && strcmp(path + length - 5, ".gguf") == 0 ? gguf_config_of(path, err)
-                                                                 : given_document(path, err);
+    return length > 5 && strcasecmp(path + length - 5, ".gguf") == 0 ? gguf_config_of(path, err)
+                                                                     : settings_of(path, err);
 }
 
 /* One device's `"profile": "FILE"` or `"FILE#DEVICE"` replaced by the profile document it means. */

@@ -31,6 +31,12 @@ static void find_file(const char *spec_path, const char *word, char out[PATH_MAX
     out[0] = '\0';
     if (realpath(word, out))
         return;
+    const char *home = word[0] == '~' && word[1] == '/' ? getenv("HOME") : NULL;
+    if (home) {
+        snprintf(tried, sizeof tried, "%s%s", home, word + 1);
+        if (realpath(tried, out))
+            return;
+    }
     snprintf(folder, sizeof folder, "%s", spec_path);
     if (*word != '/') {
         snprintf(tried, sizeof tried, "%s/%s", dirname(folder), word);
@@ -110,11 +116,13 @@ static int add_file(struct cli *cli, const char *folder, const char *name, json_
 static int upload_folder(struct cli *cli, const char *path, json_t *files, struct err *err)
 {
     struct model_source *source = NULL;
-    if (model_source_open_local(path, &source, err) < 0)
+    char folder[PATH_MAX];
+    if (model_source_folder(path, folder, sizeof folder, err) < 0 ||
+        model_source_open_local(folder, &source, err) < 0)
         return -1;
     int result = 0;
     for (uint32_t i = 0; result == 0 && i < model_source_file_count(source); i++)
-        result = add_file(cli, path, model_source_file(source, i)->name, files, err);
+        result = add_file(cli, folder, model_source_file(source, i)->name, files, err);
     model_source_close(source);
     return result;
 }

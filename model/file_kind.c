@@ -37,6 +37,10 @@ static const struct kind {
     {FILE_KIND_LFS, 0, 24, "version https://git-lfs.", "a Git LFS pointer, not the file it points to",
      "fetch the file (git lfs pull, or hf download)"},
     {FILE_KIND_HTML, 0, 0, NULL, "a web page (HTML), not the file behind a link", "download the file itself"},
+    {FILE_KIND_GGML, 0, 4, "tjgg", "a GGML file of before GGUF",
+     "convert it (llama.cpp's old converters), or take a GGUF"},
+    {FILE_KIND_GGML, 0, 4, "lmgg", "a GGML file of before GGUF",
+     "convert it (llama.cpp's old converters), or take a GGUF"},
     {FILE_KIND_GGUF, 0, 4, "GGUF", "a GGUF file", ""},
     {FILE_KIND_SAFETENSORS, 0, 0, NULL, "a safetensors file", ""},
     {FILE_KIND_JSON_OBJECT, 0, 0, NULL, "JSON", ""},
@@ -133,4 +137,18 @@ const char *file_kind_advice(enum file_kind kind)
 {
     const struct kind *k = kind_find(kind);
     return k != NULL ? k->advice : "";
+}
+
+int file_kind_expect(const void *bytes, size_t size, enum file_kind wanted, struct err *err)
+{
+    const enum file_kind kind = file_kind_of(bytes, size);
+    if (size == 0) {
+        return err_set(err, ERR_CORRUPT, "the file is empty; fetch it again");
+    }
+    if (kind == wanted || kind == FILE_KIND_OTHER) {
+        return 0;
+    }
+    const char *advice = file_kind_advice(kind);
+    return err_set(err, ERR_CORRUPT, "the file is %s, and %s is needed here%s%s", file_kind_name(kind),
+                   file_kind_name(wanted), advice[0] != '\0' ? "; " : "", advice);
 }

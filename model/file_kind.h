@@ -6,6 +6,8 @@
 
 #include <stddef.h>
 
+#include "common/err.h"
+
 enum file_kind {
     FILE_KIND_OTHER, /* none of the following; also a file too short to tell */
     FILE_KIND_GZIP,
@@ -25,6 +27,7 @@ enum file_kind {
     FILE_KIND_UTF16,
     FILE_KIND_LFS, /* a Git LFS pointer */
     FILE_KIND_HTML,
+    FILE_KIND_GGML, /* llama.cpp's formats before GGUF */
     FILE_KIND_GGUF,
     FILE_KIND_SAFETENSORS,
     FILE_KIND_JSON_OBJECT, /* or lines of them */
@@ -42,5 +45,9 @@ const char *file_kind_name(enum file_kind kind);
 /* What to do to have what is in it, to stand behind "; ": "unpack it (zstd -d)". Static; "" where that
  * depends on what was wanted (GGUF, safetensors, JSON, other). */
 const char *file_kind_advice(enum file_kind kind);
+
+/* Where a file of the kind 'wanted' is to be read from these first bytes of one of 'size' bytes: 0, or
+ * ERR_CORRUPT saying that it is empty, or what it is and what to do, when that can be told. */
+int file_kind_expect(const void *bytes, size_t size, enum file_kind wanted, struct err *err);
 
 #endif

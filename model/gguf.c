@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "model/by_name.h"
+#include "model/file_kind.h"
 
 enum { FIRST_BYTES = 4 << 20, KEY_BYTES_MAX = 65535, NAME_BYTES_MAX = 64, ALIGNMENT_MAX = 1 << 20 };
 
@@ -323,7 +324,8 @@ static bool parse_counts(struct gguf *g, struct cursor *c)
     if (!need(c, 4, "the magic"))
         return false;
     if (memcmp(c->data, "GGUF", 4) != 0) {
-        err_set(c->err, ERR_CORRUPT, "gguf: the file does not begin with \"GGUF\"");
+        if (file_kind_expect(c->data, c->size, FILE_KIND_GGUF, c->err) == 0)
+            err_set(c->err, ERR_CORRUPT, "gguf: the file does not begin with \"GGUF\"");
         return false;
     }
     c->at = 4;

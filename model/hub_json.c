@@ -4,6 +4,8 @@
 
 #include <string.h>
 
+#include "model/file_kind.h"
+
 enum {
     DIGITS_EXACT = 18, /* any whole number of so many digits fits 64 bits */
     DIGITS_DOUBLE = 308
@@ -136,6 +138,10 @@ static json_t *parse(const char *text, size_t size, unsigned depth_max, bool any
         value = copy.size ? json_parse_last((const char *)copy.data, copy.size, depth_max, err)
                           : json_parse_last(text, size, depth_max, err);
     buf_fini(&copy);
+    struct err other;
+    if (!value && file_kind_expect(text, size, FILE_KIND_JSON_OBJECT, &other) < 0 &&
+        file_kind_of(text, size) != FILE_KIND_JSON_ARRAY)
+        err_set(err, ERR_INVALID, "%s", other.text);
     return value;
 }
 

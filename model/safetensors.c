@@ -6,6 +6,7 @@
 
 #include "common/json.h"
 #include "model/by_name.h"
+#include "model/file_kind.h"
 #include "model/gguf.h"
 
 struct safetensors {
@@ -187,12 +188,16 @@ static int parse_entries(struct safetensors *st, json_t *header, uint64_t data_b
 static int parse_header(struct safetensors *st, struct err *err)
 {
     uint64_t size = model_source_file(st->source, st->file)->size, length = 0;
-    uint8_t head[8];
+    uint8_t head[FILE_KIND_BYTES];
+    size_t known = size < sizeof(head) ? (size_t)size : sizeof(head);
+    if (model_source_read(st->source, st->file, 0, known, head, err) < 0)
+        return -1;
+    /* a header's length may have any bytes, those of another kind among them; then comes an object */
+    if ((known <= 8 || head[8] != '{') && file_kind_expect(head, known, FILE_KIND_SAFETENSORS, err) < 0)
+        return -1;
     if (size < 8)
         return err_set(err, ERR_CORRUPT, "safetensors: a file of %llu bytes has no header",
                        (unsigned long long)size);
-    if (model_source_read(st->source, st->file, 0, 8, head, err) < 0)
-        return -1;
     for (int i = 7; i >= 0; i--)
         length = length << 8 | head[i];
     if (length > size - 8 || length > SAFETENSORS_HEADER_MAX || length < 2)

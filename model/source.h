@@ -48,11 +48,16 @@ struct model_source_ops {
 int model_source_create(const struct model_source_ops *ops, void *self, const struct model_file *files,
                         uint32_t file_count, struct model_source **source, struct err *err);
 
+/* The folder whose files are meant by 'path', into out[size]: itself, or of a hub's cache ("models--x--y",
+ * with refs/ and snapshots/) the snapshot that refs/main names, or its only one. ERR_INVALID: several. */
+int model_source_folder(const char *path, char *out, size_t size, struct err *err);
+
 /* Open what lies at 'path', mapped read-only: a Hugging Face folder (its config.json, tokenizer and template
- * files, and the weights: model.safetensors, or the shards its index names, or its only .gguf), or a .gguf
- * file, or any one file. Other files of a folder are not part of the model. Errors: ERR_NOT_FOUND, ERR_IO,
- * ERR_INVALID (an index that names a file outside the folder). A file that shrinks while it is open ends the
- * reading process with SIGBUS, as mmap does; a worker is expendable in that way. */
+ * files, and the weights: model.safetensors, or the shards its index names, or its only .gguf, or its only
+ * .safetensors of another name) or a hub's cache of one, or a .gguf file, or any one file. Other files of a
+ * folder are not part of the model. Errors: ERR_NOT_FOUND, ERR_IO, ERR_INVALID (an index that names a file
+ * outside the folder). A file that shrinks while it is open ends the reading process with SIGBUS, as mmap
+ * does; a worker is expendable in that way. */
 int model_source_open_local(const char *path, struct model_source **source, struct err *err);
 
 /* The files at these paths as a model's, by these names (plain, no slash), mapped read-only and closed again:

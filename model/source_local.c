@@ -4,8 +4,10 @@
 #include <fcntl.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -180,25 +182,49 @@ out:
     return status;
 }
 
-static int add_gguf(const char *dir, struct names *list, struct err *err)
+/* The only file of a folder whose name has this end, in letters of either case, into 'list'; none is no
+ * error. What an adapter or Mistral's own layout is called is not the model. */
+static int add_only(const char *dir, const char *end, struct names *list, struct err *err)
 {
+    static const char *const others[][2] = {
+        {"adapter_model.safetensors",
+         "an adapter: name it under method.start_from, and its base as the model"},
+        {"consolidated.safetensors",
+         "Mistral's own layout, which is not read: take the files model*.safetensors beside it"}};
     DIR *folder = opendir(dir);
     if (!folder)
         return err_errno(err, ERR_IO, errno, "could not open folder \"%s\"", dir);
-    char found[MODEL_FILE_NAME_MAX + 1] = "";
+    char found[MODEL_FILE_NAME_MAX + 1] = "", all[160] = "";
+    const char *other = NULL;
     int count = 0, status = 0;
+    size_t tail = strlen(end);
     for (struct dirent *entry; (entry = readdir(folder));) {
         size_t length = strlen(entry->d_name);
-        if (length > 5 && length <= MODEL_FILE_NAME_MAX && strcmp(entry->d_name + length - 5, ".gguf") == 0) {
-            memcpy(found, entry->d_name, length + 1);
-            count++;
-        }
+        bool is_other = false;
+        if (length <= tail || length > MODEL_FILE_NAME_MAX || entry->d_name[0] == '.' ||
+            strcasecmp(entry->d_name + length - tail, end) != 0)
+            continue;
+        for (size_t i = 0; i < 2; i++)
+            if (strcmp(entry->d_name, others[i][0]) == 0) {
+                is_other = true;
+                other = others[i][1];
+            }
+        if (is_other)
+            continue;
+        memcpy(found, entry->d_name, length + 1);
+        if (strlen(all) + length + 3 < sizeof(all))
+            snprintf(all + strlen(all), sizeof(all) - strlen(all), "%s%s", all[0] ? ", " : "", found);
+        count++;
     }
     closedir(folder);
     if (count > 1)
-        status = err_set(err, ERR_INVALID, "\"%s\" holds %d .gguf files: name one of them", dir, count);
+        status =
+            err_set(err, ERR_INVALID, "\"%s\" holds %d %s files (%s): name one of them%s", dir, count, end,
+                    all, strcmp(end, ".gguf") == 0 ? "" : " model.safetensors, or give their index");
     else if (count == 1)
         status = names_add(list, found, err);
+    else if (other)
+        status = err_set(err, ERR_INVALID, "\"%s\" holds %s", dir, other);
     return status;
 }
 
@@ -260,16 +286,17 @@ static int list_folder(const char *dir, struct names *list, struct err *err)
         return -1;
     if (add_templates(dir, list, err) < 0)
         return -1;
-    if (present(dir, index_name)) {
-        if (names_add(list, index_name, err) < 0 || add_shards(dir, list, err) < 0)
-            return -1;
-    } else if (present(dir, single_name)) {
+    uint32_t before = list->count;
+    if (present(dir, single_name)) { /* an index beside it does not count, as in transformers */
         if (names_add(list, single_name, err) < 0)
             return -1;
-    } else {
-        uint32_t before = list->count;
-        if (add_gguf(dir, list, err) < 0 || (list->count == before && refuse_other_weights(dir, err) < 0))
+    } else if (present(dir, index_name)) {
+        if (names_add(list, index_name, err) < 0 || add_shards(dir, list, err) < 0)
             return -1;
+    } else if (add_only(dir, ".gguf", list, err) < 0 ||
+               (list->count == before && add_only(dir, ".safetensors", list, err) < 0) ||
+               (list->count == before && refuse_other_weights(dir, err) < 0)) {
+        return -1;
     }
     if (list->count == 0)
         return err_set(err, ERR_NOT_FOUND, "\"%s\" holds no model: neither a config.json nor weights", dir);
@@ -338,6 +365,53 @@ static int open_single(const char *path, struct model_source **source, struct er
     return status;
 }
 
+/* What refs/main of a hub's cache names, into snapshot; else the only folder below "snapshots". */
+static int snapshot_of(const char *path, char snapshot[256], struct err *err)
+{
+    char name[PATH_BYTES];
+    struct buf text = {.limit = 256};
+    struct err ignored;
+    int count = 0;
+    snapshot[0] = '\0';
+    if (file_path(name, sizeof(name), err, "%s/refs/main", path) < 0)
+        return -1;
+    if (file_read_all(name, 255, &text, &ignored) == 0 && text.size > 0) {
+        size_t size = strcspn(buf_str(&text), " \r\n/");
+        snprintf(snapshot, 256, "%.*s", (int)size, buf_str(&text));
+        count = 1;
+    }
+    buf_fini(&text);
+    if (count == 0 && file_path(name, sizeof(name), err, "%s/snapshots", path) < 0)
+        return -1;
+    DIR *folder = count == 0 ? opendir(name) : NULL;
+    for (struct dirent *entry; folder && (entry = readdir(folder));)
+        if (entry->d_name[0] != '.') {
+            snprintf(snapshot, 256, "%s", entry->d_name);
+            count++;
+        }
+    if (folder)
+        closedir(folder);
+    if (count != 1)
+        return err_set(err, ERR_INVALID,
+                       "\"%s\" is a hub's cache with %d snapshots and no refs/main: name one folder of its "
+                       "snapshots/",
+                       path, count);
+    return 0;
+}
+
+int model_source_folder(const char *path, char *out, size_t size, struct err *err)
+{
+    char snapshot[256], snapshots[PATH_BYTES];
+    struct stat st;
+    if (file_path(snapshots, sizeof(snapshots), err, "%s/snapshots", path) < 0)
+        return -1;
+    if (present(path, "config.json") || stat(snapshots, &st) < 0 || !S_ISDIR(st.st_mode))
+        return file_path(out, size, err, "%s", path);
+    if (snapshot_of(path, snapshot, err) < 0)
+        return -1;
+    return file_path(out, size, err, "%s/%s", snapshots, snapshot);
+}
+
 int model_source_open_local(const char *path, struct model_source **source, struct err *err)
 {
     struct stat st;
@@ -347,10 +421,13 @@ int model_source_open_local(const char *path, struct model_source **source, stru
                          path);
     if (!S_ISDIR(st.st_mode))
         return open_single(path, source, err);
+    char folder[PATH_BYTES];
+    if (model_source_folder(path, folder, sizeof(folder), err) < 0)
+        return -1;
     struct names list = {0};
-    int status = list_folder(path, &list, err);
+    int status = list_folder(folder, &list, err);
     if (status == 0)
-        status = open_list(path, &list, source, err);
+        status = open_list(folder, &list, source, err);
     free(list.names);
     return status;
 }

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "model/arch.h"
 #include "model/blocks.h"
@@ -421,6 +422,20 @@ static int check_tensor(const struct block_tensor *want, void *arg)
     return 0;
 }
 
+/* A GGUF by its name, or a model's only file by its first bytes: people rename them. */
+static bool is_gguf(struct model_source *source, uint32_t file)
+{
+    const struct model_file *f = model_source_file(source, file);
+    size_t length = strlen(f->name);
+    char head[4];
+    struct err ignored;
+    if (length > 5 && strcasecmp(f->name + length - 5, ".gguf") == 0)
+        return true;
+    return model_source_file_count(source) == 1 && f->size >= sizeof(head) &&
+           model_source_read(source, file, 0, sizeof(head), head, &ignored) == 0 &&
+           memcmp(head, "GGUF", sizeof(head)) == 0;
+}
+
 int model_open(struct model_source *source, struct model **model, struct err *err)
 {
     *model = NULL;
@@ -432,7 +447,7 @@ int model_open(struct model_source *source, struct model **model, struct err *er
     m->source = source;
     int gguf = -1;
     for (uint32_t i = 0; gguf < 0 && i < model_source_file_count(source); i++)
-        if (ends_with(model_source_file(source, i)->name, ".gguf"))
+        if (is_gguf(source, i))
             gguf = (int)i;
     int status = gguf >= 0 ? open_gguf(m, (uint32_t)gguf, err) : open_folder(m, err);
     if (status == 0) {
@@ -674,7 +689,7 @@ static int load_from_source(struct model_source *source, struct model_config *co
     struct gguf *gguf = NULL;
     int status;
     for (uint32_t i = 0; i < model_source_file_count(source); i++) {
-        if (!ends_with(model_source_file(source, i)->name, ".gguf"))
+        if (!is_gguf(source, i))
             continue;
         struct model m = {.source = source};
         status = gguf_open(source, i, &gguf, err);

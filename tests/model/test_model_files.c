@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -275,6 +276,14 @@ static void refused(const struct scratch *scratch, enum err_code code, const cha
         fail_msg("wanted \"%s\": %s (%s)", word, err.text, err_code_name(err.code));
 }
 
+static void opens(const char *path)
+{
+    struct model *m;
+    struct err err;
+    must(model_open_path(path, &m, &err), &err);
+    model_close(m);
+}
+
 static void folders_that_contradict_themselves_are_refused(void **state)
 {
     (void)state;
@@ -295,6 +304,9 @@ static void folders_that_contradict_themselves_are_refused(void **state)
     must(file_write_atomic(scratch_path(&scratch, "config.json"), other, sizeof(other) - 1, 0600, &err),
          &err);
     refused(&scratch, ERR_INVALID, "gate_proj");
+    /* an index beside model.safetensors does not count; without that file it does */
+    copy_golden(&scratch, "llama/model.safetensors", "model-1.safetensors");
+    unlink(scratch_path(&scratch, "model.safetensors"));
     static const char away[] = "{\"weight_map\":{\"a\":\"../../etc/passwd\"}}";
     must(file_write_atomic(scratch_path(&scratch, "model.safetensors.index.json"), away, sizeof(away) - 1,
                            0600, &err),
@@ -305,12 +317,96 @@ static void folders_that_contradict_themselves_are_refused(void **state)
                            0600, &err),
          &err);
     refused(&scratch, ERR_NOT_FOUND, "model-2.safetensors");
-    static const char wrong[] = "{\"weight_map\":{\"nothing\":\"model.safetensors\"}}";
+    static const char wrong[] = "{\"weight_map\":{\"nothing\":\"model-1.safetensors\"}}";
     copy_golden(&scratch, "llama/config.json", "config.json");
     must(file_write_atomic(scratch_path(&scratch, "model.safetensors.index.json"), wrong, sizeof(wrong) - 1,
                            0600, &err),
          &err);
     refused(&scratch, ERR_CORRUPT, "weight_map.nothing");
+    copy_golden(&scratch, "llama/model.safetensors", "model.safetensors");
+    opens(scratch.dir);
+    scratch_remove(&scratch);
+}
+
+static void put(const struct scratch *scratch, const char *name, const char *text, size_t size)
+{
+    struct err err;
+    must(file_write_atomic(scratch_path(scratch, name), text, size, 0600, &err), &err);
+}
+
+static void weights_are_found_under_any_name_or_the_choice_is_asked_for(void **state)
+{
+    (void)state;
+    struct scratch scratch;
+    assert_int_equal(scratch_make(&scratch), 0);
+    copy_golden(&scratch, "llama/config.json", "config.json");
+    put(&scratch, "adapter_model.safetensors", "x", 1);
+    refused(&scratch, ERR_INVALID, "method.start_from");
+    unlink(scratch_path(&scratch, "adapter_model.safetensors"));
+    copy_golden(&scratch, "llama/model.safetensors", "mine.safetensors");
+    opens(scratch.dir);
+    copy_golden(&scratch, "llama/model.safetensors", "yours.safetensors");
+    refused(&scratch, ERR_INVALID, "holds 2 .safetensors files");
+    unlink(scratch_path(&scratch, "yours.safetensors"));
+    assert_int_equal(rename(scratch_path(&scratch, "mine.safetensors"),
+                            scratch_path(&scratch, "consolidated.safetensors")),
+                     0);
+    refused(&scratch, ERR_INVALID, "Mistral's own layout");
+    put(&scratch, "a.gguf", "GGUF", 4);
+    put(&scratch, "b.GGUF", "GGUF", 4);
+    refused(&scratch, ERR_INVALID, "holds 2 .gguf files");
+    scratch_remove(&scratch);
+}
+
+/* models--x--y: refs/main names a snapshot, whose files are links into blobs/. */
+static void a_hubs_cache_is_the_folder_that_its_main_names(void **state)
+{
+    (void)state;
+    struct scratch scratch;
+    static const char *const folders[] = {"refs", "snapshots", "snapshots/aa", "snapshots/bb", "blobs"};
+    assert_int_equal(scratch_make(&scratch), 0);
+    for (size_t i = 0; i < sizeof(folders) / sizeof(folders[0]); i++)
+        assert_int_equal(mkdir(scratch_path(&scratch, folders[i]), 0700), 0);
+    copy_golden(&scratch, "llama/config.json", "blobs/1");
+    copy_golden(&scratch, "llama/model.safetensors", "blobs/2");
+    assert_int_equal(symlink("../../blobs/1", scratch_path(&scratch, "snapshots/aa/config.json")), 0);
+    assert_int_equal(symlink("../../blobs/2", scratch_path(&scratch, "snapshots/aa/model.safetensors")), 0);
+    refused(&scratch, ERR_INVALID, "2 snapshots and no refs/main");
+    put(&scratch, "refs/main", "aa\n", 3);
+    opens(scratch.dir);
+    unlink(scratch_path(&scratch, "refs/main"));
+    assert_int_equal(rmdir(scratch_path(&scratch, "snapshots/bb")), 0);
+    opens(scratch.dir);
+    scratch_remove(&scratch);
+}
+
+static void a_file_that_is_something_else_is_named_by_what_it_is(void **state)
+{
+    (void)state;
+    static const char pointer[] = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 134\n";
+    static const char page[] = "<!DOCTYPE html>\n<html><head>";
+    static const char torch[] = "PK\x03\x04                          archive/data.pkl";
+    struct scratch scratch;
+    assert_int_equal(scratch_make(&scratch), 0);
+    copy_golden(&scratch, "llama/config.json", "config.json");
+    put(&scratch, "model.safetensors", pointer, sizeof(pointer) - 1);
+    refused(&scratch, ERR_CORRUPT, "model.safetensors: the file is a Git LFS pointer");
+    refused(&scratch, ERR_CORRUPT, "git lfs pull");
+    put(&scratch, "model.safetensors", page, sizeof(page) - 1);
+    refused(&scratch, ERR_CORRUPT, "a web page (HTML)");
+    put(&scratch, "model.safetensors", torch, sizeof(torch) - 1);
+    refused(&scratch, ERR_CORRUPT, "a file of torch.save");
+    put(&scratch, "model.safetensors", "GGUF\3\0\0\0\0", 9);
+    refused(&scratch, ERR_CORRUPT, "a GGUF file");
+    put(&scratch, "model.safetensors", "", 0);
+    refused(&scratch, ERR_CORRUPT, "the file is empty");
+    copy_golden(&scratch, "llama/model.safetensors", "model.safetensors");
+    put(&scratch, "config.json", page, sizeof(page) - 1);
+    refused(&scratch, ERR_INVALID, "config.json: the file is a web page (HTML)");
+    put(&scratch, "config.json", pointer, sizeof(pointer) - 1);
+    refused(&scratch, ERR_INVALID, "config.json: the file is a Git LFS pointer");
+    put(&scratch, "config.json", "", 0);
+    refused(&scratch, ERR_INVALID, "config.json: the file is empty");
     scratch_remove(&scratch);
 }
 
@@ -632,6 +728,9 @@ int main(void)
         cmocka_unit_test(a_gguf_gives_the_tensors_of_the_folder_it_was_made_from),
         cmocka_unit_test(rotary_divisors_of_a_gguf_are_llama3_scaling_or_refused),
         cmocka_unit_test(folders_that_contradict_themselves_are_refused),
+        cmocka_unit_test(weights_are_found_under_any_name_or_the_choice_is_asked_for),
+        cmocka_unit_test(a_hubs_cache_is_the_folder_that_its_main_names),
+        cmocka_unit_test(a_file_that_is_something_else_is_named_by_what_it_is),
         cmocka_unit_test(only_the_chunks_that_are_read_are_fetched),
         cmocka_unit_test(a_damaged_answer_or_cache_file_is_refused_and_fetched_anew),
         cmocka_unit_test(a_local_path_is_believed_only_when_it_hashes_the_same),
