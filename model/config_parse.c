@@ -575,14 +575,17 @@ static int parse_flat(const json_t *document, const char *path, struct model_con
 /* The language model of one that sees, too, stands in text_config; what concerns the whole stands beside. */
 static int parse_nested(const json_t *document, struct model_config *config, struct err *err)
 {
-    static const char *const shared[] = {"tie_word_embeddings", "bos_token_id", "eos_token_id",
-                                         "pad_token_id",        "dtype",        "torch_dtype",
-                                         "quantization_config"};
+    static const char *const shared[] = {"bos_token_id", "eos_token_id", "pad_token_id",
+                                         "dtype",        "torch_dtype",  "quantization_config"};
     struct json_reader r;
     const json_t *inner = NULL;
     enum model_arch arch;
+    /* the whole's counts alone, whatever text_config says: absent is true, null is false */
+    const json_t *given = json_object_get(document, "tie_word_embeddings");
+    bool tied = !given;
     jr_init(&r, document, "", err);
-    if (parse_arch(&r, true, &arch) < 0 || jr_object(&r, "text_config", JR_REQUIRED, &inner) < 0)
+    if (parse_arch(&r, true, &arch) < 0 || jr_object(&r, "text_config", JR_REQUIRED, &inner) < 0 ||
+        jr_bool(&r, "tie_word_embeddings", JR_OPTIONAL, &tied) < 0)
         return -1;
     json_t *merged = json_copy((json_t *)(uintptr_t)inner);
     int status = merged ? 0 : err_set(err, ERR_NOMEM, "no memory for a model's config");
@@ -591,6 +594,8 @@ static int parse_nested(const json_t *document, struct model_config *config, str
         if (value && !json_object_get(merged, shared[i]))
             json_object_set(merged, shared[i], value);
     }
+    if (status == 0)
+        json_object_set_new(merged, "tie_word_embeddings", json_boolean(tied));
     if (status == 0 && !json_object_get(merged, "model_type"))
         json_object_set_new(merged, "model_type", json_string(arch_of(arch)->model_type));
     if (status == 0)

@@ -22,6 +22,10 @@ struct model {
     struct safetensors **st;      /* [file_count], or NULL */
     struct model_tensor *tensors; /* by name; the names are theirs */
     uint32_t count, capacity;
+    uint32_t unused; /* tensors of the file that the model does not have */
+    char first_unused[ARCH_NAME_MAX];
+    bool own_head; /* tied by the config, and not by the file */
+    char note[512];
 };
 
 static int compare_tensor(const void *a, const void *b)
@@ -118,6 +122,8 @@ static int add_beside(struct model *m, const struct stored *s, struct model_tens
         snprintf(full, sizeof(full), "%s%s", name, nf4_suffixes[part]);
         return add_named(m, full, tensor, err);
     }
+    if (!strstr(s->name, "rotary_emb.inv_freq") && m->unused++ == 0)
+        snprintf(m->first_unused, sizeof(m->first_unused), "%s", s->name);
     return add_named(m, s->name, tensor, err);
 }
 
@@ -223,6 +229,7 @@ static int settle_tie(struct model *m, struct err *err)
         if (tensors_equal(m, table, head, &equal, err) < 0)
             return -1;
         m->config.tied = equal;
+        m->own_head = !equal;
         return 0;
     }
     struct model_tensor *renamed = &m->tensors[head - m->tensors];
@@ -422,6 +429,22 @@ static int check_tensor(const struct block_tensor *want, void *arg)
     return 0;
 }
 
+static void write_note(struct model *m)
+{
+    char unused[200] = "";
+    if (m->unused > 0)
+        snprintf(unused, sizeof(unused),
+                 "%u tensors of its files are not the language model's and are not used "
+                 "(the first is \"%.100s\")",
+                 m->unused, m->first_unused);
+    snprintf(m->note, sizeof(m->note), "%s%s%s",
+             m->own_head
+                 ? "config.json says tie_word_embeddings, but lm_head.weight differs from the embedding: "
+                   "the head is one of its own, as transformers 5 has it"
+                 : "",
+             m->own_head && unused[0] ? "; " : "", unused);
+}
+
 /* A GGUF by its name, or a model's only file by its first bytes: people rename them. */
 static bool is_gguf(struct model_source *source, uint32_t file)
 {
@@ -458,6 +481,7 @@ int model_open(struct model_source *source, struct model **model, struct err *er
         model_close(m);
         return -1;
     }
+    write_note(m);
     *model = m;
     return 0;
 }
@@ -493,6 +517,11 @@ void model_close(struct model *model)
 const struct model_config *model_get_config(const struct model *model)
 {
     return &model->config;
+}
+
+const char *model_get_note(const struct model *model)
+{
+    return model->note;
 }
 
 struct model_source *model_get_source(const struct model *model)

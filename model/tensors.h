@@ -46,6 +46,8 @@ void model_close(struct model *model);
 
 /* Borrowed until close, both. */
 const struct model_config *model_get_config(const struct model *model);
+/* What of the files counted otherwise than somebody might think, for a job's log; "": nothing. */
+const char *model_get_note(const struct model *model);
 /* For reading files beside the weights, and for its counters. */
 struct model_source *model_get_source(const struct model *model);
 /* The GGUF metadata when the model is one, else NULL: for the tokenizer. */

@@ -86,7 +86,14 @@ static int report_fetched(struct session *session, struct err *err)
              name ? name : "", units_bytes(read_text, stats.read_bytes), units_bytes(all_text, bytes),
              (unsigned long long)stats.fetched_bytes, (unsigned long long)bytes,
              (unsigned long long)stats.cached_chunks, (unsigned long long)stats.verified_chunks);
-    return report_log(session->link, "info", text, err);
+    if (report_log(session->link, "info", text, err) < 0)
+        return -1;
+    const char *note = model_get_note(session->model);
+    if (session->assignment->rank != 0 || note[0] == '\0')
+        return 0;
+    char warning[640];
+    snprintf(warning, sizeof warning, "model %.80s: %s", name ? name : "", note);
+    return report_log(session->link, "warning", warning, err);
 }
 
 /* --- rows and prompt --- */

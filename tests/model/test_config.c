@@ -370,6 +370,33 @@ static void contradictory_and_missing_sizes_are_refused_by_name(void **state)
     refused("layer_types", "['full_attention']", ERR_INVALID, "layer_types");
 }
 
+/* transformers 5.24's Gemma3Config: the key beside text_config counts alone; absent true, null false. */
+static void a_nested_config_is_tied_as_the_whole_says(void **state)
+{
+    static const struct {
+        const char *outer, *inner;
+        bool tied;
+    } cases[] = {{"", "", true},
+                 {",'tie_word_embeddings':false", "", false},
+                 {"", ",'tie_word_embeddings':false", true},
+                 {",'tie_word_embeddings':false", ",'tie_word_embeddings':true", false},
+                 {",'tie_word_embeddings':true", ",'tie_word_embeddings':false", true},
+                 {",'tie_word_embeddings':null", "", false}};
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct model_config config;
+        struct err err;
+        char text[512];
+        snprintf(text, sizeof(text),
+                 "{'model_type':'gemma3','text_config':{'model_type':'gemma3_text','hidden_size':32,"
+                 "'num_attention_heads':4,'head_dim':8,'vocab_size':64%s}%s}",
+                 cases[i].inner, cases[i].outer);
+        if (parse(text, &config, &err) < 0)
+            fail_msg("%s: %s", text, err.text);
+        assert_int_equal(config.tied, cases[i].tied);
+    }
+}
+
 static void what_is_not_known_is_refused_by_name(void **state)
 {
     (void)state;
@@ -401,6 +428,7 @@ int main(void)
         cmocka_unit_test(old_and_new_rotary_settings_mean_the_same),
         cmocka_unit_test(the_tiny_architectures_are_told_apart),
         cmocka_unit_test(contradictory_and_missing_sizes_are_refused_by_name),
+        cmocka_unit_test(a_nested_config_is_tied_as_the_whole_says),
         cmocka_unit_test(what_is_not_known_is_refused_by_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
