@@ -24,8 +24,9 @@ int dialect_oniguruma(const char *pattern, size_t size, struct buf *out, struct 
  * another. */
 bool dialect_is_common(const char *pattern, size_t size);
 
-/* Append what PCRE2 is to compile for a common pattern. */
-int dialect_pcre2(const char *pattern, size_t size, struct buf *out, struct err *err);
+/* Append what PCRE2 is to compile for a common pattern; 'newer': with the characters of unicode_newer in
+ * their categories. */
+int dialect_pcre2(const char *pattern, size_t size, bool newer, struct buf *out, struct err *err);
 
 /* Append a set's ranges as the inside of a class of either engine. */
 int dialect_ranges(const struct code_set *set, struct buf *out, struct err *err);

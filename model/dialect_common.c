@@ -236,15 +236,16 @@ bool dialect_is_common(const char *pattern, size_t size)
     return depth == 0 && size > 0;
 }
 
-static int write_category(const char *escape, size_t size, bool in_class, struct buf *out, struct err *err)
+static int write_category(const char *escape, size_t size, bool in_class, bool newer, struct buf *out,
+                          struct err *err)
 {
     char name[4] = "";
     for (size_t i = 3; i + 1 < size; i++) {
         name[i - 3] = (char)(escape[i] | 0x20);
     }
-    const struct unicode_property *p = unicode_property_find(name);
+    const struct unicode_property *p = newer ? unicode_property_find(name) : NULL;
     const struct code_set none = {0};
-    if (in_class) {
+    if (in_class || (!newer && escape[1] == 'p')) {
         return buf_append(out, escape, size, err) < 0
                    ? -1
                    : dialect_ranges(p != NULL ? &p->added : &none, out, err);
@@ -256,7 +257,7 @@ static int write_category(const char *escape, size_t size, bool in_class, struct
     return buf_text(out, "]", err);
 }
 
-int dialect_pcre2(const char *pattern, size_t size, struct buf *out, struct err *err)
+int dialect_pcre2(const char *pattern, size_t size, bool newer, struct buf *out, struct err *err)
 {
     bool in_class = false;
     for (size_t at = 0; at < size;) {
@@ -266,7 +267,7 @@ int dialect_pcre2(const char *pattern, size_t size, struct buf *out, struct err 
         const size_t category = *text == '\\' ? category_size(text, size - at) : 0;
         if (category > 0) {
             taken = category;
-            status = write_category(text, category, in_class, out, err);
+            status = write_category(text, category, in_class, newer, out, err);
         } else if (*text == '\\' && (text[1] == 's' || text[1] == 'S')) {
             status = in_class ? buf_text(out, white_space, err)
                               : buf_printf(out, err, "[%s%s]", text[1] == 'S' ? "^" : "", white_space);

@@ -52,6 +52,8 @@ extern const struct code_set unicode_punctuation;
 /* \w of Rust's regex, which Whitespace and single-word added tokens go by. */
 extern const struct code_set unicode_word;
 
+/* What is of another general category with Unicode 16 than with 14; all of it is from U+0800 on. */
+extern const struct code_set unicode_newer;
 /* Where Rust's lower case is another than utf8proc's. */
 extern const struct code_map unicode_lower;
 /* What the crate unicode-normalization-alignments leaves as it is though utf8proc knows it: no form changes

@@ -112,6 +112,20 @@ def properties():
     return names, differences
 
 
+CATEGORIES = "Lu Ll Lt Lm Lo Mn Mc Me Nd Nl No Pc Pd Ps Pe Pi Pf Po Sm Sc Sk So Zs Zl Zp Cc Cf Co Cn".split()
+
+
+def write_newer():
+    """Code points that are of another general category for them than for libonig."""
+    newer = set()
+    for name in CATEGORIES:
+        pattern = f"[\\p{{{name}}}]+"
+        newer |= their_codes(pattern, SOME) ^ onig_codes(pattern, SOME)
+    if min(newer) < 0x800:
+        raise SystemExit("pattern.c takes it that what is below U+0800 is old")
+    write_set("newer", newer)
+
+
 def write_properties():
     names, differences = properties()
     for i, (added, removed) in enumerate(differences):
@@ -212,7 +226,7 @@ def write_characters():
     write_unformed()
 
 
-PARTS = {"properties": (write_properties,), "sets": (write_sets, write_characters)}
+PARTS = {"properties": (write_properties,), "sets": (write_sets, write_newer, write_characters)}
 print(f"/* Made by tools/unicode_tables.py {sys.argv[1]}. See unicode_tables.h. */")
 print('#include "model/unicode_tables.h"\n')
 print("/* clang-format off */")
