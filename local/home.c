@@ -388,6 +388,7 @@ int home_space(const char *home, uint64_t bytes_min, struct err *err)
 
 int home_limits(struct err *err)
 {
+    enum { OPEN_FILES = 8192 }; /* Redis takes 4,096 clients, as its configuration says */
     /* PostgreSQL keeps 48 descriptors and 10 more of its own, Redis one for each client; its log is written
      * in files of 16 MiB; it and our services start some 40 processes and threads; a service maps some 200
      * MiB. */
@@ -406,8 +407,9 @@ int home_limits(struct err *err)
         if (getrlimit((__rlimit_resource_t)needs[i].resource, &limit) < 0) {
             continue;
         }
-        if (needs[i].resource == RLIMIT_NOFILE && limit.rlim_cur < limit.rlim_max) {
-            limit.rlim_cur = limit.rlim_max;
+        if (needs[i].resource == RLIMIT_NOFILE && limit.rlim_cur < OPEN_FILES &&
+            limit.rlim_cur < limit.rlim_max) {
+            limit.rlim_cur = limit.rlim_max < OPEN_FILES ? limit.rlim_max : OPEN_FILES;
             setrlimit(RLIMIT_NOFILE, &limit);
         }
         if (limit.rlim_cur != RLIM_INFINITY && limit.rlim_cur < needs[i].minimum) {

@@ -36,7 +36,7 @@ int home_certificates(const char *home, const char *host, struct err *err);
 int home_port(const char *home, const char *name, const char *host, uint16_t wanted, uint16_t *port,
               struct err *err);
 
-/* Raise the limit of open files to what this process may have, and refuse limits (ulimit) under which
+/* Raise the limit of open files to 8,192 where this process may, and refuse limits (ulimit) under which
  * PostgreSQL or our own processes cannot work: ERR_IO with the limit, its value and what is needed. */
 int home_limits(struct err *err);
 

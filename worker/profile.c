@@ -23,7 +23,7 @@ struct profile_job {
     struct stage_options method; /* what the method decides of it */
     const json_t *request;
     uint32_t sequence_tokens, tokens_max;
-    int64_t start_at_us; /* wall clock; 0: now */
+    uint64_t start_ns; /* of the common start, on this machine's monotonic clock; 0: now */
     double seconds;
 };
 
@@ -121,6 +121,19 @@ static int read_config(const json_t *model, const struct local_part *local, stru
     return result;
 }
 
+/* A moment of the wall clock, microseconds, as one of our monotonic clock, nanoseconds: at least 1 and at
+ * most START_SECONDS_MAX from now. It is converted once, so a wall clock that is set meanwhile changes
+ * nothing. */
+static uint64_t start_on_our_clock(int64_t at_us)
+{
+    const int64_t most_us = (int64_t)START_SECONDS_MAX * 1000000;
+    const int64_t ahead_us = at_us - clock_wall_us();
+    const int64_t now_ns = (int64_t)clock_mono_ns();
+    const int64_t start_ns =
+        now_ns + (ahead_us < most_us ? (ahead_us > -most_us ? ahead_us : -most_us) : most_us) * 1000;
+    return start_ns > 0 ? (uint64_t)start_ns : 1;
+}
+
 static int read_job(const json_t *message, struct profile_job *job, struct err *err)
 {
     struct json_reader reader;
@@ -139,7 +152,9 @@ static int read_job(const json_t *message, struct profile_job *job, struct err *
     jr_object(&reader, "spec", JR_OPTIONAL, &spec);
     jr_u32(&reader, "sequence_tokens", JR_OPTIONAL, 1, 1 << 20, &job->sequence_tokens);
     jr_u32(&reader, "tokens_max", JR_OPTIONAL, 1, 1 << 24, &job->tokens_max);
-    jr_i64(&reader, "start_at", JR_OPTIONAL, 0, INT64_MAX, &job->start_at_us);
+    int64_t start_at_us = 0;
+    jr_i64(&reader, "start_at", JR_OPTIONAL, 0, INT64_MAX, &start_at_us);
+    job->start_ns = start_at_us > 0 ? start_on_our_clock(start_at_us) : 0;
     jr_f64(&reader, "seconds", JR_OPTIONAL, 0, SECONDS_MAX, &job->seconds);
     if (jr_finish_loose(&reader) < 0 || local_read(message, &job->local, err) < 0)
         return -1;
@@ -156,12 +171,10 @@ static bool stopped(void *context)
     return atomic_load(&stop->asked);
 }
 
-/* Until the common start, at most START_SECONDS_MAX; a start that has passed is now. */
+/* Until the common start; a start that has passed is now. */
 static int wait_for_start(const struct profile_job *job, const struct stop_request *stop, struct err *err)
 {
-    int64_t latest_us = clock_wall_us() + (int64_t)START_SECONDS_MAX * 1000000;
-    int64_t at_us = job->start_at_us < latest_us ? job->start_at_us : latest_us;
-    while (clock_wall_us() < at_us) {
+    while (clock_mono_ns() < job->start_ns) {
         if (atomic_load(&stop->asked))
             return err_set(err, ERR_CANCELLED, "told to stop before measuring");
         nanosleep(&(struct timespec){.tv_nsec = PAUSE_MS * 1000000L}, NULL);
@@ -173,8 +186,8 @@ static int measure(const struct profile_job *job, struct device *device, const s
                    json_t **document, struct err *err)
 {
     double left_s = job->seconds;
-    if (job->start_at_us > 0)
-        left_s = (double)(job->start_at_us - clock_wall_us()) * 1e-6 + job->seconds;
+    if (job->start_ns > 0)
+        left_s = ((double)job->start_ns - (double)clock_mono_ns()) * 1e-9 + job->seconds;
     struct profile_request request = {.config = &job->config,
                                       .method = job->method,
                                       .sequence_tokens = job->sequence_tokens,
@@ -220,7 +233,7 @@ static void complete(const struct profile_job *job, const json_t *message, struc
     json_object_set_new(document, "device", json_string(job->local.device));
     json_object_set_new(document, "base_process_bytes",
                         json_integer((json_int_t)(base + loading_bytes(message))));
-    json_object_set_new(document, "neighbours_busy", json_boolean(job->start_at_us > 0));
+    json_object_set_new(document, "neighbours_busy", json_boolean(job->start_ns > 0));
     json_object_set_new(document, "measured_at", json_string(clock_rfc3339(clock_wall_us(), when)));
 }
 
