@@ -145,6 +145,9 @@ int given_wrong(struct err *err);
 int given_of_spec(struct err *err, const char *path);
 /* A cluster file, with the profile files that it names taken in. Returns new, or NULL with the path. */
 json_t *given_cluster(const char *path, const char *profile_key, struct err *err);
+/* Warns, on stderr, when the disk of a home that is up here is nearly full (cli/up.c). */
+void warn_of_full_disk(const struct cli *cli);
+
 /* The server's inputs document for a specification whose files are references (planner/given/inputs.h), new;
  * the server's own plan to *answer (may be NULL), new. */
 json_t *given_by_server(struct cli *cli, const json_t *spec, json_t **answer, struct err *err);

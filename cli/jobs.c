@@ -191,6 +191,7 @@ int command_why(struct cli *cli, struct err *err)
 {
     int64_t id;
     json_t *answer = NULL;
+    warn_of_full_disk(cli);
     if (client_job_id(cli->words[0], &id, err) < 0 ||
         client_call(cli, "GET", NULL, &answer, err, "/v1/jobs/%lld/why", (long long)id) < 0)
         return -1;

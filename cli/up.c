@@ -41,6 +41,14 @@ int command_up(struct cli *cli, struct err *err)
     return 0;
 }
 
+void warn_of_full_disk(const struct cli *cli)
+{
+    struct err full;
+    if (local_disk(cli->home, &full) < 0)
+        fprintf(stderr, "motley: warning: %s; jobs keep their last good checkpoint and wait for room\n",
+                full.text);
+}
+
 int command_down(struct cli *cli, struct err *err)
 {
     bool was_up = local_is_up(cli->home);
@@ -56,6 +64,7 @@ int command_status(struct cli *cli, struct err *err)
     json_t *answer = local_status(cli->home, err);
     if (!answer)
         return -1;
+    warn_of_full_disk(cli);
     int result;
     if (cli->json) {
         result = show_json(answer, err);

@@ -52,6 +52,10 @@ int local_down(const char *home, struct err *err);
  * leader is true or false for schedulers and null for others. Returns new, or NULL. */
 json_t *local_status(const char *home, struct err *err);
 
+/* ERR_IO, with what is free, when the disk of a home that is up is nearly full: then not even the database
+ * can note why a job does not go on. A home that is not there is no error. */
+int local_disk(const char *home, struct err *err);
+
 /* The supervisor's life: motley-supervisor's main calls it. Returns when it was told to stop and all is
  * stopped. */
 int local_supervise(const char *home, struct err *err);

@@ -74,6 +74,12 @@ bool local_is_up(const char *home)
     return up;
 }
 
+int local_disk(const char *home, struct err *err)
+{
+    enum { FREE_BYTES_MIN = 32 << 20 }; /* two of the database's log files of 16 MiB */
+    return local_is_up(home) ? home_space(home, FREE_BYTES_MIN, err) : 0;
+}
+
 /* "EPOCH PID": does the process that runs now lead? */
 static bool is_leader(const char *path, pid_t pid)
 {

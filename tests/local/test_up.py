@@ -206,6 +206,21 @@ def a_full_disk_is_named_and_nothing_starts():
     return None
 
 
+def a_disk_that_fills_up_is_named():
+    if os.getuid() != 0 or subprocess.run(["unshare", "-m", "true"], capture_output=True, check=False).returncode != 0:
+        return "SKIP: needs root and mount namespaces"
+    base = tempfile.mkdtemp(prefix="motley-up-")
+    script = ('mount -t tmpfs -o size=400m,mode=0755 none "$1" || exit 3; "$0" up --home "$1/h" || exit 4\n'
+              'dd if=/dev/zero of="$1/fill" bs=1M 2>/dev/null; "$0" status --home "$1/h"; "$0" down --home "$1/h"; umount -l "$1"')
+    done = subprocess.run(["unshare", "-m", "sh", "-c", script, os.path.join(BIN, "motley"), base], capture_output=True, text=True,
+                          timeout=90, check=False)
+    shutil.rmtree(base, ignore_errors=True)
+    if done.returncode == 3:
+        return "SKIP: mounting is not allowed here"
+    expect("warning: the disk of" in done.stderr and base in done.stderr, f"{done.returncode}: {done.stderr}")
+    return None
+
+
 if __name__ == "__main__":
     if not os.path.exists(os.path.join(BIN, "motley")):
         print(f"SKIP: {BIN}/motley is not built")
@@ -213,4 +228,4 @@ if __name__ == "__main__":
     main(as_this_user_all_is_started_survives_and_is_stopped, as_a_plain_user_all_is_started_survives_and_is_stopped,
          a_home_of_any_name_and_length_works, a_limit_that_is_too_low_is_named_and_nothing_starts, two_ups_of_one_home_at_once_are_one, a_home_that_cannot_be_written_is_named,
          a_port_that_is_taken_is_named, an_unusable_configuration_is_named_and_nothing_starts,
-         a_full_disk_is_named_and_nothing_starts)
+         a_full_disk_is_named_and_nothing_starts, a_disk_that_fills_up_is_named)
