@@ -34,6 +34,9 @@ struct cli_option {
     const char *help;
 };
 
+/* What people do with a command: `motley --help` lists commands in these groups. */
+enum cli_group { CLI_RUN, CLI_LOOK, CLI_PLAN, CLI_SHARE, CLI_ADMINISTER, CLI_GROUPS };
+
 struct cli_command {
     const char *name;  /* "submit" */
     const char *words; /* positional arguments for the usage line, "SPEC" */
@@ -41,6 +44,7 @@ struct cli_command {
     const char *help;                           /* one line */
     struct cli_option options[CLI_OPTIONS_MAX]; /* ended by a NULL name */
     int (*run)(struct cli *cli, struct err *err);
+    enum cli_group group;
 };
 
 struct cli {

@@ -81,6 +81,15 @@ def every_command_tells_its_usage():
     return f"{len(COMMANDS)} commands"
 
 
+def help_lists_every_command_once_in_a_group():
+    with folder() as f:
+        parts = f.run("--help").stdout.split("\n\n")
+        groups = [part.splitlines() for part in parts if part.startswith(("Run:", "Look:", "Plan:", "Share:", "Administer:"))]
+        expect(len(groups) == 5, f"{[group[0] for group in groups]}")
+        listed = [line.split()[0] for group in groups for line in group[1:]]
+        expect(sorted(listed) == sorted(COMMANDS), f"listed {listed}")
+
+
 def a_plan_needs_no_server_and_no_weights():
     with folder() as f:
         answer = f.plan()
@@ -679,7 +688,7 @@ def without_a_server_other_commands_say_so():
 
 
 if __name__ == "__main__":
-    main(every_command_tells_its_usage, a_plan_needs_no_server_and_no_weights, the_blocks_of_a_gguf_are_planned_as_they_lie_in_the_file,
+    main(every_command_tells_its_usage, help_lists_every_command_once_in_a_group, a_plan_needs_no_server_and_no_weights, the_blocks_of_a_gguf_are_planned_as_they_lie_in_the_file,
          rows_that_are_at_hand_are_planned_with_their_own_lengths,
          the_picture_shows_each_rank_its_memory_and_the_step_time, a_legend_of_many_kinds_does_not_run_into_what_stands_beside_it,
          links_of_equal_figures_are_told_once_and_others_each, large_plans_stay_below_two_megabytes_and_say_what_is_cut,
