@@ -2,8 +2,9 @@
  * (tokenizer._tokenizer.to_str()) over a tokenizer.json with other ones. */
 #include "model/tokenizer_class.h"
 
-#include <stdbool.h>
 #include <string.h>
+
+#include "model/tokenizer_added.h"
 
 struct tokenizer_class {
     const char *name;     /* without "Fast" */
@@ -11,6 +12,9 @@ struct tokenizer_class {
     const char *defaults; /* JSON: special tokens */
     bool spaced;          /* the ByteLevel of the pre-tokeniser has the configuration's add_prefix_space */
     bool metaspace;       /* of LlamaTokenizer: its prefix follows add_prefix_space and legacy */
+    bool repeats;         /* special tokens are added once more at the end */
+    bool unknown;         /* the model's unknown token is the one that is named */
+    bool bare;            /* nothing is put around a text, whatever tokenizer.json says */
 };
 
 #define MODEL_OF_BYTES                                                                                       \
@@ -36,19 +40,21 @@ static const struct tokenizer_class classes[] = {
                                                                                        "," MODEL_OF_BYTES "}",
      .defaults = "{\"unk_token\":\"<|endoftext|>\",\"eos_token\":\"<|endoftext|>\",\"pad_token\":"
                  "\"<|endoftext|>\"}",
-     .spaced = true},
+     .spaced = true,
+     .repeats = true},
     {.name = "GPT2Tokenizer",
      .sections =
          "{\"normalizer\":null,\"pre_tokenizer\":" BYTE_LEVEL("true") "," DECODE_BYTES "," MODEL_OF_BYTES "}",
      .defaults = "{\"bos_token\":\"<|endoftext|>\",\"eos_token\":\"<|endoftext|>\",\"unk_token\":"
-                 "\"<|endoftext|>\"}",
+                 "\"<|endoftext|>\",\"pad_token\":null}",
      .spaced = true},
     {.name = "GPTNeoXTokenizer",
      .sections = "{\"normalizer\":{\"type\":\"NFC\"},\"pre_tokenizer\":" BYTE_LEVEL(
          "true") "," DECODE_BYTES "," MODEL_OF_BYTES "}",
      .defaults = "{\"bos_token\":\"<|endoftext|>\",\"eos_token\":\"<|endoftext|>\",\"unk_token\":"
                  "\"<|endoftext|>\",\"pad_token\":\"<|padding|>\"}",
-     .spaced = true},
+     .spaced = true,
+     .bare = true},
     {.name = "LlamaTokenizer",
      .sections =
          "{\"normalizer\":null,\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":"
@@ -63,7 +69,8 @@ static const struct tokenizer_class classes[] = {
                  "\"behavior\":\"MergedWithPrevious\",\"invert\":false},\"decoder\":{\"type\":\"Sequence\","
                  "\"decoders\":[" DECODE_SPACES "]}," MODEL_OF_CHARACTERS("\"<unk>\"") "}",
      .defaults = "{\"bos_token\":\"<bos>\",\"eos_token\":\"<eos>\",\"unk_token\":\"<unk>\",\"pad_token\":"
-                 "\"<pad>\",\"mask_token\":\"<mask>\"}"},
+                 "\"<pad>\",\"mask_token\":\"<mask>\"}",
+     .unknown = true},
 };
 
 /* What AutoTokenizer registers for the families that Motley trains; those not here have no class of their
@@ -94,14 +101,21 @@ static const struct tokenizer_class *class_named(const char *name, size_t size)
     return NULL;
 }
 
-/* True when a section, or one of a sequence in it, is ByteLevel. */
-static bool has_byte_level(const json_t *section, const char *list)
+/* True when the document has the text "ByteLevel" somewhere, which is what transformers looks for. */
+static bool has_byte_level(const json_t *value)
 {
-    const char *type = json_string_value(json_object_get(section, "type"));
-    bool found = type != NULL && strcmp(type, "ByteLevel") == 0;
-    const json_t *items = json_object_get(section, list);
-    for (size_t i = 0; i < json_array_size(items) && !found; i++) {
-        found = has_byte_level(json_array_get(items, i), list);
+    static const char name[] = "ByteLevel";
+    const char *key, *text = json_string_value(value);
+    json_t *item;
+    size_t i;
+    bool found = (text != NULL && strcmp(text, name) == 0) || json_object_get(value, name) != NULL;
+    json_array_foreach(value, i, item)
+    {
+        found = found || (!json_is_integer(item) && has_byte_level(item));
+    }
+    json_object_foreach((json_t *)value, key, item)
+    {
+        found = found || (!json_is_integer(item) && has_byte_level(item));
     }
     return found;
 }
@@ -116,9 +130,12 @@ int tokenizer_class_find(const char *declared, const char *model_type, const jso
     for (size_t i = 0; i < sizeof(registered) / sizeof(registered[0]) && model_type != NULL; i++) {
         own = strcmp(registered[i].model_type, model_type) == 0 ? &registered[i] : own;
     }
-    if (own != NULL && (own->always || declared == NULL)) {
+    if (own != NULL && ((own->always && (declared == NULL || *declared != '\0')) || declared == NULL)) {
         *class = own->class_name != NULL ? class_named(own->class_name, strlen(own->class_name)) : NULL;
         return 0;
+    }
+    if (declared != NULL && *declared == '\0') {
+        declared = NULL; /* no class has that name */
     }
     for (size_t i = 0; i < sizeof(plain) / sizeof(plain[0]) && declared != NULL; i++) {
         declared = strcmp(plain[i], declared) == 0 ? NULL : declared;
@@ -137,8 +154,7 @@ int tokenizer_class_find(const char *declared, const char *model_type, const jso
             "Qwen2Tokenizer, GPT2Tokenizer, GPTNeoXTokenizer",
             declared);
     }
-    if ((*class)->metaspace && (has_byte_level(json_object_get(root, "pre_tokenizer"), "pretokenizers") ||
-                                has_byte_level(json_object_get(root, "decoder"), "decoders"))) {
+    if ((*class)->metaspace && has_byte_level(root)) {
         *class = NULL; /* as Llama 3 was published */
     }
     return 0;
@@ -163,15 +179,33 @@ static int settings_apply(const struct tokenizer_class *class, const json_t *con
         json_t *last = list != NULL ? json_array_get(list, json_array_size(list) - 1) : pre;
         status = json_object_set_new(last, "add_prefix_space", json_true());
     } else if (class->metaspace && json_is_false(space)) {
+        json_t *decoders = json_object_get(json_object_get(root, "decoder"), "decoders");
         status = json_object_set_new(pre, "prepend_scheme", json_string("never"));
+        status = json_array_remove(decoders, json_array_size(decoders) - 1) < 0 ? -1 : status; /* Strip */
     } else if (class->metaspace && json_is_true(legacy)) {
         status = json_object_set_new(pre, "prepend_scheme", json_string("always"));
     }
     return status < 0 ? err_set(err, ERR_NOMEM, "out of memory for a tokenizer's pipeline") : 0;
 }
 
-int tokenizer_class_build(const struct tokenizer_class *class, const json_t *config, json_t *root,
-                          struct err *err)
+bool tokenizer_class_repeats(const struct tokenizer_class *class)
+{
+    return class != NULL && class->repeats;
+}
+
+/* The unknown token that is named, as Python writes it. */
+static int unknown_apply(const json_t *named, json_t *root)
+{
+    const json_t *unknown = added_content(json_object_get(named, "unk_token"));
+    json_t *model = json_object_get(root, "model");
+    return json_is_object(model)
+               ? json_object_set_new(model, "unk_token",
+                                     unknown != NULL ? json_copy((json_t *)unknown) : json_string("None"))
+               : 0;
+}
+
+int tokenizer_class_build(const struct tokenizer_class *class, const json_t *config, const json_t *named,
+                          json_t *root, struct err *err)
 {
     json_t *sections = json_loads(class->sections, 0, NULL);
     json_t *model = json_incref(json_object_get(sections, "model"));
@@ -181,6 +215,8 @@ int tokenizer_class_build(const struct tokenizer_class *class, const json_t *con
                 (!json_is_object(own) || json_object_update(own, model) == 0);
     json_decref(model);
     json_decref(sections);
+    good = good && (!class->unknown || unknown_apply(named, root) == 0) &&
+           (!class->bare || json_object_set_new(root, "post_processor", json_null()) == 0);
     return good ? settings_apply(class, config, root, err)
                 : err_set(err, ERR_NOMEM, "out of memory for a tokenizer's pipeline");
 }

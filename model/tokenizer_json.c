@@ -71,14 +71,7 @@ static int merges_read(struct tokenizer *t, const json_t *merges, struct err *er
     return 0;
 }
 
-/* The id that a content has: that of the vocabulary, else the next behind all, whatever the file says. */
-static uint32_t added_id(const json_t *vocab, const char *content, size_t size, uint32_t *next)
-{
-    const json_t *id = json_object_getn(vocab, content, size);
-    return json_is_integer(id) ? (uint32_t)json_integer_value(id) : (*next)++;
-}
-
-/* One entry of added_tokens; *skipped when it has no text, which is ignored. */
+/* One entry of added_tokens, as tokenizer_files_read() leaves them: with the id that the token has. */
 static int added_item(const json_t *item, struct added_token *added, const char **content, size_t *size,
                       struct err *err)
 {
@@ -108,21 +101,13 @@ static int added_item(const json_t *item, struct added_token *added, const char 
 static int added_read(struct tokenizer *t, const json_t *root, bool texts, struct err *err)
 {
     const json_t *list = json_object_get(root, "added_tokens");
-    json_t *vocab = json_copy(json_object_get(json_object_get(root, "model"), "vocab"));
-    if (list != NULL && !json_is_array(list)) {
-        json_decref(vocab);
-        return err_set(err, ERR_INVALID, "tokenizer.json: added_tokens is not a list");
-    }
-    uint32_t next = (uint32_t)json_object_size(vocab);
-    int status = vocab == NULL ? err_set(err, ERR_NOMEM, "out of memory for added tokens") : 0;
+    int status = 0;
     for (size_t i = 0; i < json_array_size(list) && status == 0; i++) {
         const char *content;
         size_t size;
         struct added_token added = {.id = 0};
         status = added_item(json_array_get(list, i), &added, &content, &size, err);
-        if (status == 0 && size > 0) {
-            added.id = added_id(vocab, content, size, &next);
-            json_object_setn_new_nocheck(vocab, content, size, json_integer(added.id));
+        if (status == 0) {
             status =
                 texts ? builder_token_raw(t, added.id, content, size, err) : builder_added(t, &added, err);
         }
@@ -130,7 +115,6 @@ static int added_read(struct tokenizer *t, const json_t *root, bool texts, struc
             err_wrap(err, "tokenizer.json: added_tokens[%zu]", i);
         }
     }
-    json_decref(vocab);
     return status;
 }
 

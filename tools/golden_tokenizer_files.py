@@ -124,7 +124,50 @@ def class_cases():
     for model in ("gemma2", "gemma3_text"):
         yield {"config": {"model_type": model}, "tokenizer": spaces,
                "tokenizer_config": {"tokenizer_class": "GemmaTokenizer", "eos_token": "-"}}
+        yield {"config": {"model_type": model}, "tokenizer": spaces,
+               "tokenizer_config": {"tokenizer_class": "GemmaTokenizer", "unk_token": "<s>"}}
         yield {"config": {"model_type": model}, "tokenizer": spaces, "tokenizer_config": {"tokenizer_class": "-"}}
+
+
+def order_cases():
+    """Which file, flag or id counts where several speak of one token; how classes that build their own pipeline go on."""
+    plain = {"id": 256, "content": "<|im_end|>", **flags(special=False, normalized=True, single_word=True)}
+    yield {"tokenizer": {"added_tokens": [plain]}}
+    yield {"tokenizer_config": {"bos_token": "i", "added_tokens_decoder": {"256": {"content": "<|im_end|>", **flags(normalized=True)}}}}
+    yield {"tokenizer_config": {"bos_token": "o"}, "files": {"added_tokens.json": {"<tool>": 259}}}
+    yield {"tokenizer": {"added_tokens": [plain]}, "tokenizer_config": {"eos_token": "-"}}
+    for name in ("-", "Qwen2Tokenizer", "GPT2Tokenizer", "GPTNeoXTokenizer"):
+        for decoder in ("-", {"260": {"content": "<|x|>", **flags(lstrip=True)}},
+                        {"257": {"content": "<|im_end|>", **flags()}, "300": {"content": "<|y|>"}}):
+            for eos in ("<|im_end|>", "<|x|>", None):
+                yield {"tokenizer_config": {"tokenizer_class": name, "added_tokens_decoder": decoder, "eos_token": eos}}
+        yield {"tokenizer": {"added_tokens": [plain]}, "tokenizer_config": {"tokenizer_class": name}}
+    for added in ({"<tool>": 257, "<|x|>": 300, "<|y|>": 300}, {"a": 259, "<|y|>": 257}, {"<tool>": 5}, {"<tool>": "5"}):
+        yield {"files": {"added_tokens.json": added}}
+    for special in ({"cls_token": "<tool>", "mask_token": "<|x|>", "bos_token": "<|y|>"}, {"image_token": "<|x|>"},
+                    {"padding_side": "left"}, {"padding_side": "up"}, {"add_bos_token": True}, {"eos_token": ""},
+                    {"extra_special_tokens": ["<tool>", {"content": "<|x|>", "lstrip": True}]},
+                    {"extra_special_tokens": {"image_token": "<tool>"}}, {"additional_special_tokens": [{"content": "<tool>"}]}):
+        yield {"files": {"special_tokens_map.json": special}}
+        yield {"files": {"special_tokens_map.json": special},
+               "tokenizer_config": {"image_token": "<|y|>", "extra_special_tokens": ["<|y|>"], "sep_token": "<tool>"}}
+    for lstrip in (True, False):
+        yield {"tokenizer_config": {"bos_token": "<|x|>", "image_token": {**TOKEN, "lstrip": lstrip, "rstrip": not lstrip}}}
+        yield {"tokenizer_config": {"pad_token": {**TOKEN, "lstrip": lstrip}, "additional_special_tokens": ["<|x|>", "<tool>"]}}
+    for side in ("padding_side", "truncation_side"):
+        for value in ("left", "right", "middle", None, True):
+            yield {"tokenizer_config": {side: value}}
+    for key, value in (("padding", {"strategy": "BatchLongest", "direction": "Left", "pad_to_multiple_of": None, "pad_id": 3,
+                                    "pad_type_id": 0, "pad_token": "<tool>"}),
+                       ("truncation", {"direction": "Right", "max_length": 3, "strategy": "LongestFirst", "stride": 0})):
+        for pad in ("-", None, "<|x|>"):
+            yield {"tokenizer": {key: value}, "tokenizer_config": {"pad_token": pad}}
+    for key in ("model_max_length", "model_input_names", "chat_control_tokens", "auto_map", "init_inputs", "fix_mistral_regex",
+                "model_specific_special_tokens"):
+        for value in (None, 7, [], {}, "x", {"image_token": "<|x|>"}):
+            yield {"tokenizer_config": {key: value}}
+    for name in ("", "Qwen2TokenizerFast"):
+        yield {"config": {"model_type": "qwen2"}, "tokenizer_config": {"tokenizer_class": name}}
 
 
 def template_cases():
@@ -178,7 +221,7 @@ def answer(folder):
 
 
 def main():
-    cases = [*named_cases(), *added_cases(), *switch_cases(), *class_cases(), *template_cases()]
+    cases = [*named_cases(), *added_cases(), *switch_cases(), *class_cases(), *order_cases(), *template_cases()]
     for case in cases:
         folder = tempfile.mkdtemp()
         write(folder, case)
