@@ -3,7 +3,7 @@ SHELL := /bin/bash
 JOBS := $(shell nproc)
 SLOTS := $(shell expr 2 \* $$(nproc)) # of ctest: a test takes one or two (tests/CMakeLists.txt)
 
-.PHONY: build demo packages-test test bench gpu-check gpu-bench lint equality emulated-check sanitize fuzz chaos clean
+.PHONY: build demo packages-test test bench gpu-check gpu-bench lint equality emulated-check sanitize fuzz wild chaos clean
 .DEFAULT_GOAL := build
 
 build:
@@ -61,6 +61,11 @@ sanitize:
 fuzz:
 	@tools/packages.sh sanitize
 	@tests/fuzz/run.sh
+
+# Folders, rows, templates and adapters mutated, beside transformers, tokenizers, peft and jinja2: WILD_CASES (10000)
+# of WILD_SEED (1), of WILD_KINDS alone where that is set. Findings are shrunk into build/wild (tests/wild/README.md).
+wild: build
+	@tests/wild/run.sh
 
 # A storm over a running service: CHAOS_KILLS disturbances (200) chosen by CHAOS_SEED (1).
 chaos: build

@@ -1,0 +1,143 @@
+"""A case: files of a folder and questions about it; how it is built, asked, and compared with what is right.
+
+    {"kind": ..., "keys": [names that a refusal may name], "files": {name: JSON, or text as it is},
+     "links": {name: path in tests/data}, "adapter": {"files", "links"} or none, "ask": [questions, no folder]}
+
+A tokenizer's model.vocab may be short for the whole: "bytes" stands for the 256 characters of bytes and the results
+of the merges; a list of pieces stands for ids in their order.
+"""
+import json
+import math
+import os
+import pathlib
+import select
+import shutil
+import subprocess
+
+DATA = pathlib.Path(__file__).resolve().parent.parent / "data"
+LOSS_TOLERANCE, LOGITS_TOLERANCE = 1e-5, 1e-4  # relative; absolute
+
+
+def byte_characters():
+    """GPT-2's printable character of every byte."""
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [b for b in range(256) if b not in plain]
+    of = {b: chr(b) for b in plain} | {b: chr(256 + i) for i, b in enumerate(others)}
+    return [of[b] for b in range(256)]
+
+
+def expand_tokenizer(tokenizer):
+    model = tokenizer.get("model") if isinstance(tokenizer, dict) else None
+    if not isinstance(model, dict) or not isinstance(model.get("vocab"), (str, list)):
+        return tokenizer
+    pieces = model["vocab"] if isinstance(model["vocab"], list) else byte_characters()
+    merged = [m.replace(" ", "") if isinstance(m, str) else "".join(m) for m in model["merges"]]
+    return tokenizer | {"model": model | {"vocab": {p: i for i, p in enumerate(dict.fromkeys([*pieces, *merged]))}}}
+
+
+def write_folder(folder, files, links):
+    folder.mkdir(parents=True)
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if name == "tokenizer.json":
+            content = expand_tokenizer(content)
+        path.write_bytes((content if isinstance(content, str) else json.dumps(content)).encode("utf-8", "surrogatepass"))
+    for name, target in links.items():
+        os.symlink(DATA / target, folder / name)
+
+
+class Built:
+    """The folder of a case, as long as it is entered."""
+
+    def __init__(self, case, scratch):
+        self.case, self.root = case, pathlib.Path(scratch) / "case"
+
+    def __enter__(self):
+        shutil.rmtree(self.root, ignore_errors=True)
+        write_folder(self.root / "model", self.case["files"], self.case.get("links", {}))
+        if self.case.get("adapter"):
+            write_folder(self.root / "adapter", self.case["adapter"]["files"], self.case["adapter"]["links"])
+        return self
+
+    def __exit__(self, *ignored):
+        shutil.rmtree(self.root, ignore_errors=True)
+
+    def questions(self):
+        place = {"folder": str(self.root / "model")}
+        if self.case.get("adapter"):
+            place["adapter"] = str(self.root / "adapter")
+        return [question | ({} if "template" in question else place) for question in self.case["ask"]]
+
+
+class Answerer:
+    """wild_answer, started again after it ended; an end is an answer, {"crash": ...}."""
+
+    def __init__(self, program, seconds=10):
+        self.program, self.seconds, self.process = program, seconds, None
+
+    def ask(self, question):
+        if self.process is None or self.process.poll() is not None:
+            self.process = subprocess.Popen([self.program, str(self.seconds)], stdin=subprocess.PIPE,
+                                            stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        try:
+            self.process.stdin.write(json.dumps(question).encode() + b"\n")
+            self.process.stdin.flush()
+            if select.select([self.process.stdout], [], [], 2 * self.seconds)[0]:
+                line = self.process.stdout.readline()
+                if line:
+                    return json.loads(line)
+        except BrokenPipeError:
+            pass
+        self.process.kill()
+        said = self.process.communicate()[1].decode(errors="replace")
+        return {"crash": f"ended with {self.process.returncode}: {said[-500:]}"}
+
+    def close(self):
+        if self.process is not None:
+            self.process.stdin.close()
+            self.process.wait()
+
+
+def near(ours, theirs, tolerance, relative):
+    if math.isnan(theirs) or math.isinf(theirs):
+        return False
+    return abs(ours - theirs) <= tolerance * (max(abs(theirs), 1e-9) if relative else 1)
+
+
+def same(ours, theirs):
+    """Whether an answer says all that is expected. Labels of None are not known, a row of them likewise."""
+    for key, want in theirs.items():
+        got = ours.get(key)
+        if key == "loss":
+            if not near(got, want, LOSS_TOLERANCE, True):
+                return False
+        elif key == "logits":
+            if len(got) != len(want) or not all(near(g, w, LOGITS_TOLERANCE, False) for g, w in zip(got, want)):
+                return False
+        elif key == "rows":
+            if len(got) != len(want) or not all(g["ids"] == w["ids"] and w.get("labels") in (None, g["labels"])
+                                                for g, w in zip(got, want)):
+                return False
+        elif got != want:
+            return False
+    return True
+
+
+def names_a_key(text, keys):
+    return any(key in text for key in keys)
+
+
+def outcome(ours, theirs, keys):
+    """None for an outcome that is allowed, else what is wrong. 'theirs' of {"refused": ...} is a refusal."""
+    if "crash" in ours:
+        return "crash"
+    if "error" in ours:
+        if ours["error"]["code"] == "internal":
+            return "internal error"
+        if "refused" in theirs or names_a_key(ours["error"]["text"], keys):
+            return None
+        return "refused without a key's name"
+    if "refused" in theirs:
+        return "accepted by Motley alone"
+    return None if same(ours, theirs) else "another answer"

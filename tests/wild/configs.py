@@ -1,0 +1,78 @@
+"""Folders whose config.json or generation_config.json is mutated key by key: the loss of a row says what was read."""
+import copy
+import json
+
+from cases import DATA
+
+FAMILIES = ["llama", "llama3-rope", "mistral", "qwen2", "qwen3", "mixtral", "qwen3-moe", "olmoe", "gemma2", "gemma3", "phi3",
+            "smollm3"]
+IDS = [5, 17, 9, 88, 40, 3, 77, 21, 64, 11, 100, 54, 33, 8, 19, 71]
+REMOVED = "\0removed"
+ELSEWHERE = {  # keys that other families or versions have for the same or beside it
+    "torch_dtype": ["float32", "bfloat16", None], "rope_theta": [10000.0, 5000.0, None, "10000"],
+    "rope_scaling": [None, {}, {"type": "linear", "factor": 2.0}, {"rope_type": "default"},
+                     {"rope_type": "linear", "factor": 4}, {"type": "dynamic", "factor": 2.0}],
+    "partial_rotary_factor": [1.0, 0.5, None], "head_dim": [None, 8, 16], "qkv_bias": [True, False],
+    "attention_bias": [True, False, None], "mlp_bias": [True, None], "use_sliding_window": [True, False, None],
+    "sliding_window": [None, 4, 0, 4096], "max_window_layers": [0, 1, None],
+    "layer_types": [None, ["full_attention"], ["sliding_attention"] * 4, ["full_attention"] * 4],
+    "quantization_config": [None, {}], "num_experts": [0, 8], "hidden_act": ["silu", "gelu", "relu", None],
+    "hidden_activation": ["gelu_pytorch_tanh", None, "gelu"], "vocab_size": [1, 0, 100000], "is_decoder": [True],
+    "logit_scale": [2.0], "norm_topk_prob": [True, False, None], "tie_word_embeddings": [True, False, None],
+    "auto_map": [{}, None], "pad_token_id": [-1, 300, None], "eos_token_id": [[2, 300], [], None, 0],
+    "model_type": ["llama", "mistral", "qwen2", "bert", None], "architectures": [None, [], ["LlamaModel"],
+                                                                              ["BertForMaskedLM"]]}
+ODD = [None, True, False, 0, 1, -1, 2, 3, 1e30, 0.5, "", "a", "4", [], [1], {}, {"a": 1}, 2 ** 31, 2 ** 40]
+
+
+def change(rng, config, key):
+    value = config.get(key)
+    kind = rng.randrange(6)
+    if kind == 0:
+        return REMOVED
+    if kind == 1:
+        return None
+    if kind == 2 and key in ELSEWHERE:
+        return rng.choice(ELSEWHERE[key])
+    if kind == 3 and isinstance(value, (int, float)):
+        return rng.choice([value * 2, value + 1, value - 1, float(value), str(value), -value, int(value)])
+    if kind == 4 and isinstance(value, dict) and value:
+        inner = copy.deepcopy(value)
+        inside = rng.choice(sorted(inner))
+        inner[inside] = rng.choice([None, "x", 0, 1, 2.0, 1e6, [], {}])
+        if rng.random() < 0.3:
+            del inner[inside]
+        return inner
+    return rng.choice(ODD)
+
+
+def mutated(rng, config, extra=()):
+    """The config with one key changed, two now and then, and the names that a refusal may give."""
+    config, keys = copy.deepcopy(config), []
+    for _ in range(1 if rng.random() < 0.8 else 2):
+        key = rng.choice(sorted({*config, *extra}))
+        value = change(rng, config, key)
+        if isinstance(config.get(key), dict):
+            keys += config[key]
+        if isinstance(value, dict):
+            keys += value
+        if value == REMOVED:
+            config.pop(key, None)
+        else:
+            config[key] = value
+        keys.append(key)
+    return config, keys
+
+
+def make(rng):
+    family = rng.choice(FAMILIES)
+    config = json.loads((DATA / "golden" / family / "config.json").read_text())
+    files = {"config.json": config}
+    generation = DATA / "golden" / family / "generation_config.json"
+    if generation.exists():
+        files["generation_config.json"] = json.loads(generation.read_text())
+    name = "generation_config.json" if rng.random() < 0.1 and len(files) == 2 else "config.json"
+    files[name], keys = mutated(rng, files[name], ELSEWHERE)
+    return {"kind": "configs", "keys": keys, "files": files,
+            "links": {"model.safetensors": f"golden/{family}/model.safetensors"},
+            "ask": [{"do": "loss", "ids": IDS, "labels": IDS}]}
