@@ -1,6 +1,7 @@
 """What the libraries make of a question. Nothing here knows of Motley."""
 import json
 import os
+import re
 import warnings
 
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "critical")
@@ -70,11 +71,11 @@ class Oracle:
             if not ids or ids[-1] != tokenizer.eos_token_id:
                 ids.append(tokenizer.eos_token_id)
             return {"ids": ids, "labels": [-100, *ids[1:]]}
-        text = tokenizer.get_chat_template()
+        marked = re.search(r"\{%-?\s*generation\s*-?%\}", tokenizer.get_chat_template())  # as transformers looks for it
         made = tokenizer.apply_chat_template(row["messages"], tools=row.get("tools"), tokenize=True, return_dict=True,
-                                             return_assistant_tokens_mask="generation" in text)
+                                             return_assistant_tokens_mask=bool(marked))
         mask = made.get("assistant_masks")
-        labels = mask and [i if m and at else -100 for at, (i, m) in enumerate(zip(made["input_ids"], mask))]
+        labels = marked and [i if m and at else -100 for at, (i, m) in enumerate(zip(made["input_ids"], mask))]
         return {"ids": made["input_ids"], "labels": labels or None}
 
     def loss(self, q):
@@ -106,4 +107,6 @@ class Oracle:
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as why:  # tokenizers' panics are no Exceptions
+            if type(why).__name__ == "PanicException":
+                return {"panic": str(why)[:300]}
             return {"refused": f"{type(why).__name__}: {str(why)[:300]}"}

@@ -46,7 +46,9 @@ def chat_row(rng, keys):
         row["tools"] = rng.choice([None, [], [TOOL], [TOOL, TOOL], "x", {"a": 1}])
         keys.append("tools")
     if rng.random() < 0.1:
-        row[rng.choice(["id", "source", "documents"])] = rng.choice([None, 1, "x", []])
+        key = rng.choice(["id", "source", "documents"])
+        row[key] = rng.choice([None, 1, "x", []])
+        keys.append(key)
     return row
 
 

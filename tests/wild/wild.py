@@ -108,6 +108,11 @@ def shrink(looker, case, finding):
     return case, finding
 
 
+def what_of(expected):
+    return "the library's panic" if any("panic" in e for e in expected) else \
+        "refused by the library, too" if any("refused" in e for e in expected) else "equal, or refused by name"
+
+
 def kind_of(answer):
     """An answer without what differs from case to case: findings of one kind are one."""
     text = answer.get("refused") or answer.get("crash") or answer.get("error", {}).get("text") or ""
@@ -123,7 +128,7 @@ def share(arguments):
         for number in range(part, count, options.jobs):
             case = MAKERS[kind][0](random.Random(f"{options.seed} {kind} {number}"))
             finding, expected = looker.look(copy.deepcopy(case))
-            counts[kind, finding[0] if finding else "refused by both or said" if "refused" in expected[-1] else "equal"] += 1
+            counts[kind, finding[0] if finding else what_of(expected)] += 1
             if finding is None:
                 if options.record:
                     recorded.append(case | {"name": f"{kind} {options.seed} {number}", "expected": expected})
