@@ -234,9 +234,16 @@ static int pair_read(const struct tokenizer *t, struct around *around, const jso
                : around_id(t, around, true, json_array_get(json_object_get(post, "sep"), 1), err);
 }
 
-/* What a later post-processor puts around a text is around what the earlier ones did. */
-static int around_put(struct tokenizer *t, const struct around *around, struct err *err)
+/* What a later post-processor puts around a text is around what the earlier ones did; but after a
+ * TemplateProcessing it puts it around each part of the template. */
+static int around_put(struct tokenizer *t, const struct around *around, bool parts, struct err *err)
 {
+    if (t->in_parts && around->before_count + around->after_count > 0) {
+        return err_set(err, ERR_UNSUPPORTED,
+                       "tokenizer.json: post_processor has one that adds tokens after a TemplateProcessing "
+                       "that does; Sequence is supported with one of them");
+    }
+    t->in_parts |= parts && around->before_count + around->after_count > 0;
     if (t->before_count + around->before_count > TOKENIZER_AROUND_MAX ||
         t->after_count + around->after_count > TOKENIZER_AROUND_MAX) {
         return err_set(err, ERR_TOO_BIG,
@@ -270,10 +277,10 @@ static int post_read(struct tokenizer *t, const json_t *post, unsigned depth, st
         return 0;
     }
     if (json_is_type(post, "TemplateProcessing")) {
-        return template_read(t, &around, post, err) < 0 ? -1 : around_put(t, &around, err);
+        return template_read(t, &around, post, err) < 0 ? -1 : around_put(t, &around, true, err);
     }
     if (json_is_type(post, "BertProcessing") || json_is_type(post, "RobertaProcessing")) {
-        return pair_read(t, &around, post, err) < 0 ? -1 : around_put(t, &around, err);
+        return pair_read(t, &around, post, err) < 0 ? -1 : around_put(t, &around, false, err);
     }
     return err_set(err, ERR_UNSUPPORTED,
                    "tokenizer.json: post_processor \"%.60s\" is not supported; supported: ByteLevel, "

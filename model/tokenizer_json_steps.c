@@ -49,6 +49,12 @@ static int prepend_read(struct text_steps *steps, const json_t *item, struct err
     if (json_text(item, "prepend", &text, &size, err) < 0) {
         return -1;
     }
+    if (size == 0) {
+        return err_set(
+            err, ERR_UNSUPPORTED,
+            "tokenizer.json: normalizer Prepend has an empty prepend, with which tokenizers writes a "
+            "text's first character twice; leave the normalizer out");
+    }
     return text_steps_add(steps, TEXT_PREPEND, "", 0, text, size, err);
 }
 

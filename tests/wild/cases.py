@@ -143,3 +143,13 @@ def outcome(ours, theirs, keys):
     if "refused" in theirs:
         return "accepted by Motley alone"
     return None if same(ours, theirs) else "another answer"
+
+
+def read(path, variables):
+    """The cases of a file, one a line; variables that are named are those of 'variables'."""
+    for line in pathlib.Path(path).read_text().split("\n")[:-1]:
+        case = json.loads(line)
+        for question in case["ask"]:
+            if isinstance(question.get("variables"), str):
+                question["variables"] = variables[question["variables"]]
+        yield case

@@ -130,7 +130,8 @@ def share(arguments):
             finding, expected = looker.look(copy.deepcopy(case))
             counts[kind, finding[0] if finding else what_of(expected)] += 1
             if finding is None:
-                if options.record:
+                if options.record and not any("panic" in e for e in expected):
+                    expected = [{"refused": True} if "refused" in e else e for e in expected]
                     recorded.append(case | {"name": f"{kind} {options.seed} {number}", "expected": expected})
                 continue
             name = (kind, finding[0], kind_of(finding[2]), kind_of(finding[3]),
@@ -199,6 +200,10 @@ def main():
         print(f"{kind:12}{what:34}{number:7}")
     if options.record:
         recorded = sorted((case for part in parts for case in part[1]), key=lambda case: case["name"])
+        for case in recorded:
+            for question in case["ask"]:
+                if question.get("variables") == templates.VARIABLES:
+                    question["variables"] = "standard"
         pathlib.Path(options.record).write_text("".join(json.dumps(case, ensure_ascii=False) + "\n" for case in recorded))
     print(f"wild: {sum(counts.values())} cases in {time.monotonic() - begun:.0f} s, {count} findings")
     return 1 if count else 0
