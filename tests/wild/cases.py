@@ -3,8 +3,8 @@
     {"kind": ..., "keys": [names that a refusal may name], "files": {name: JSON, or text as it is},
      "links": {name: path in tests/data}, "adapter": {"files", "links"} or none, "ask": [questions, no folder]}
 
-A tokenizer's model.vocab may be short for the whole: "bytes" stands for the 256 characters of bytes and the results
-of the merges; a list of pieces stands for ids in their order.
+A tokenizer's model.vocab and model.merges may be short for the whole: "bytes" stands for the 256 characters of bytes
+and for WORDS, "pieces" for a vocabulary as SentencePiece has it. Results of merges are in the vocabulary, too.
 """
 import json
 import math
@@ -15,6 +15,10 @@ import shutil
 import subprocess
 
 DATA = pathlib.Path(__file__).resolve().parent.parent / "data"
+WORDS = ["t h", "th e", "a b", "ab c", "1 2", "12 3", "i n", "in g", "Ġ t", "Ġt he", "Ġ a", "Ċ Ċ", "Ġ Ġ", "Ã ©", "' s",
+         "h e", "l l", "he ll", "hell o", "Ġ Ċ", "ð Ł", "ä ¸"]
+PIECES = [*"▁abcdefghilnorstuABT0123456789.,!'-()é中ü", " ", "\n", "▁▁", "the", "▁the", "▁a", "ab", "in", "ing", "12"]
+PIECE_MERGES = ["t h", "th e", "▁ the", "▁ a", "a b", "i n", "in g", "1 2", "▁ ▁"]
 LOSS_TOLERANCE, LOGITS_TOLERANCE = 1e-5, 1e-4  # relative; absolute
 
 
@@ -28,11 +32,12 @@ def byte_characters():
 
 def expand_tokenizer(tokenizer):
     model = tokenizer.get("model") if isinstance(tokenizer, dict) else None
-    if not isinstance(model, dict) or not isinstance(model.get("vocab"), (str, list)):
+    if not isinstance(model, dict) or not isinstance(model.get("vocab"), str):
         return tokenizer
-    pieces = model["vocab"] if isinstance(model["vocab"], list) else byte_characters()
-    merged = [m.replace(" ", "") if isinstance(m, str) else "".join(m) for m in model["merges"]]
-    return tokenizer | {"model": model | {"vocab": {p: i for i, p in enumerate(dict.fromkeys([*pieces, *merged]))}}}
+    pieces = {"bytes": byte_characters(), "pieces": ["<unk>", *(f"<0x{b:02X}>" for b in range(256)), *PIECES]}[model["vocab"]]
+    merges = {"bytes": WORDS, "pieces": PIECE_MERGES}.get(str(model["merges"]), model["merges"])
+    words = dict.fromkeys([*pieces, *(merge.replace(" ", "") for merge in merges)])
+    return tokenizer | {"model": model | {"vocab": {p: i for i, p in enumerate(words)}, "merges": merges}}
 
 
 def write_folder(folder, files, links):
