@@ -239,7 +239,7 @@ static int adapter_load(struct peft *peft, struct stage *stage, struct err *err)
         const uint64_t count = (uint64_t)p.rows * p.columns;
         char key[256];
         snprintf(key, sizeof key, "base_model.model.%s", p.name);
-        const struct safetensors_tensor *tensor = safetensors_find(peft_tensors(peft), key);
+        const struct safetensors_tensor *tensor = peft_find(peft_tensors(peft), key);
         float *values = malloc(count * sizeof *values);
         int result = !tensor ? err_set(err, ERR_INTERNAL, "the adapter has no %s", key) : 0;
         if (result == 0)
@@ -333,7 +333,9 @@ static json_t *answer_loss(const json_t *question, struct err *err)
     const char *folder = text_of(question, "folder"), *adapter = text_of(question, "adapter");
     int result = model_open_path(folder ? folder : "", &model, err);
     if (result == 0 && adapter)
-        result = peft_open(adapter, model_get_config(model), &peft, err);
+        result = peft_open(adapter, model_get_config(model), &peft, err) < 0
+                     ? -1
+                     : peft_check_base(peft, model, err);
     if (result == 0)
         result =
             device_open(&(struct device_options){.kind = "cpu", .name = "wild", .threads = 1}, &device, err);
