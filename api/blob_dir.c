@@ -338,7 +338,7 @@ int blob_model_paths(const struct blob_dir *dir, const json_t *files, struct blo
                      struct err *err)
 {
     const size_t count = json_array_size(files);
-    *model = (struct blob_model){.paths = calloc(count + 1, sizeof *model->paths),
+    *model = (struct blob_model){.paths = calloc(count + 2, sizeof *model->paths),
                                  .text = malloc(count * BLOB_PATH_MAX + 1)};
     if (!model->paths || !model->text) {
         blob_model_fini(model);

@@ -59,7 +59,7 @@ bool blob_is_full(const struct err *err);
 
 /* Where a model's files lie: 'files' is [{"name","sha256","path"?}], borrowed as long as *model is used. */
 struct blob_model {
-    struct model_path *paths; /* with room for one more */
+    struct model_path *paths; /* with room for two more */
     uint32_t count;
     char *text; /* its own */
 };

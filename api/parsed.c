@@ -11,9 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Takes 'document'. 'files' of a model, or NULL; 'upload', a path, or NULL. */
+/* Takes 'document'. 'files' of a model, or NULL; 'upload' and 'weights', paths, or NULL. */
 static int ask(struct app *app, json_t *document, const json_t *files, const char *upload,
-               parse_sink_fn *sink, void *arg, json_t **answer, struct err *err)
+               const char *weights, parse_sink_fn *sink, void *arg, json_t **answer, struct err *err)
 {
     struct blob_model model = {0};
     *answer = NULL;
@@ -22,6 +22,8 @@ static int ask(struct app *app, json_t *document, const json_t *files, const cha
         rc = blob_model_paths(app->blobs, files, &model, err);
     if (rc == 0 && upload)
         model.paths[model.count++] = (struct model_path){PARSE_UPLOAD, upload};
+    if (rc == 0 && weights)
+        model.paths[model.count++] = (struct model_path){PARSE_WEIGHTS, weights};
     if (rc == 0) {
         const struct parse_question question = {
             .document = document, .files = model.paths, .file_count = model.count};
@@ -56,7 +58,7 @@ int parsed_model(struct app *app, const json_t *files, json_t **config, json_t *
     bool tokenizer = false;
     json_t *answer;
     *config = *info = NULL;
-    if (ask(app, json_pack("{s:s}", "do", "model"), files, NULL, NULL, NULL, &answer, err) < 0)
+    if (ask(app, json_pack("{s:s}", "do", "model"), files, NULL, NULL, NULL, NULL, &answer, err) < 0)
         return -1;
     jr_init(&reader, answer, "", err);
     jr_object(&reader, "config", JR_REQUIRED, &document);
@@ -165,7 +167,7 @@ int parsed_rows(struct app *app, const struct parsed_text *text, const char *pat
     }
     json_object_set_new(question, "memory", json_integer((json_int_t)app->config->rows_bytes_max));
     json_object_set_new(question, "rows_max", json_integer(STORE_SIZES_MAX / sizeof(struct row_size)));
-    int rc = ask(app, question, text->files, path, rows_take, &taken, &answer, err);
+    int rc = ask(app, question, text->files, path, NULL, rows_take, &taken, &answer, err);
     if (rc == 0 &&
         (sizes_check(rows, err) < 0 ||
          stats_check(json_object_get(answer, "stats"), rows->sizes_bytes / sizeof *rows->sizes, err) < 0))
@@ -185,7 +187,7 @@ int parsed_prompt(struct app *app, const struct parsed_text *text, const char *p
     json_t *question = text_question("prompt", text), *answer = NULL;
     json_object_set_new(question, "prompt", json_string(prompt));
     *ids = NULL;
-    if (ask(app, question, text->files, NULL, NULL, NULL, &answer, err) < 0)
+    if (ask(app, question, text->files, NULL, NULL, NULL, NULL, &answer, err) < 0)
         return -1;
     const json_t *list = json_object_get(answer, "ids");
     int rc = json_is_array(list) ? 0 : err_set(err, ERR_INVALID, "ids: missing, or no list");
@@ -206,7 +208,7 @@ int parsed_prompt(struct app *app, const struct parsed_text *text, const char *p
 
 int parsed_adapter_files(struct app *app, const char *path, json_t **files, struct err *err)
 {
-    if (ask(app, json_pack("{s:s}", "do", "adapter_files"), NULL, path, NULL, NULL, files, err) < 0)
+    if (ask(app, json_pack("{s:s}", "do", "adapter_files"), NULL, path, NULL, NULL, NULL, files, err) < 0)
         return -1;
     static const char *const names[] = {"adapter_config.json", "adapter_model.safetensors"};
     struct json_reader reader;
@@ -224,10 +226,12 @@ int parsed_adapter_files(struct app *app, const char *path, json_t **files, stru
     return 0;
 }
 
-int parsed_adapter(struct app *app, const char *path, struct peft_config *config, struct err *err)
+int parsed_adapter(struct app *app, const json_t *files, const char *config_path, const char *weights_path,
+                   struct peft_config *config, struct err *err)
 {
     json_t *answer;
-    if (ask(app, json_pack("{s:s}", "do", "adapter"), NULL, path, NULL, NULL, &answer, err) < 0)
+    if (ask(app, json_pack("{s:s}", "do", "adapter"), files, config_path, weights_path, NULL, NULL, &answer,
+            err) < 0)
         return -1;
     int rc = peft_config_parse(answer, config, err);
     json_decref(answer);

@@ -46,7 +46,8 @@ int parsed_prompt(struct app *app, const struct parsed_text *text, const char *p
 
 /* {file name: sha256} of the list of an adapter's two files at 'path'; new. */
 int parsed_adapter_files(struct app *app, const char *path, json_t **files, struct err *err);
-/* The adapter_config.json at 'path', which is one that we compute. */
-int parsed_adapter(struct app *app, const char *path, struct peft_config *config, struct err *err);
+/* What the adapter's two files say, which was found to be one that we compute, on the model of 'files'. */
+int parsed_adapter(struct app *app, const json_t *files, const char *config_path, const char *weights_path,
+                   struct peft_config *config, struct err *err);
 
 #endif

@@ -214,6 +214,23 @@ static int replace_file(struct cli *cli, json_t *spec, const char *part, const c
                : 0;
 }
 
+/* What a folder without an adapter's file is instead, and what to do. */
+static int no_adapter(const char *folder, const char *word, const char *name, struct err *err)
+{
+    char path[PATH_MAX + 64];
+    snprintf(path, sizeof path, "%s/adapter_model.bin", folder);
+    if (strstr(name, "safetensors") && file_exists(path))
+        return err_set(
+            err, ERR_INVALID,
+            "method.start_from: %s has adapter_model.bin alone, which runs what it likes when it is "
+            "read; convert it to safetensors in Python: save_file(torch.load("
+            "\"adapter_model.bin\", weights_only=True), \"adapter_model.safetensors\") of "
+            "safetensors.torch",
+            word);
+    return err_set(err, ERR_INVALID, "method.start_from: %s has no %s, so it is no peft adapter's folder",
+                   word, name);
+}
+
 /* method.start_from, a peft folder: its two files, and a small document that names them (docs/CONTRACTS.md).
  */
 static int replace_adapter(struct cli *cli, json_t *spec, struct err *err)
@@ -228,11 +245,13 @@ static int replace_adapter(struct cli *cli, json_t *spec, struct err *err)
     find_file(cli->words[0], word, folder);
     if (!*folder)
         return err_set(err, ERR_INVALID, "method.start_from: there is no folder %s", word);
+    if (model_source_folder(folder, path, PATH_MAX, err) < 0)
+        return err_wrap(err, "method.start_from");
+    memcpy(folder, path, strlen(path) + 1);
     for (int i = 0; i < 2; i++) {
         snprintf(path, sizeof path, "%s/%s", folder, names[i]);
         if (!file_exists(path))
-            return err_set(err, ERR_INVALID, "method.start_from: %s has no %s, so it is no peft adapter",
-                           word, names[i]);
+            return no_adapter(folder, word, names[i], err);
         if (upload_file(cli, path, hex[i], &bytes, err) < 0)
             return err_wrap(err, "method.start_from");
     }

@@ -202,16 +202,22 @@ static json_t *answer_adapter_files(struct asked *asked, struct err *err)
     return list;
 }
 
+/* The adapter with everything that its tensors and the base's say of it. */
 static json_t *answer_adapter(struct asked *asked, struct err *err)
 {
-    struct peft_config config;
-    json_t *document = upload_document(asked, ADAPTER_CONFIG_BYTES_MAX, err);
+    const struct parse_files *files = asked->files;
+    struct peft *peft = NULL;
     json_t *answer = NULL;
-    if (document != NULL && peft_config_parse(document, &config, err) == 0) {
-        answer = peft_config_to_json(&config, NULL, NULL, err);
-        peft_config_fini(&config);
+    if (files->upload_bytes > ADAPTER_CONFIG_BYTES_MAX) {
+        err_set(err, ERR_TOO_BIG, "adapter_config.json is over %d bytes", ADAPTER_CONFIG_BYTES_MAX);
+        return NULL;
     }
-    json_decref(document);
+    if (peft_open_memory(files->upload_bytes > 0 ? files->upload : "", files->upload_bytes, files->weights,
+                         files->weights_bytes, model_get_config(asked->model), &peft, err) == 0 &&
+        peft_check_base(peft, asked->model, err) == 0) {
+        answer = peft_config_to_json(peft_get_config(peft), NULL, NULL, err);
+    }
+    peft_close(peft);
     return answer;
 }
 
@@ -227,14 +233,14 @@ static json_t *answer_ready(struct asked *asked, struct err *err)
 static const struct kind {
     const char *name;
     json_t *(*answer)(struct asked *asked, struct err *err);
-    bool of_model, of_upload;
+    bool of_model, of_upload, of_weights;
 } kinds[] = {
     {.name = "ready", .answer = answer_ready},
     {.name = "model", .answer = answer_model, .of_model = true},
     {.name = "rows", .answer = answer_rows, .of_model = true, .of_upload = true},
     {.name = "prompt", .answer = answer_prompt, .of_model = true},
     {.name = "adapter_files", .answer = answer_adapter_files, .of_upload = true},
-    {.name = "adapter", .answer = answer_adapter, .of_upload = true},
+    {.name = "adapter", .answer = answer_adapter, .of_model = true, .of_upload = true, .of_weights = true},
 };
 
 /* Open it as any reader will, so that a bad file is refused here and not on a worker. */
@@ -262,7 +268,7 @@ json_t *parse_answer(const json_t *question, struct parse_files *files, struct r
     }
     *rows = NULL;
     if (kind == NULL || (kind->of_model && files->model == NULL) ||
-        (kind->of_upload && files->upload == NULL)) {
+        (kind->of_upload && files->upload == NULL) || (kind->of_weights && files->weights == NULL)) {
         err_set(err, ERR_INTERNAL, "the parser was asked for \"%.40s\" without what it needs",
                 name != NULL ? name : "");
         return NULL;

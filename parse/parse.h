@@ -16,7 +16,8 @@
  *                                             → {stats, rows}, then rows × 8 bytes (struct row_size), then
  * the rows' file (model/rows.h) to the end prompt         the model's files; {prompt, format, learn,
  * sequence_tokens, chat?}   → {ids} adapter_files  UPLOAD, a list of an adapter's two files        → {file
- * name: sha256} adapter        UPLOAD, an adapter_config.json                  → {rank, alpha}
+ * name: sha256} adapter        the model's files, UPLOAD, an adapter_config.json, and WEIGHTS
+ *                                             → the config, of what fits that model
  *
  * On the wire: the question is a frame's length and NUL-terminated texts, name and path of each file in turn;
  * then a frame (common/frame.h) of the document. The answer is a frame, {"answer", "bytes"} or {"error":
@@ -32,7 +33,9 @@
 #include "common/err.h"
 #include "model/source.h"
 
-#define PARSE_UPLOAD "" /* the name of the file that is no part of a model */
+/* Names of files that are no part of a model. */
+#define PARSE_UPLOAD ""
+#define PARSE_WEIGHTS "/" /* adapter_model.safetensors, beside its config as PARSE_UPLOAD */
 
 enum { PARSE_QUESTION_BYTES_MAX = 32 << 20, PARSE_PROMPT_BYTES_MAX = 1 << 20 };
 

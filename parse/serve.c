@@ -35,7 +35,7 @@ static int read_all(int fd, struct buf *out, struct err *err)
     }
 }
 
-static int upload_map(const char *path, struct parse_files *files, struct err *err)
+static int upload_map(const char *path, const void **bytes, size_t *size, struct err *err)
 {
     struct stat st;
     const int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -43,15 +43,15 @@ static int upload_map(const char *path, struct parse_files *files, struct err *e
     if (fd < 0 || fstat(fd, &st) < 0) {
         err_errno(err, errno == ENOENT ? ERR_NOT_FOUND : ERR_IO, errno, "the uploaded file cannot be read");
     } else if (st.st_size == 0) {
-        files->upload = "";
+        *bytes = "";
         result = 0;
     } else {
         void *data = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
         if (data == MAP_FAILED) {
             err_errno(err, ERR_IO, errno, "the uploaded file cannot be mapped");
         } else {
-            files->upload = data;
-            files->upload_bytes = (size_t)st.st_size;
+            *bytes = data;
+            *size = (size_t)st.st_size;
             result = 0;
         }
     }
@@ -73,7 +73,9 @@ static int files_map(const char *from, const char *end, struct parse_files *file
         if (last == NULL || count == MODEL_FILES_MAX) {
             result = err_set(err, ERR_INTERNAL, "the question's list of files is none");
         } else if (strcmp(name, PARSE_UPLOAD) == 0) {
-            result = upload_map(path + 1, files, err);
+            result = upload_map(path + 1, &files->upload, &files->upload_bytes, err);
+        } else if (strcmp(name, PARSE_WEIGHTS) == 0) {
+            result = upload_map(path + 1, &files->weights, &files->weights_bytes, err);
         } else {
             paths[count++] = (struct model_path){name, path + 1};
         }

@@ -21,6 +21,8 @@ struct parse_files {
     struct model_source *model; /* NULL when it names no file of a model; taken by the answer */
     const void *upload;         /* NULL: there is none */
     size_t upload_bytes;
+    const void *weights; /* NULL: there is none */
+    size_t weights_bytes;
 };
 
 /* Returns the answer's document, new, or NULL with what is wrong in the files. *rows becomes new when rows

@@ -57,12 +57,18 @@ void check_model(struct check *check)
 
 /* ---- the adapter to start from ---- */
 
+static const char *const adapter_files[] = {"adapter_config.json", "adapter_model.safetensors"};
+
 static void adapter_config_work(struct pool_task *task)
 {
     struct check *check = (struct check *)task;
     struct peft_config found = {0}, asked;
     struct model_config model;
-    if (parsed_adapter(check->app, check->adapter_path, &found, &check->err) == 0 &&
+    char weights[BLOB_PATH_MAX];
+    blob_path(check->app->blobs, json_string_value(json_object_get(check->adapter, adapter_files[1])),
+              weights);
+    if (parsed_adapter(check->app, json_object_get(check->model, "files"), check->adapter_path, weights,
+                       &found, &check->err) == 0 &&
         model_config_parse(json_object_get(check->model, "config"), &model, &check->err) == 0) {
         asked = peft_config_of(&check->spec, &model);
         peft_config_same(&found, &asked, &model, &check->err);
@@ -91,8 +97,6 @@ static void adapter_read_config(struct check *check)
     if (pool_run(check->app->pool, &check->task, &check->err) < 0)
         fail(check);
 }
-
-static const char *const adapter_files[] = {"adapter_config.json", "adapter_model.safetensors"};
 
 static void adapter_file_found(void *arg, const struct err *err, json_t *doc);
 

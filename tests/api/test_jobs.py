@@ -242,6 +242,29 @@ def an_adapter_that_does_what_we_do_not_is_refused_by_name():
         text = json.dumps({**config, **changes}).encode()
         return "sha256:" + api.upload(json.dumps({"adapter_config.json": api.upload(text), "adapter_model.safetensors": weights}).encode())
     method = {"rank": config["r"], "alpha": config["lora_alpha"]}
+    with open(os.path.join(LLAMA, "adapter_init", "adapter_model.safetensors"), "rb") as handle:
+        whole = handle.read()
+
+    def with_weights(change):
+        """The same adapter with other tensors: {name: {dtype, shape, data_offsets}} is changed in its header."""
+        size = int.from_bytes(whole[:8], "little")
+        header = change(json.loads(whole[8:8 + size]))
+        text = json.dumps(header).encode()
+        blob = api.upload(len(text).to_bytes(8, "little") + text + whole[8 + size:])
+        return "sha256:" + api.upload(json.dumps({"adapter_config.json": api.upload(json.dumps(config).encode()),
+                                                  "adapter_model.safetensors": blob}).encode())
+
+    def other_shape(header):
+        name = next(key for key in header if "lora_A" in key)
+        header[name]["shape"] = header[name]["shape"][::-1]
+        return header
+    api.good("POST", "/v1/jobs", spec(rows, name="default keys", method={
+        **method, "start_from": with_weights(lambda h: {k.replace(".weight", ".default.weight"): v for k, v in h.items()})}))
+    api.refused(422, "POST", "/v1/jobs", spec(rows, method={**method, "start_from": with_weights(other_shape)}), "start_from", "lora_A",
+                "another base model")
+    api.refused(422, "POST", "/v1/jobs", spec(rows, method={
+        **method, "start_from": with_weights(lambda h: {k.replace("base_model.model.", ""): v for k, v in h.items()})}),
+                "start_from", "begin with base_model.model.")
     job = api.good("POST", "/v1/jobs", spec(rows, method={**method, "start_from": reference()}))
     expect(api.good("GET", f"/v1/jobs/{job['id']}")["inputs"]["adapter"]["adapter_model.safetensors"] == weights, "inputs")
     api.refused(422, "POST", "/v1/jobs", spec(rows, method={**method, "start_from": reference(use_dora=True)}), "start_from", "use_dora")
