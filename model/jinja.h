@@ -3,12 +3,13 @@
  * bring.
  *
  * Statements: for (with filter, else, unpacking; loop.index, index0, revindex, revindex0, first, last,
- * length, previtem, nextitem), if/elif/else, set (of names, of a namespace's attributes, of blocks), macro,
- * break, continue, generation. Expressions as in Jinja, without ** and without *args. Filters, tests and
- * methods are rows of the tables in jinja_call.c; functions are namespace, range, dict, raise_exception and
- * strftime_now. What is beyond that is refused when the template is parsed, with its line and what it used:
- * other statements, filters, tests, methods, calls of unknown names, attributes that begin with two
- * underscores. Letters change their case one for one.
+ * length, previtem, nextitem), if/elif/else, set (of names, of a namespace's attributes, of blocks, through
+ * filters), macro, call, filter, with, raw, break, continue, generation. Expressions as in Jinja, without
+ * *args and without formatting by %. Filters, tests and methods are rows of the tables in jinja_call.c;
+ * functions are namespace, range, dict, raise_exception and strftime_now. Another filter, test, method or
+ * function is refused when it is reached, with its line and name; other statements (include, import, extends,
+ * block) and attributes that begin with two underscores when the template is parsed. Letters change their
+ * case one for one.
  *
  * Nothing is reached from a template but what it is given: no files, no clock. Nesting, steps, memory and
  * output are bounded (JINJA_*). A parsed template is immutable and may be rendered by several threads at

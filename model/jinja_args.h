@@ -4,7 +4,7 @@
 
 #include "model/jinja_value.h"
 
-enum { JINJA_PARAMS_MAX = 3, JINJA_ARGS_MAX = 16 };
+enum { JINJA_PARAMS_MAX = 4, JINJA_ARGS_MAX = 16 };
 
 struct jinja_args {
     size_t count; /* by place */

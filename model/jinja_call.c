@@ -1,9 +1,11 @@
 #include "model/jinja_call.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "model/jinja_lists.h"
 #include "model/jinja_text.h"
 
 /* ---- maps ---- */
@@ -170,21 +172,21 @@ static int do_int(const struct jinja_call *c)
 static int do_tojson(const struct jinja_call *c)
 {
     struct buf text = {.limit = JINJA_TEXT_MAX};
-    const int64_t indent = jinja_number_arg(&c->args[0], -1);
+    const int64_t indent = jinja_number_arg(&c->args[1], -1);
+    if ((c->args[2].kind != JV_UNDEFINED && c->args[2].kind != JV_NONE) || jv_true(&c->args[3])) {
+        return err_set(c->err, ERR_UNSUPPORTED, "tojson with separators or sort_keys");
+    }
     int status = jv_json(c->self, indent >= 0 && indent <= 16 ? (int)indent : -1, &text, c->err);
+    for (size_t i = 0; i < text.size && status == 0 && jv_true(&c->args[0]); i++) {
+        if (text.data[i] >= 0x80) {
+            status = err_set(c->err, ERR_UNSUPPORTED, "tojson with ensure_ascii of a text beyond ASCII");
+        }
+    }
     if (status == 0) {
         status = jv_copy(c->arena, buf_str(&text), text.size, c->out, c->err);
     }
     buf_fini(&text);
     return status;
-}
-
-/* A member of a map; undefined elsewhere. */
-static struct jv member_of(const struct jv *value, const struct jv *name)
-{
-    const struct jv *found =
-        value->kind == JV_MAP || value->kind == JV_NAMESPACE ? jv_map_get(value->map, name) : NULL;
-    return found != NULL ? *found : jv_undefined(name->text, name->kind == JV_TEXT ? name->size : 0);
 }
 
 static int do_join(const struct jinja_call *c)
@@ -198,7 +200,7 @@ static int do_join(const struct jinja_call *c)
     int status = 0;
     for (size_t i = 0; i < list.count && status == 0; i++) {
         const struct jv item =
-            c->args[1].kind == JV_TEXT ? member_of(&list.items[i], &c->args[1]) : list.items[i];
+            c->args[1].kind == JV_TEXT ? jinja_member(&list.items[i], &c->args[1]) : list.items[i];
         status = i > 0 && by != NULL ? buf_append(&text, by->text, by->size, c->err) : 0;
         status = status < 0 ? -1 : jv_print(&item, &text, c->err);
     }
@@ -244,7 +246,7 @@ static int choose(struct jinja_arena *arena, const struct jv *self, const struct
         return -1;
     }
     for (size_t i = 0; i < list.count; i++) {
-        const struct jv value = by_attribute ? member_of(&list.items[i], &args->items[0]) : list.items[i];
+        const struct jv value = by_attribute ? jinja_member(&list.items[i], &args->items[0]) : list.items[i];
         struct jv said = jv_bool(jv_true(&value));
         if (test != NULL && jinja_builtin_call(test, arena, &value, &rest, &said, err) < 0) {
             return -1;
@@ -279,7 +281,14 @@ static int do_rejectattr(const struct jinja_call *c)
 static int do_map(const struct jinja_call *c)
 {
     struct jv_list list;
-    const bool attribute = c->extra->named_count == 1 && jv_is_text(&c->extra->names[0], "attribute");
+    const bool attribute = c->extra->named_count >= 1 && jv_is_text(&c->extra->names[0], "attribute");
+    const struct jv *otherwise =
+        attribute && c->extra->named_count == 2 && jv_is_text(&c->extra->names[1], "default")
+            ? &c->extra->named[1]
+            : NULL;
+    if (attribute && c->extra->named_count > 1 && otherwise == NULL) {
+        return err_set(c->err, ERR_UNSUPPORTED, "map by an attribute with other arguments than default");
+    }
     const struct jinja_builtin *filter =
         !attribute && c->extra->count > 0 ? jinja_filter_find(&c->extra->items[0]) : NULL;
     const struct jinja_args rest = args_behind(c->extra, 1);
@@ -293,7 +302,8 @@ static int do_map(const struct jinja_call *c)
     for (size_t i = 0; i < list.count; i++, c->out->list->count++) {
         struct jv *made = &c->out->list->items[i];
         if (attribute) {
-            *made = member_of(&list.items[i], &c->extra->named[0]);
+            *made = jinja_member(&list.items[i], &c->extra->named[0]);
+            *made = made->kind == JV_UNDEFINED && otherwise != NULL ? *otherwise : *made;
         } else if (jinja_builtin_call(filter, c->arena, &list.items[i], &rest, made, c->err) < 0) {
             return -1;
         }
@@ -329,16 +339,30 @@ TEST(is_callable, c->self->kind == JV_MACRO || c->self->kind == JV_FUNCTION)
 TEST(is_equal, jv_equal(c->self, &c->args[0]))
 TEST(is_unequal, !jv_equal(c->self, &c->args[0]))
 
+/* value % 2 == remainder, of a number */
+static int halved(const struct jinja_call *c, int remainder)
+{
+    int64_t number;
+    if (c->self->kind == JV_FLOAT) {
+        const double half = c->self->real / 2;
+        *c->out = jv_bool(c->self->real - 2 * floor(half) == remainder);
+        return 0;
+    }
+    if (!jv_number(c->self, &number)) {
+        return err_set(c->err, ERR_INVALID, "%s is neither odd nor even", jv_kind_name(c->self));
+    }
+    *c->out = jv_bool((number % 2 != 0) == remainder);
+    return 0;
+}
+
 static int is_odd(const struct jinja_call *c)
 {
-    *c->out = jv_bool(jinja_number_arg(c->self, 0) % 2 != 0);
-    return 0;
+    return halved(c, 1);
 }
 
 static int is_even(const struct jinja_call *c)
 {
-    *c->out = jv_bool(jinja_number_arg(c->self, 1) % 2 == 0);
-    return 0;
+    return halved(c, 0);
 }
 
 static int is_in(const struct jinja_call *c)
@@ -383,7 +407,7 @@ static const struct jinja_builtin filters[] = {
     {.name = "trim", .call = jinja_do_strip, .params = {"chars"}},
     {.name = "length", .call = do_length},
     {.name = "count", .call = do_length},
-    {.name = "tojson", .call = do_tojson, .params = {"indent"}},
+    {.name = "tojson", .call = do_tojson, .params = {"ensure_ascii", "indent", "separators", "sort_keys"}},
     {.name = "join", .call = do_join, .params = {"d", "attribute"}},
     {.name = "upper", .call = jinja_do_upper},
     {.name = "lower", .call = jinja_do_lower},
@@ -405,6 +429,24 @@ static const struct jinja_builtin filters[] = {
     {.name = "string", .call = do_string},
     {.name = "int", .call = do_int, .params = {"default"}},
     {.name = "safe", .call = do_string},
+    {.name = "sort", .call = jinja_do_sort, .params = {"reverse", "case_sensitive", "attribute"}},
+    {.name = "dictsort", .call = jinja_do_dictsort, .params = {"case_sensitive", "by", "reverse"}},
+    {.name = "unique", .call = jinja_do_unique, .params = {"case_sensitive", "attribute"}},
+    {.name = "min", .call = jinja_do_min, .params = {"case_sensitive", "attribute"}},
+    {.name = "max", .call = jinja_do_max, .params = {"case_sensitive", "attribute"}},
+    {.name = "sum", .call = jinja_do_sum, .params = {"attribute", "start"}},
+    {.name = "batch", .call = jinja_do_batch, .params = {"linecount", "fill_with"}},
+    {.name = "slice", .call = jinja_do_slice, .params = {"slices", "fill_with"}},
+    {.name = "groupby", .call = jinja_do_groupby, .params = {"attribute", "default", "case_sensitive"}},
+    {.name = "float", .call = jinja_do_float, .params = {"default"}},
+    {.name = "abs", .call = jinja_do_abs},
+    {.name = "round", .call = jinja_do_round, .params = {"precision", "method"}},
+    {.name = "attr", .call = jinja_do_attr, .params = {"name"}},
+    {.name = "wordcount", .call = jinja_do_wordcount},
+    {.name = "indent", .call = jinja_do_indent, .params = {"width", "first", "blank"}},
+    {.name = "center", .call = jinja_do_center, .params = {"width"}},
+    {.name = "escape", .call = jinja_do_escape},
+    {.name = "e", .call = jinja_do_escape},
 };
 
 static const struct jinja_builtin tests[] = {
@@ -430,6 +472,19 @@ static const struct jinja_builtin tests[] = {
     {.name = "==", .call = is_equal, .params = {"other"}},
     {.name = "ne", .call = is_unequal, .params = {"other"}},
     {.name = "!=", .call = is_unequal, .params = {"other"}},
+    {.name = "lt", .call = jinja_is_less, .params = {"other"}},
+    {.name = "lessthan", .call = jinja_is_less, .params = {"other"}},
+    {.name = "<", .call = jinja_is_less, .params = {"other"}},
+    {.name = "le", .call = jinja_is_less_equal, .params = {"other"}},
+    {.name = "<=", .call = jinja_is_less_equal, .params = {"other"}},
+    {.name = "gt", .call = jinja_is_greater, .params = {"other"}},
+    {.name = "greaterthan", .call = jinja_is_greater, .params = {"other"}},
+    {.name = ">", .call = jinja_is_greater, .params = {"other"}},
+    {.name = "ge", .call = jinja_is_greater_equal, .params = {"other"}},
+    {.name = ">=", .call = jinja_is_greater_equal, .params = {"other"}},
+    {.name = "lower", .call = jinja_is_lower},
+    {.name = "upper", .call = jinja_is_upper},
+    {.name = "divisibleby", .call = jinja_is_divisible, .params = {"num"}},
 };
 
 static const struct jinja_builtin methods[] = {

@@ -7,7 +7,7 @@
 #include "model/jinja_call.h"
 #include "model/jinja_operator.h"
 
-enum { EVAL_DEPTH_MAX = 400, STEP_MAX = 100000, CAPTURE_BYTES_MAX = 16 << 20 };
+enum { EVAL_DEPTH_MAX = 400, CAPTURE_BYTES_MAX = 16 << 20 };
 
 /* What a statement ends with, beside 0 and -1. */
 enum { LEAVE_BREAK = 1, LEAVE_CONTINUE = 2 };
@@ -118,24 +118,11 @@ static int member_get(struct run *r, const struct jinja_node *node, const struct
     return jinja_work(&r->arena, jv_weight(of), r->err) < 0 ? at_line(r, node) : 0;
 }
 
-/* A slice's bound as Python settles it, within low..high. */
-static int64_t bound(const struct jv *value, int64_t count, int64_t otherwise, int64_t low, int64_t high)
-{
-    int64_t index;
-    if (value == NULL || !jv_number(value, &index)) {
-        return otherwise;
-    }
-    index = index < 0 ? (index < -count ? -1 - count : index) + count : index;
-    return index < low ? low : index > high ? high : index;
-}
-
 static int eval_slice(struct run *r, struct jinja_frame *f, const struct jinja_node *node, struct jv *out)
 {
     struct jv of;
     struct jv parts[3];
     const struct jv *given[3] = {NULL, NULL, NULL};
-    struct jv_list list;
-    int64_t step = 1;
     if (eval(r, f, node->a, &of) < 0) {
         return -1;
     }
@@ -147,45 +134,7 @@ static int eval_slice(struct run *r, struct jinja_frame *f, const struct jinja_n
             given[i] = parts[i].kind != JV_NONE ? &parts[i] : NULL;
         }
     }
-    if ((of.kind != JV_LIST && of.kind != JV_TEXT) ||
-        (given[2] != NULL &&
-         (!jv_number(given[2], &step) || step == 0 || step < -STEP_MAX || step > STEP_MAX))) {
-        return fail(r, node, ERR_INVALID,
-                    "a slice of what is neither a list nor a text, or with a wrong step", NULL);
-    }
-    if (jv_items(&r->arena, &of, &list, r->err) < 0 || jinja_work(&r->arena, list.count, r->err) < 0) {
-        return at_line(r, node);
-    }
-    const int64_t count = (int64_t)list.count;
-    const int64_t low = step > 0 ? 0 : -1;
-    const int64_t high = step > 0 ? count : count - 1;
-    const int64_t from = bound(given[0], count, step > 0 ? 0 : count - 1, low, high);
-    const int64_t to = bound(given[1], count, step > 0 ? count : -1, low, high);
-    if (of.kind == JV_TEXT && step == 1) {
-        const size_t begin = jv_character_at(&of, (size_t)from);
-        *out = jv_borrow(of.text + begin, to > from ? jv_character_at(&of, (size_t)to) - begin : 0);
-        return 0;
-    }
-    struct jv made;
-    if (jv_list_new(&r->arena, list.count, &made, r->err) < 0) {
-        return at_line(r, node);
-    }
-    for (int64_t i = from; step > 0 ? i < to : i > to; i += step) {
-        made.list->items[made.list->count++] = list.items[i];
-    }
-    made.list->tuple = of.kind == JV_LIST && of.list->tuple;
-    *out = made;
-    if (of.kind == JV_TEXT) {
-        const struct jv nothing = jv_borrow("", 0);
-        struct jinja_args args = {.count = 1};
-        args.items[0] = made;
-        const struct jv join = jv_borrow("join", 4);
-        return jinja_builtin_call(jinja_method_find(&join, JV_TEXT), &r->arena, &nothing, &args, out,
-                                  r->err) < 0
-                   ? at_line(r, node)
-                   : 0;
-    }
-    return 0;
+    return jinja_sliced(&r->arena, &of, given, out, r->err) < 0 ? at_line(r, node) : 0;
 }
 
 /* ---- operators ---- */
@@ -282,7 +231,7 @@ static int macro_call(struct run *r, const struct jinja_node *node, const struct
             value = args->items[i];
         }
         for (size_t n = 0; n < args->named_count; n++) {
-            if (jv_equal(&args->names[n], &param->value)) {
+            if (!jv_is_text(&args->names[n], "caller") && jv_equal(&args->names[n], &param->value)) {
                 value = args->named[n];
                 given = true;
                 used++;
@@ -291,6 +240,14 @@ static int macro_call(struct run *r, const struct jinja_node *node, const struct
         if ((!given && param->a != NULL && eval(r, frame, param->a, &value) < 0) ||
             name_put(r, frame, &param->value, value) < 0) {
             return at_line(r, node);
+        }
+    }
+    for (size_t n = 0; n < args->named_count; n++) {
+        if (jv_is_text(&args->names[n], "caller") && args->named[n].kind == JV_MACRO) {
+            used++;
+            if (name_put(r, frame, &args->names[n], args->named[n]) < 0) {
+                return at_line(r, node);
+            }
         }
     }
     if (used != args->named_count) {
@@ -340,15 +297,19 @@ static int eval_call(struct run *r, struct jinja_frame *f, const struct jinja_no
             return -1;
         }
         const struct jinja_builtin *method = jinja_method_find(&node->a->value, self.kind);
+        const struct jv *member =
+            self.kind == JV_MAP || self.kind == JV_NAMESPACE ? jv_map_get(self.map, &node->a->value) : NULL;
+        if (method == NULL && member != NULL && member->kind == JV_MACRO) {
+            return macro_call(r, node, member, &args, out);
+        }
         if (self.kind == JV_UNDEFINED || method == NULL) {
-            err_set(r->err, ERR_INVALID, "%s has no method \"%.*s\"", jv_kind_name(&self),
+            err_set(r->err, ERR_UNSUPPORTED, "%s has no method \"%.*s\"", jv_kind_name(&self),
                     (int)(node->a->value.size < 60 ? node->a->value.size : 60), node->a->value.text);
             return at_line(r, node);
         }
         return jinja_builtin_call(method, &r->arena, &self, &args, out, r->err) < 0 ? at_line(r, node) : 0;
     }
-    self = name_value(f, &node->a->value);
-    if (args_eval(r, f, node, &args) < 0) {
+    if (eval(r, f, node->a, &self) < 0 || args_eval(r, f, node, &args) < 0) {
         return -1;
     }
     if (self.kind == JV_MACRO) {
@@ -356,7 +317,8 @@ static int eval_call(struct run *r, struct jinja_frame *f, const struct jinja_no
     }
     return self.kind == JV_FUNCTION
                ? function_call(r, node, &self, &args, out)
-               : fail(r, node, ERR_INVALID, "a call of what is no function:", &node->a->value);
+               : fail(r, node, ERR_INVALID,
+                      "a call of what is no function:", node->a->kind == JN_NAME ? &node->a->value : NULL);
 }
 
 static int eval_builtin(struct run *r, struct jinja_frame *f, const struct jinja_node *node, struct jv *out)
@@ -368,6 +330,12 @@ static int eval_builtin(struct run *r, struct jinja_frame *f, const struct jinja
     }
     const struct jinja_builtin *row =
         node->kind == JN_FILTER ? jinja_filter_find(&node->value) : jinja_test_find(&node->value);
+    if (row == NULL) {
+        return fail(r, node, ERR_UNSUPPORTED,
+                    node->kind == JN_FILTER ? "a filter that is not known here:"
+                                            : "a test that is not known here:",
+                    &node->value);
+    }
     if (jinja_builtin_call(row, &r->arena, &self, &args, out, r->err) < 0) {
         return at_line(r, node);
     }
@@ -486,6 +454,8 @@ static int eval_kind(struct run *r, struct jinja_frame *f, const struct jinja_no
         return eval_compare(r, f, node, out);
     case JN_CHOICE:
         return eval_choice(r, f, node, out);
+    case JN_CAPTURE:
+        return capture(r, frame_new(r, f), node->a, out) != 0 ? -1 : 0;
     default:
         return fail(r, node, ERR_INVALID, "a name with a value where none can be", NULL);
     }
@@ -578,34 +548,9 @@ static int unpack(struct run *r, struct jinja_frame *f, const struct jinja_node 
 /* The name `loop` in round 'i' of a loop over 'list'. */
 static int loop_put(struct run *r, struct jinja_frame *f, const struct jv_list *list, size_t i)
 {
-    const int64_t index = (int64_t)i;
-    const int64_t count = (int64_t)list->count;
-    const struct {
-        const char *name;
-        struct jv value;
-        bool there;
-    } members[] = {{"index", jv_int(index + 1), true},
-                   {"index0", jv_int(index), true},
-                   {"revindex", jv_int(count - index), true},
-                   {"revindex0", jv_int(count - index - 1), true},
-                   {"first", jv_bool(i == 0), true},
-                   {"last", jv_bool(index + 1 == count), true},
-                   {"length", jv_int(count), true},
-                   {"previtem", list->items[i > 0 ? i - 1 : 0], i > 0},
-                   {"nextitem", list->items[index + 1 < count ? i + 1 : i], index + 1 < count}};
     struct jv loop;
     const struct jv name = jv_borrow("loop", 4);
-    if (jv_map_new(&r->arena, &loop, r->err) < 0) {
-        return -1;
-    }
-    for (size_t m = 0; m < sizeof(members) / sizeof(members[0]); m++) {
-        if (members[m].there &&
-            jv_map_put(&r->arena, loop.map, jv_borrow(members[m].name, strlen(members[m].name)),
-                       members[m].value, r->err) < 0) {
-            return -1;
-        }
-    }
-    return name_put(r, f, &name, loop);
+    return jinja_loop(&r->arena, list, i, &loop, r->err) < 0 ? -1 : name_put(r, f, &name, loop);
 }
 
 /* Those of a list that a loop's condition takes. */
@@ -690,6 +635,37 @@ static int run_set(struct run *r, struct jinja_frame *f, const struct jinja_node
     return status != 0 ? status : unpack(r, f, node, &value);
 }
 
+static int run_with(struct run *r, struct jinja_frame *f, const struct jinja_node *node)
+{
+    struct jinja_frame *frame = frame_new(r, f);
+    for (size_t i = 0; i < node->count && frame != NULL; i++) {
+        struct jv value;
+        if (eval(r, f, node->list[i]->a, &value) < 0) {
+            return -1;
+        }
+        if (name_put(r, frame, &node->list[i]->value, value) < 0) {
+            return at_line(r, node);
+        }
+    }
+    return run_block(r, frame, node->a);
+}
+
+static int run_call_block(struct run *r, struct jinja_frame *f, const struct jinja_node *node)
+{
+    struct jinja_args args;
+    struct jv macro;
+    struct jv out;
+    if (eval(r, f, node->b->a, &macro) < 0 || args_eval(r, f, node->b, &args) < 0) {
+        return -1;
+    }
+    if (macro.kind != JV_MACRO || args.named_count == JINJA_ARGS_MAX) {
+        return fail(r, node, ERR_UNSUPPORTED, "a call block of what is no macro", NULL);
+    }
+    args.names[args.named_count] = jv_borrow("caller", 6);
+    args.named[args.named_count++] = (struct jv){.kind = JV_MACRO, .macro = node->a, .frame = f};
+    return macro_call(r, node, &macro, &args, &out) < 0 ? -1 : put(r, node, &out);
+}
+
 static int run_statement(struct run *r, struct jinja_frame *f, const struct jinja_node *node)
 {
     struct jv value;
@@ -713,6 +689,10 @@ static int run_statement(struct run *r, struct jinja_frame *f, const struct jinj
         return LEAVE_BREAK;
     case JN_CONTINUE:
         return LEAVE_CONTINUE;
+    case JN_WITH:
+        return run_with(r, f, node);
+    case JN_CALL_BLOCK:
+        return run_call_block(r, f, node);
     case JN_GENERATION:
         generation = r->generation;
         r->generation = true;

@@ -246,25 +246,9 @@ static struct jinja_node *subscript(struct jinja_parser *p, struct jinja_node *o
     return jinja_advance(p) < 0 ? NULL : node;
 }
 
-/* A call: of a function or a macro by its name, or of a method. */
+/* A call: of a function or a macro, or of a method. */
 static struct jinja_node *call(struct jinja_parser *p, struct jinja_node *of)
 {
-    if (of->kind == JN_ATTR && jinja_method_find(&of->value, JV_UNDEFINED) == NULL) {
-        jinja_fail(p, ERR_UNSUPPORTED, "a method that is not known here:", &of->value);
-        return NULL;
-    }
-    if (of->kind != JN_NAME && of->kind != JN_ATTR) {
-        jinja_fail(p, ERR_UNSUPPORTED, "a call of what is neither a name nor a method", NULL);
-        return NULL;
-    }
-    if (of->kind == JN_NAME) {
-        if (p->called_count == CALLED_MAX) {
-            jinja_fail(p, ERR_TOO_BIG, "calls in too many places", NULL);
-            return NULL;
-        }
-        p->called[p->called_count] = of->value;
-        p->called_line[p->called_count++] = p->token.line;
-    }
     struct jinja_node *node = jinja_node_new(p, JN_CALL);
     if (node == NULL || jinja_arguments(p, node) < 0) {
         return NULL;
@@ -289,18 +273,14 @@ static struct jinja_node *postfix(struct jinja_parser *p, struct jinja_node *nod
     return node;
 }
 
-static struct jinja_node *filter(struct jinja_parser *p, struct jinja_node *of)
+struct jinja_node *jinja_filter(struct jinja_parser *p, struct jinja_node *of)
 {
-    struct jinja_node *node = jinja_advance(p) < 0 ? NULL : jinja_node_new(p, JN_FILTER);
+    struct jinja_node *node = jinja_node_new(p, JN_FILTER);
     if (node == NULL || p->token.kind != T_NAME) {
         return node == NULL ? NULL : (jinja_expected(p, "a filter"), NULL);
     }
     node->a = of;
     node->value = p->token.value;
-    if (jinja_filter_find(&node->value) == NULL) {
-        jinja_fail(p, ERR_UNSUPPORTED, "a filter that is not known here:", &node->value);
-        return NULL;
-    }
     return jinja_advance(p) < 0 || (jinja_is_operator(p, "(") && jinja_arguments(p, node) < 0) ? NULL : node;
 }
 
@@ -330,10 +310,6 @@ static struct jinja_node *test(struct jinja_parser *p, struct jinja_node *of)
     }
     node->a = of;
     node->value = p->token.value;
-    if (jinja_test_find(&node->value) == NULL) {
-        jinja_fail(p, ERR_UNSUPPORTED, "a test that is not known here:", &node->value);
-        return NULL;
-    }
     if (jinja_advance(p) < 0 || (jinja_is_operator(p, "(") && jinja_arguments(p, node) < 0)) {
         return NULL;
     }
@@ -348,11 +324,11 @@ static struct jinja_node *test(struct jinja_parser *p, struct jinja_node *of)
     return node;
 }
 
-static struct jinja_node *filters(struct jinja_parser *p, struct jinja_node *node)
+struct jinja_node *jinja_filters(struct jinja_parser *p, struct jinja_node *node)
 {
     while (node != NULL) {
         if (jinja_is_operator(p, "|")) {
-            node = filter(p, node);
+            node = jinja_advance(p) < 0 ? NULL : jinja_filter(p, node);
         } else if (jinja_is_name(p, "is")) {
             node = test(p, node);
         } else if (jinja_is_operator(p, "(")) {
@@ -382,7 +358,7 @@ static struct jinja_node *unary(struct jinja_parser *p, bool with_filters)
     }
     node = node != NULL ? postfix(p, node) : NULL;
     p->depth--;
-    return node != NULL && with_filters ? filters(p, node) : node;
+    return node != NULL && with_filters ? jinja_filters(p, node) : node;
 }
 
 struct operator_row {
@@ -393,11 +369,12 @@ struct operator_row {
 /* Left to right: operands of the next level with the operators of this one between. */
 static struct jinja_node *level(struct jinja_parser *p, unsigned at)
 {
-    static const struct operator_row rows[3][5] = {
+    static const struct operator_row rows[4][5] = {
         {{"+", JO_ADD}, {"-", JO_SUB}},
         {{"~", JO_CONCAT}},
-        {{"*", JO_MUL}, {"//", JO_FLOOR}, {"/", JO_DIV}, {"%", JO_MOD}}};
-    if (at == 3) {
+        {{"*", JO_MUL}, {"//", JO_FLOOR}, {"/", JO_DIV}, {"%", JO_MOD}},
+        {{"**", JO_POWER}}};
+    if (at == 4) {
         return unary(p, true);
     }
     struct jinja_node *node = level(p, at + 1);
@@ -410,10 +387,6 @@ static struct jinja_node *level(struct jinja_parser *p, unsigned at)
             break;
         }
         node = jinja_advance(p) < 0 ? NULL : two(p, JN_BINARY, row->op, node, level(p, at + 1));
-    }
-    if (node != NULL && jinja_is_operator(p, "**")) {
-        jinja_fail(p, ERR_UNSUPPORTED, "the operator is not known here:", &p->token.value);
-        return NULL;
     }
     return node;
 }

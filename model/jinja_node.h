@@ -24,17 +24,20 @@ enum jinja_kind {
     JN_BINARY,  /* a op b */
     JN_COMPARE, /* a op list[0], and list[0] op list[1], …: operands are JN_BINARY with their op and b */
     JN_CHOICE,  /* a if b else c (c NULL: undefined) */
+    JN_CAPTURE, /* what body a writes, as a text */
     /* statements */
-    JN_BLOCK,     /* list */
-    JN_TEXT,      /* value */
-    JN_OUTPUT,    /* a */
-    JN_FOR,       /* list: targets; a in order, if b; c body, d else */
-    JN_IF,        /* list: condition, body, condition, body, …; a else */
-    JN_SET,       /* list: targets (JN_NAME or JN_ATTR of a name); a, or the text of block b */
-    JN_MACRO,     /* value; list: JN_NAMED parameters; a body */
-    JN_BREAK,     /* out of the loop */
-    JN_CONTINUE,  /* to its next round */
-    JN_GENERATION /* a body */
+    JN_BLOCK,      /* list */
+    JN_TEXT,       /* value */
+    JN_OUTPUT,     /* a */
+    JN_FOR,        /* list: targets; a in order, if b; c body, d else */
+    JN_IF,         /* list: condition, body, condition, body, …; a else */
+    JN_SET,        /* list: targets (JN_NAME or JN_ATTR of a name); a, or the text of block b */
+    JN_MACRO,      /* value; list: JN_NAMED parameters; a body */
+    JN_BREAK,      /* out of the loop */
+    JN_CONTINUE,   /* to its next round */
+    JN_GENERATION, /* a body */
+    JN_WITH,       /* list: JN_NAMED of the names; a body */
+    JN_CALL_BLOCK, /* b: a JN_CALL, given the JN_MACRO a as its caller */
 };
 
 enum jinja_op {
@@ -44,6 +47,7 @@ enum jinja_op {
     JO_DIV,
     JO_FLOOR,
     JO_MOD,
+    JO_POWER,
     JO_CONCAT,
     JO_EQ,
     JO_NE,

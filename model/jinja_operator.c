@@ -1,10 +1,11 @@
 /* Operators, and the functions that make values. */
 #include "model/jinja_operator.h"
 
+#include <math.h>
 #include <string.h>
 #include <time.h>
 
-enum { JOINED_BYTES_MAX = 16 << 20, RANGE_MAX = 100000, DAY_BYTES_MAX = 256 };
+enum { JOINED_BYTES_MAX = 16 << 20, RANGE_MAX = 100000, STEP_MAX = 100000, DAY_BYTES_MAX = 256 };
 
 int jinja_joined(struct jinja_arena *arena, const struct jv *a, const struct jv *b, struct jv *out,
                  struct err *err)
@@ -44,7 +45,17 @@ static int whole(enum jinja_op op, int64_t a, int64_t b, struct jv *out, struct 
         *out = op == JO_DIV ? (struct jv){.kind = JV_FLOAT, .real = (double)result} : jv_int(result);
         return over ? err_set(err, ERR_TOO_BIG, "a number beyond 64 bits") : 0;
     }
+    if (op == JO_POWER && b < 0) {
+        *out = (struct jv){.kind = JV_FLOAT, .real = pow((double)a, (double)b)};
+        return a == 0 ? err_set(err, ERR_INVALID, "zero to a negative power") : 0;
+    }
     switch (op) {
+    case JO_POWER:
+        result = b == 0 ? 1 : a == -1 && b % 2 == 0 ? 1 : a;
+        for (; b > 1 && (a < -1 || a > 1) && !over; b--) { /* at most 63 times */
+            over = __builtin_mul_overflow(result, a, &result);
+        }
+        break;
     case JO_ADD:
         over = __builtin_add_overflow(a, b, &result);
         break;
@@ -68,6 +79,37 @@ static int whole(enum jinja_op op, int64_t a, int64_t b, struct jv *out, struct 
     return over ? err_set(err, ERR_TOO_BIG, "a number beyond 64 bits") : 0;
 }
 
+/* A text or a list so many times. */
+static int repeated(struct jinja_arena *arena, const struct jv *a, int64_t times, struct jv *out,
+                    struct err *err)
+{
+    const size_t size = a->kind == JV_TEXT ? a->size : a->list->count;
+    const size_t most = a->kind == JV_TEXT ? JOINED_BYTES_MAX : RANGE_MAX;
+    const size_t count = times > 0 ? (size_t)times : 0;
+    if (size > 0 && count > most / size) {
+        return err_set(err, ERR_TOO_BIG, "%s repeated %zu times", jv_kind_name(a), count);
+    }
+    if (a->kind == JV_TEXT) {
+        char *text = jinja_alloc(arena, size * count + 1, err);
+        for (size_t i = 0; i < count && text != NULL && size > 0; i++) {
+            memcpy(text + i * size, a->text, size);
+        }
+        *out = jv_borrow(text, size * count);
+        return text != NULL ? 0 : -1;
+    }
+    struct jv made;
+    if (jv_list_new(arena, size * count, &made, err) < 0) {
+        return -1;
+    }
+    for (size_t i = 0; i < count && size > 0; i++) {
+        memcpy(made.list->items + i * size, a->list->items, size * sizeof(struct jv));
+    }
+    made.list->count = size * count;
+    made.list->tuple = a->list->tuple;
+    *out = made;
+    return 0;
+}
+
 int jinja_arithmetic(struct jinja_arena *arena, enum jinja_op op, const struct jv *a, const struct jv *b,
                      struct jv *out, struct err *err)
 {
@@ -75,8 +117,17 @@ int jinja_arithmetic(struct jinja_arena *arena, enum jinja_op op, const struct j
     if (op == JO_ADD && a->kind == JV_TEXT && b->kind == JV_TEXT) {
         return jinja_joined(arena, a, b, out, err);
     }
-    if (op == JO_ADD && a->kind == JV_LIST && b->kind == JV_LIST) {
+    if (op == JO_ADD && a->kind == JV_LIST && b->kind == JV_LIST && a->list->tuple == b->list->tuple) {
         return lists_joined(arena, a, b, out, err);
+    }
+    if (op == JO_MUL && (a->kind == JV_TEXT || a->kind == JV_LIST) && jv_number(b, &y)) {
+        return repeated(arena, a, y, out, err);
+    }
+    if (op == JO_MUL && (b->kind == JV_TEXT || b->kind == JV_LIST) && jv_number(a, &x)) {
+        return repeated(arena, b, x, out, err);
+    }
+    if (op == JO_MOD && a->kind == JV_TEXT) {
+        return err_set(err, ERR_UNSUPPORTED, "formatting a text by %% is not done here");
     }
     if (jv_number(a, &x) && jv_number(b, &y)) {
         return whole(op, x, y, out, err);
@@ -86,18 +137,24 @@ int jinja_arithmetic(struct jinja_arena *arena, enum jinja_op op, const struct j
         return err_set(err, ERR_INVALID, "undefined: \"%.*s\"", (int)(wrong->size < 60 ? wrong->size : 60),
                        wrong->text);
     }
-    if ((a->kind != JV_FLOAT && !jv_number(a, &x)) || (b->kind != JV_FLOAT && !jv_number(b, &y)) ||
-        op == JO_FLOOR || op == JO_MOD) {
+    if ((a->kind != JV_FLOAT && !jv_number(a, &x)) || (b->kind != JV_FLOAT && !jv_number(b, &y))) {
         err_set(err, ERR_INVALID, "%s and %s do not go together", jv_kind_name(a), jv_kind_name(b));
         return -1;
+    }
+    if (op != JO_ADD && op != JO_SUB && op != JO_MUL && op != JO_POWER &&
+        (b->kind == JV_FLOAT ? b->real == 0 : y == 0)) {
+        return err_set(err, ERR_INVALID, "division by zero");
     }
     const double u = a->kind == JV_FLOAT ? a->real : (double)x;
     const double v = b->kind == JV_FLOAT ? b->real : (double)y;
     *out = (struct jv){.kind = JV_FLOAT,
-                       .real = op == JO_ADD   ? u + v
-                               : op == JO_SUB ? u - v
-                               : op == JO_MUL ? u * v
-                                              : u / v};
+                       .real = op == JO_ADD     ? u + v
+                               : op == JO_SUB   ? u - v
+                               : op == JO_MUL   ? u * v
+                               : op == JO_DIV   ? u / v
+                               : op == JO_FLOOR ? floor(u / v)
+                               : op == JO_POWER ? pow(u, v)
+                                                : u - v * floor(u / v)};
     return 0;
 }
 
@@ -200,4 +257,89 @@ int jinja_day(struct jinja_arena *arena, int64_t now_s, const struct jv *format,
     memcpy(pattern, format->text, format->size);
     pattern[format->size] = '\0';
     return jv_copy(arena, text, strftime(text, sizeof(text), pattern, &broken), out, err);
+}
+
+/* A slice's bound as Python settles it, within low..high. */
+static int64_t bound(const struct jv *value, int64_t count, int64_t otherwise, int64_t low, int64_t high)
+{
+    int64_t index;
+    if (value == NULL || !jv_number(value, &index)) {
+        return otherwise;
+    }
+    index = index < 0 ? (index < -count ? -1 - count : index) + count : index;
+    return index < low ? low : index > high ? high : index;
+}
+
+int jinja_sliced(struct jinja_arena *arena, const struct jv *of, const struct jv *const given[3],
+                 struct jv *out, struct err *err)
+{
+    struct jv_list list;
+    int64_t step = 1;
+    if ((of->kind != JV_LIST && of->kind != JV_TEXT) ||
+        (given[2] != NULL &&
+         (!jv_number(given[2], &step) || step == 0 || step < -STEP_MAX || step > STEP_MAX))) {
+        return err_set(err, ERR_INVALID,
+                       "a slice of what is neither a list nor a text, or with a wrong step");
+    }
+    if (jv_items(arena, of, &list, err) < 0 || jinja_work(arena, list.count, err) < 0) {
+        return -1;
+    }
+    const int64_t count = (int64_t)list.count;
+    const int64_t low = step > 0 ? 0 : -1;
+    const int64_t high = step > 0 ? count : count - 1;
+    const int64_t from = bound(given[0], count, step > 0 ? 0 : count - 1, low, high);
+    const int64_t to = bound(given[1], count, step > 0 ? count : -1, low, high);
+    if (of->kind == JV_TEXT && step == 1) {
+        const size_t begin = jv_character_at(of, (size_t)from);
+        *out = jv_borrow(of->text + begin, to > from ? jv_character_at(of, (size_t)to) - begin : 0);
+        return 0;
+    }
+    struct jv made;
+    if (jv_list_new(arena, list.count, &made, err) < 0) {
+        return -1;
+    }
+    for (int64_t i = from; step > 0 ? i < to : i > to; i += step) {
+        made.list->items[made.list->count++] = list.items[i];
+    }
+    made.list->tuple = of->kind == JV_LIST && of->list->tuple;
+    *out = made;
+    if (of->kind == JV_TEXT) {
+        const struct jv nothing = jv_borrow("", 0);
+        struct jinja_args args = {.count = 1};
+        args.items[0] = made;
+        const struct jv join = jv_borrow("join", 4);
+        return jinja_builtin_call(jinja_method_find(&join, JV_TEXT), arena, &nothing, &args, out, err);
+    }
+    return 0;
+}
+
+int jinja_loop(struct jinja_arena *arena, const struct jv_list *list, size_t i, struct jv *out,
+               struct err *err)
+{
+    const int64_t index = (int64_t)i;
+    const int64_t count = (int64_t)list->count;
+    const struct {
+        const char *name;
+        struct jv value;
+        bool there;
+    } members[] = {{"index", jv_int(index + 1), true},
+                   {"index0", jv_int(index), true},
+                   {"revindex", jv_int(count - index), true},
+                   {"revindex0", jv_int(count - index - 1), true},
+                   {"first", jv_bool(i == 0), true},
+                   {"last", jv_bool(index + 1 == count), true},
+                   {"length", jv_int(count), true},
+                   {"previtem", list->items[i > 0 ? i - 1 : 0], i > 0},
+                   {"nextitem", list->items[index + 1 < count ? i + 1 : i], index + 1 < count}};
+    if (jv_map_new(arena, out, err) < 0) {
+        return -1;
+    }
+    for (size_t m = 0; m < sizeof(members) / sizeof(members[0]); m++) {
+        if (members[m].there &&
+            jv_map_put(arena, out->map, jv_borrow(members[m].name, strlen(members[m].name)), members[m].value,
+                       err) < 0) {
+            return -1;
+        }
+    }
+    return 0;
 }

@@ -17,6 +17,12 @@ int jinja_arithmetic(struct jinja_arena *arena, enum jinja_op op, const struct j
 /* Whether a < b and the like, a in b. */
 int jinja_compared(struct jinja_arena *arena, enum jinja_op op, const struct jv *a, const struct jv *b,
                    bool *is, struct err *err);
+/* of[given[0] : given[1] : given[2]], NULL where left out. */
+int jinja_sliced(struct jinja_arena *arena, const struct jv *of, const struct jv *const given[3],
+                 struct jv *out, struct err *err);
+/* What `loop` is in round 'i' of a loop over 'list': a map. */
+int jinja_loop(struct jinja_arena *arena, const struct jv_list *list, size_t i, struct jv *out,
+               struct err *err);
 /* range(…), as a list. */
 int jinja_range(struct jinja_arena *arena, const struct jinja_args *args, struct jv *out, struct err *err);
 /* namespace(…), or dict(…) unless it 'changes': of names, or of a mapping. */

@@ -17,6 +17,7 @@ const char *const jinja_functions[JF_COUNT] = {[JF_NAMESPACE] = "namespace",
                                                [JF_STRFTIME] = "strftime_now"};
 
 static struct jinja_node *block(struct jinja_parser *p, const char *const *ends);
+static struct jv text_before(const struct jinja_parser *p, size_t end);
 
 static int tag_close(struct jinja_parser *p, const char *close)
 {
@@ -76,9 +77,10 @@ static struct jinja_node *statement_for(struct jinja_parser *p, struct jinja_nod
     if (node->a == NULL || p->err->code != ERR_NONE) {
         return NULL;
     }
-    if (jinja_is_name(p, "recursive")) {
-        jinja_fail(p, ERR_UNSUPPORTED, "not known here:", &p->token.value);
-        return NULL;
+    if (jinja_is_name(p, "recursive")) { /* the loop may be left before it calls itself */
+        if (jinja_advance(p) < 0) {
+            return NULL;
+        }
     }
     p->loops++;
     node->c = body(p, ends);
@@ -148,11 +150,49 @@ static struct jinja_node *statement_set(struct jinja_parser *p, struct jinja_nod
         return node->a == NULL || tag_close(p, "%}") < 0 ? NULL : node;
     }
     if (jinja_is_operator(p, "|")) {
-        jinja_fail(p, ERR_UNSUPPORTED, "a filter over a block is not known here", NULL);
-        return NULL;
+        struct jinja_node *text = jinja_node_new(p, JN_CAPTURE);
+        node->a = text == NULL ? NULL : jinja_filters(p, text);
+        if (node->a != NULL) {
+            text->a = body(p, ends);
+        }
+        return node->a == NULL || text->a == NULL || tag_finish(p) < 0 ? NULL : node;
     }
     node->b = body(p, ends);
     return node->b == NULL || tag_finish(p) < 0 ? NULL : node;
+}
+
+/* {% filter name | name … %}: what the body writes goes through the filters. */
+static struct jinja_node *statement_filter(struct jinja_parser *p, struct jinja_node *node)
+{
+    static const char *const ends[] = {"endfilter", NULL};
+    struct jinja_node *text = jinja_node_new(p, JN_CAPTURE);
+    node->a = text == NULL ? NULL : jinja_filters(p, jinja_filter(p, text));
+    if (node->a != NULL) {
+        text->a = body(p, ends);
+    }
+    return node->a == NULL || text->a == NULL || tag_finish(p) < 0 ? NULL : node;
+}
+
+static struct jinja_node *statement_with(struct jinja_parser *p, struct jinja_node *node)
+{
+    static const char *const ends[] = {"endwith", NULL};
+    struct jinja_nodes nodes = {0};
+    while (p->token.kind != T_END) {
+        struct jinja_node *name = jinja_node_new(p, JN_NAMED);
+        if (name == NULL || p->token.kind != T_NAME) {
+            return name == NULL ? NULL : (jinja_expected(p, "a name"), NULL);
+        }
+        name->value = p->token.value;
+        if (jinja_advance(p) < 0 || jinja_take_operator(p, "=") < 0 ||
+            (name->a = jinja_expression(p)) == NULL || jinja_nodes_add(p, &nodes, name) < 0 ||
+            (jinja_is_operator(p, ",") && jinja_advance(p) < 0)) {
+            return NULL;
+        }
+    }
+    node->list = nodes.items;
+    node->count = nodes.count;
+    node->a = body(p, ends);
+    return node->a == NULL || tag_finish(p) < 0 ? NULL : node;
 }
 
 static struct jinja_node *statement_macro(struct jinja_parser *p, struct jinja_node *node)
@@ -167,7 +207,7 @@ static struct jinja_node *statement_macro(struct jinja_parser *p, struct jinja_n
     if (jinja_advance(p) < 0 || !jinja_is_operator(p, "(")) {
         return p->err->code != ERR_NONE ? NULL : (jinja_expected(p, "("), NULL);
     }
-    if (jinja_arguments(p, node) < 0 || jinja_nodes_add(p, &p->macros, node) < 0) {
+    if (jinja_arguments(p, node) < 0) {
         return NULL;
     }
     for (size_t i = 0; i < node->count; i++) {
@@ -183,6 +223,67 @@ static struct jinja_node *statement_macro(struct jinja_parser *p, struct jinja_n
         return NULL;
     }
     return (p->token.kind == T_NAME && jinja_advance(p) < 0) || tag_close(p, "%}") < 0 ? NULL : node;
+}
+
+/* {% call(parameters) macro(arguments) %}: the body is a macro that the one called knows as `caller`. */
+static struct jinja_node *statement_call(struct jinja_parser *p, struct jinja_node *node)
+{
+    static const char *const ends[] = {"endcall", NULL};
+    struct jinja_node *caller = jinja_node_new(p, JN_MACRO);
+    if (caller == NULL || (jinja_is_operator(p, "(") && jinja_arguments(p, caller) < 0)) {
+        return NULL;
+    }
+    for (size_t i = 0; i < caller->count; i++) {
+        if (caller->list[i]->kind != JN_NAME && caller->list[i]->kind != JN_NAMED) {
+            jinja_fail(p, ERR_INVALID, "a parameter that is not a name", NULL);
+            return NULL;
+        }
+    }
+    caller->value = jv_borrow("caller", 6);
+    node->b = jinja_expression(p);
+    if (node->b == NULL || node->b->kind != JN_CALL) {
+        return node->b == NULL ? NULL : (jinja_expected(p, "a call"), NULL);
+    }
+    node->a = caller;
+    caller->a = body(p, ends);
+    return caller->a == NULL || tag_finish(p) < 0 ? NULL : node;
+}
+
+/* {% raw %}: all up to {% endraw %} is text. */
+static struct jinja_node *statement_raw(struct jinja_parser *p, struct jinja_node *node)
+{
+    if (tag_close(p, "%}") < 0) {
+        return NULL;
+    }
+    for (size_t at = p->at; at + 1 < p->size; at++) {
+        size_t name = at + 2;
+        if (p->text[at] != '{' || p->text[at + 1] != '%') {
+            continue;
+        }
+        name += name < p->size && (p->text[name] == '-' || p->text[name] == '+');
+        while (name < p->size && strchr(" \t\r\n", p->text[name]) != NULL && p->text[name] != '\0') {
+            name++;
+        }
+        size_t end = name + 6;
+        while (end < p->size && strchr(" \t\r\n", p->text[end]) != NULL && p->text[end] != '\0') {
+            end++;
+        }
+        const size_t sign = end < p->size && (p->text[end] == '-' || p->text[end] == '+');
+        if (end + sign + 1 >= p->size || memcmp(p->text + name, "endraw", 6) != 0 ||
+            p->text[end + sign] != '%' || p->text[end + sign + 1] != '}') {
+            continue;
+        }
+        node->value = text_before(p, at);
+        for (; p->at < end; p->at++) {
+            p->line += p->text[p->at] == '\n';
+        }
+        p->at = end + sign + 2;
+        jinja_end_trim(p, sign ? p->text[end] : '\0', true);
+        return node;
+    }
+    jinja_fail(p, ERR_INVALID,
+               "the template ends where this must be:", &(struct jv){.text = "endraw", .size = 6});
+    return NULL;
 }
 
 static struct jinja_node *statement_leave(struct jinja_parser *p, struct jinja_node *node)
@@ -214,7 +315,11 @@ static struct jinja_node *statement(struct jinja_parser *p, const char *const *e
                 {"macro", JN_MACRO, statement_macro},
                 {"break", JN_BREAK, statement_leave},
                 {"continue", JN_CONTINUE, statement_leave},
-                {"generation", JN_GENERATION, statement_generation}};
+                {"generation", JN_GENERATION, statement_generation},
+                {"with", JN_WITH, statement_with},
+                {"filter", JN_OUTPUT, statement_filter},
+                {"call", JN_CALL_BLOCK, statement_call},
+                {"raw", JN_TEXT, statement_raw}};
     if (jinja_advance(p) < 0) {
         return NULL;
     }
@@ -361,25 +466,6 @@ static struct jinja_node *block(struct jinja_parser *p, const char *const *ends)
     return all;
 }
 
-/* What is called is a function or a macro of the template. */
-static int called_check(struct jinja_parser *p)
-{
-    for (size_t i = 0; i < p->called_count; i++) {
-        bool known = false;
-        for (size_t f = 0; f < JF_COUNT; f++) {
-            known = known || jv_is_text(&p->called[i], jinja_functions[f]);
-        }
-        for (size_t m = 0; m < p->macros.count; m++) {
-            known = known || jv_equal(&p->called[i], &p->macros.items[m]->value);
-        }
-        if (!known) {
-            p->token.line = p->called_line[i];
-            return jinja_fail(p, ERR_UNSUPPORTED, "a call of what is not known here:", &p->called[i]);
-        }
-    }
-    return 0;
-}
-
 /* Line ends become \n, and the one at the very end goes, as Jinja has it. */
 static int source_copy(struct jinja_parser *p, const char *text, size_t size)
 {
@@ -416,9 +502,6 @@ int jinja_parse(const char *text, size_t size, struct jinja **out, struct err *e
         *p = (struct jinja_parser){.arena = &jinja->arena, .line = 1, .err = &why};
         if (source_copy(p, text, size) == 0) {
             jinja->root = block(p, NULL);
-        }
-        if (jinja->root != NULL) {
-            called_check(p);
         }
     }
     free(p);

@@ -8,8 +8,6 @@
 
 #include "model/jinja_node.h"
 
-enum { CALLED_MAX = 256 };
-
 enum token_kind { T_NAME, T_STRING, T_NUMBER, T_OPERATOR, T_END };
 
 struct jinja_token {
@@ -32,11 +30,7 @@ struct jinja_parser {
     unsigned open;  /* brackets open in the tag at hand */
     unsigned depth; /* of nesting */
     unsigned loops;
-    struct jinja_token token;     /* the one looked at */
-    struct jv called[CALLED_MAX]; /* names called, to be looked up among macros when all are known */
-    uint32_t called_line[CALLED_MAX];
-    size_t called_count;
-    struct jinja_nodes macros;
+    struct jinja_token token; /* the one looked at */
     struct err *err;
 };
 
@@ -73,6 +67,9 @@ struct jinja_node *jinja_disjunction(struct jinja_parser *p);
 struct jinja_node *jinja_name_or_constant(struct jinja_parser *p);
 /* '.' and a name, of a node. */
 struct jinja_node *jinja_attribute(struct jinja_parser *p, struct jinja_node *of);
+/* The filter whose name is the token looked at, of a node; and filters, tests and calls behind one. */
+struct jinja_node *jinja_filter(struct jinja_parser *p, struct jinja_node *of);
+struct jinja_node *jinja_filters(struct jinja_parser *p, struct jinja_node *node);
 /* '(' … ')' into node->list. */
 int jinja_arguments(struct jinja_parser *p, struct jinja_node *node);
 

@@ -87,14 +87,12 @@ SNIPPETS = [
     "{% if %}", "{{ 1 + }}", "{% for x in y %}", "{{ 'open", "{# open", "{% endif %}", "{{ (1, }}", "{{ a b }}", "{% break %}",
 ]
 
-# Beyond the subset: each must be refused, naming what it uses, in this line.
+# Beyond the subset: each must be refused when it is reached, naming what it uses, in this line.
 REFUSED = [
     ["{{ ''.__class__ }}", 1, "__class__"], ["\n{{ messages.__init__ }}", 2, "__init__"], ["{% include 'x' %}", 1, "include"],
     ["a\nb\n{% import 'x' as y %}", 3, "import"], ["{% extends 'x' %}", 1, "extends"], ["{% block a %}{% endblock %}", 1, "block"],
     ["{{ open('x') }}", 1, "open"], ["\n\n{{ lipsum() }}", 3, "lipsum"], ["{{ messages.append(1) }}", 1, "append"],
-    ["{{ 'a'.format(1) }}", 1, "format"], ["{{ 1|pprint }}", 1, "pprint"], ["{{ 1 is divisibleby 2 }}", 1, "divisibleby"],
-    ["{{ 2 ** 3 }}", 1, "**"], ["{% for a in b recursive %}{% endfor %}", 1, "recursive"], ["{% call x() %}{% endcall %}", 1, "call"],
-    ["{% filter upper %}x{% endfilter %}", 1, "filter"], ["{{ x(*y) }}", 1, "list"], ["{{ f()() }}", 1, "call"], ["{% raw %}{% endraw %}", 1, "raw"],
+    ["{{ 'a'.format(1) }}", 1, "format"], ["{{ 1|pprint }}", 1, "pprint"], ["{{ x(*y) }}", 1, "list"],
 ]
 
 
