@@ -12,7 +12,7 @@ import time
 
 from motley import Motley, SLOW, expect, llama_spec, main, poll
 
-STEPS = 40
+STEPS = 100  # a run of some seconds, so that what is done to it is done while it runs
 NODES = ("left", "right", "third")
 
 
