@@ -131,9 +131,9 @@ static int append_replaced(struct buf *out, struct part in, const char *from, si
     return 0;
 }
 
-/* The bytes that a text stands for, or the text as it is when a character of it is outside the alphabet. */
-static int append_bytes(struct buf *out, struct part in, struct err *err)
+int decode_alphabet(const char *text, size_t size, struct buf *out, struct err *err)
 {
+    const struct part in = {.text = text, .size = size};
     const size_t begin = out->size;
     for (size_t at = 0; at < in.size;) {
         uint32_t code = 0;
@@ -153,12 +153,17 @@ static int append_bytes(struct buf *out, struct part in, struct err *err)
     return 0;
 }
 
+static int append_part(struct buf *out, struct part part, struct err *err)
+{
+    return decode_alphabet(part.text, part.size, out, err);
+}
+
 static int do_byte_level(const struct text_list *in, struct text_list *out, struct err *err)
 {
     struct buf bytes = {.limit = in->text.limit};
     int status = 0;
     for (size_t i = 0; i < in->count && status == 0; i++) {
-        status = append_bytes(&bytes, part_at(in, i), err);
+        status = append_part(&bytes, part_at(in, i), err);
     }
     if (status == 0) {
         status = decode_lossy(bytes.data, bytes.size, &out->text, err);

@@ -62,5 +62,8 @@ int decode_steps_apply(const struct decode_steps *steps, struct text_list *list,
 
 /* Append bytes as UTF-8, one U+FFFD for each maximal invalid part. */
 int decode_lossy(const uint8_t *bytes, size_t size, struct buf *out, struct err *err);
+/* Append the bytes that a text in GPT-2's alphabet stands for, or the text as it is when a character of it is
+ * outside the alphabet. */
+int decode_alphabet(const char *text, size_t size, struct buf *out, struct err *err);
 
 #endif

@@ -22,7 +22,9 @@ static int decode_bytes(const struct tokenizer *t, const int32_t *ids, size_t co
     for (size_t i = 0; i < count && status == 0; i++) {
         const struct token *token = &t->tokens[ids[i]];
         if (!(skip_special && token->special)) {
-            status = buf_append(&bytes, t->arena + token->offset, token->size, err);
+            const char *own = (const char *)t->arena + token->offset;
+            status = token->bpe ? buf_append(&bytes, own, token->size, err)
+                                : decode_alphabet(own, token->size, &bytes, err);
         }
     }
     if (status == 0) {
