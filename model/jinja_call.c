@@ -147,6 +147,10 @@ static int do_int(const struct jinja_call *c)
         *c->out = jv_int(number);
         return 0;
     }
+    if (c->self->kind == JV_UNDEFINED) {
+        return err_set(c->err, ERR_INVALID, "undefined: \"%.*s\"",
+                       (int)(c->self->size < 60 ? c->self->size : 60), c->self->text);
+    }
     bool good = c->self->kind == JV_FLOAT;
     if (c->self->kind == JV_TEXT && bare.size > 0 && bare.size < sizeof(digits)) {
         char *end = digits;
@@ -394,6 +398,9 @@ int jinja_contains(const struct jv *all, const struct jv *item, bool *in, struct
         }
         return 0;
     case JV_MAP:
+        if (item->kind == JV_MAP || (item->kind == JV_LIST && !item->list->tuple)) {
+            return err_set(err, ERR_INVALID, "%s is no key", jv_kind_name(item));
+        }
         *in = jv_map_get(all->map, item) != NULL;
         return 0;
     default:

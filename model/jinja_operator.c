@@ -27,6 +27,7 @@ static int lists_joined(struct jinja_arena *arena, const struct jv *a, const str
     memcpy(made.list->items, a->list->items, a->list->count * sizeof(struct jv));
     memcpy(made.list->items + a->list->count, b->list->items, b->list->count * sizeof(struct jv));
     made.list->count = a->list->count + b->list->count;
+    made.list->tuple = a->list->tuple;
     *out = made;
     return 0;
 }
@@ -147,14 +148,16 @@ int jinja_arithmetic(struct jinja_arena *arena, enum jinja_op op, const struct j
     }
     const double u = a->kind == JV_FLOAT ? a->real : (double)x;
     const double v = b->kind == JV_FLOAT ? b->real : (double)y;
+    double rest = v != 0 ? fmod(u, v) : 0; /* of v's sign, as Python's */
+    rest += rest != 0 && (v < 0) != (rest < 0) ? v : 0;
     *out = (struct jv){.kind = JV_FLOAT,
                        .real = op == JO_ADD     ? u + v
                                : op == JO_SUB   ? u - v
                                : op == JO_MUL   ? u * v
                                : op == JO_DIV   ? u / v
-                               : op == JO_FLOOR ? floor(u / v)
+                               : op == JO_FLOOR ? floor((u - rest) / v + 0.5)
                                : op == JO_POWER ? pow(u, v)
-                                                : u - v * floor(u / v)};
+                                                : rest};
     return 0;
 }
 

@@ -78,6 +78,20 @@ static bool begins_word(enum letters how, uint32_t before)
     return c < UTF8PROC_CATEGORY_LU || c > UTF8PROC_CATEGORY_LT;
 }
 
+/* Letters whose other case is several letters or depends on what stands around (Unicode's SpecialCasing.txt):
+ * sharp s, final sigma, dotted I, ligatures and accented Greek among them. */
+static bool case_is_special(uint32_t code, bool up)
+{
+    static const uint32_t upper[][2] = {{0xdf, 0xdf},     {0x149, 0x149},   {0x1f0, 0x1f0},
+                                        {0x390, 0x390},   {0x3b0, 0x3b0},   {0x587, 0x587},
+                                        {0x1e96, 0x1e9a}, {0x1f50, 0x1fff}, {0xfb00, 0xfb17}};
+    bool special = !up && (code == 0x130 || code == 0x3a3);
+    for (size_t i = 0; i < sizeof(upper) / sizeof(upper[0]) && up; i++) {
+        special = special || (code >= upper[i][0] && code <= upper[i][1]);
+    }
+    return special;
+}
+
 static int letters_of(struct jinja_arena *arena, const struct jv *self, enum letters how, struct jv *out,
                       struct err *err)
 {
@@ -98,6 +112,10 @@ static int letters_of(struct jinja_arena *arena, const struct jv *self, enum let
             utf8_decode((const uint8_t *)text.text + at, text.size - at, &code, &bad, NULL);
         const bool up =
             how == UPPER || (how == CAPITAL && at == 0) || (how >= TITLE_METHOD && begins_word(how, before));
+        if (case_is_special(code, up)) {
+            return err_set(err, ERR_UNSUPPORTED,
+                           "the other case of the letter U+%04X, which is not one letter", (unsigned)code);
+        }
         const utf8proc_int32_t other =
             up ? utf8proc_toupper((utf8proc_int32_t)code) : utf8proc_tolower((utf8proc_int32_t)code);
         size += utf8_encode((uint32_t)other, (uint8_t *)changed + size);

@@ -7,6 +7,7 @@
 
 Run with a Python that has transformers 5.24 and jinja2 3.1.
 """
+import copy
 import json
 import os
 import random
@@ -96,7 +97,7 @@ def cases(seed, count):
 def wanted(template, variables):
     from transformers.utils.chat_template_utils import _compile_jinja_template
     try:
-        return _compile_jinja_template(template).render(**variables)
+        return _compile_jinja_template(template).render(**copy.deepcopy(variables))  # `indent` appends to lists
     except Exception:
         return None
 
