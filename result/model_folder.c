@@ -354,6 +354,27 @@ static json_t *config_document(struct writer *w)
     return model_config_to_json(model_get_config(w->base), w->err);
 }
 
+/* The names that transformers 4 has for what 5 says otherwise, beside 5's own: both read the folder, and 5
+ * reads the same from either (a rope_scaling and a rope_theta come before rope_parameters). */
+static int name_for_old_readers(json_t *document, const char *dtype)
+{
+    const json_t *rope = json_object_get(document, "rope_parameters");
+    json_t *theta = json_object_get(rope, "rope_theta");
+    const char *type = json_string_value(json_object_get(rope, "rope_type"));
+    int failed = json_object_set_new(document, "dtype", json_string(dtype)) < 0 ||
+                 json_object_set_new(document, "torch_dtype", json_string(dtype)) < 0;
+    if (theta != NULL && json_object_get(document, "rope_theta") == NULL) {
+        failed = failed || json_object_set(document, "rope_theta", theta) < 0;
+    }
+    if (theta != NULL && type != NULL && strcmp(type, "default") != 0 &&
+        json_object_size(json_object_get(document, "rope_scaling")) == 0) {
+        json_t *scaling = json_copy((json_t *)rope);
+        json_object_del(scaling, "rope_theta");
+        failed = failed || json_object_set_new(document, "rope_scaling", scaling) < 0;
+    }
+    return failed ? -1 : 0;
+}
+
 static int write_config(struct writer *w, const char *dir)
 {
     json_t *document = config_document(w);
@@ -367,9 +388,7 @@ static int write_config(struct writer *w, const char *dir)
     const char *dtype = largest->type == TENSOR_BF16  ? "bfloat16"
                         : largest->type == TENSOR_F16 ? "float16"
                                                       : "float32";
-    /* transformers 5 says dtype; older ones know torch_dtype alone, and both read that */
-    const char *key = json_object_get(document, "dtype") ? "dtype" : "torch_dtype";
-    int status = json_object_set_new(document, key, json_string(dtype)) < 0 ||
+    int status = name_for_old_readers(document, dtype) < 0 ||
                          (w->untied && json_object_set_new(document, "tie_word_embeddings", json_false()) < 0)
                      ? err_set(w->err, ERR_NOMEM, "no memory for %s", config_name)
                      : 0;

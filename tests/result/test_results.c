@@ -124,6 +124,16 @@ static void config_says(const char *dir, enum spec_result_dtype dtype)
     const char *found = json_string_value(json_object_get(document, "dtype"));
     assert_non_null(found);
     assert_non_null(strstr(found, names[dtype]));
+    /* and as transformers 4 reads it */
+    assert_string_equal(found, json_string_value(json_object_get(document, "torch_dtype")));
+    const json_t *rope = json_object_get(document, "rope_parameters");
+    const char *type = json_string_value(json_object_get(rope, "rope_type"));
+    if (type != NULL) {
+        const json_t *scaling = json_object_get(document, "rope_scaling");
+        assert_true(json_equal(json_object_get(rope, "rope_theta"), json_object_get(document, "rope_theta")));
+        assert_true(strcmp(type, "default") == 0 ||
+                    json_equal(json_object_get(rope, "factor"), json_object_get(scaling, "factor")));
+    }
     json_decref(document);
 }
 
