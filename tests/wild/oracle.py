@@ -1,4 +1,5 @@
 """What the libraries make of a question. Nothing here knows of Motley."""
+import copy
 import json
 import os
 import re
@@ -18,7 +19,7 @@ warnings.filterwarnings("ignore")
 torch.set_num_threads(1)
 transformers.utils.logging.disable_progress_bar()
 MODEL_MAX = 4 << 20  # parameters: a config that asks for more is refused by both for its weights' shapes
-SPECIAL = ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"]
+PARTS_MAX = 128  # layers or experts
 
 
 class Refused(Exception):
@@ -50,7 +51,7 @@ class Oracle:
     def render(self, q):
         if "template" in q:
             template = chat_template_utils._compile_jinja_template(q["template"])
-            return {"text": template.render(**q["variables"])}
+            return {"text": template.render(**copy.deepcopy(q["variables"]))}  # jinja2 may change a list in place
         text = self.tokenizer(q["folder"]).apply_chat_template(
             q["messages"], tools=q.get("tools"), documents=q.get("documents"), tokenize=False,
             add_generation_prompt=q.get("add_generation_prompt", False), **q.get("kwargs", {}))
@@ -80,6 +81,9 @@ class Oracle:
 
     def loss(self, q):
         config = transformers.AutoConfig.from_pretrained(q["folder"])
+        for key in ("num_hidden_layers", "num_local_experts", "num_experts"):  # each takes the class a while to make
+            if isinstance(getattr(config, key, 0), int) and getattr(config, key, 0) > PARTS_MAX:
+                raise Refused(f"weights are missing for {key}")
         with torch.device("meta"):
             empty = transformers.AutoModelForCausalLM.from_config(config)
         if sum(p.numel() for p in empty.parameters()) > MODEL_MAX:
