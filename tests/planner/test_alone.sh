@@ -15,7 +15,7 @@ flags="-std=c17 -D_GNU_SOURCE ${MOTLEY_LONG:+-O2} -ffunction-sections -fdata-sec
 tests="bound catalogue kind_data planner"
 [ -z "${MOTLEY_LONG:-}" ] || tests=$(cd tests/planner && grep -L '\"\(show\|replay\)/\|oracle' test_*.c | sed 's/^test_//; s/\.c$//')
 allowed="common/buf.c common/digest.c common/err.c common/json.c common/rand.c common/units.c
-    model/arch.c model/block_cost.c model/blocks.c model/config.c model/config_parse.c model/flat.c model/footprint.c model/layer.c
+    model/arch.c model/block_cost.c model/blocks.c model/config.c model/config_keys.c model/config_parse.c model/flat.c model/footprint.c model/layer.c
     model/layer_tensors.c model/lora_match.c model/lora_rules.c model/lora_sites.c model/names.c model/nf4_skipped.c model/order.c
     model/pack.c model/packing.c model/rope.c model/spec.c model/spec_check.c model/spec_json.c
     model/tensor_type.c"
