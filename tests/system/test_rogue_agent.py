@@ -8,12 +8,12 @@ import time
 from motley import Failed, Motley, SLOW, expect, llama_spec, main, poll, two_unlike
 from rogue import Node, RedisError, admin, pack
 
-STEPS = 600  # it must be under way as long as the rogue tries
+STEPS = 1200  # it must be under way as long as the rogue tries
 HIGHEST = "18446744073709551615-18446744073709551615"
 
 
 def spec_for(motley, name, steps=STEPS):
-    return llama_spec(motley, name, steps, 2, every=50, placement={"devices": ["left/cpu0"]})
+    return llama_spec(motley, name, steps, 16, repeat=4, every=50, placement={"devices": ["left/cpu0"]})
 
 
 def node_of(motley, name):
