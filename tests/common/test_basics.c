@@ -1,4 +1,4 @@
-/* Errors, buffers, digests, random numbers, files, clocks, processes. */
+/* Errors, buffers, arrays, digests, random numbers, files, clocks, processes. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <math.h>
 
+#include "common/array.h"
 #include "common/buf.h"
 #include "common/digest.h"
 #include "common/rand.h"
@@ -59,6 +60,38 @@ static void buffers_grow_up_to_their_limit(void **state)
     assert_string_equal(buf_str(&buf), "000000099\n");
     buf_fini(&buf);
     assert_string_equal(buf_str(&buf), "");
+}
+
+static void arrays_grow_and_refuse_what_overflows(void **state)
+{
+    (void)state;
+    struct err err = {0};
+    uint32_t *items = NULL;
+    size_t capacity = 0;
+    size_t moves = 0;
+    for (size_t count = 0; count < 5000; count++) {
+        size_t before = capacity;
+        assert_int_equal(ARRAY_RESERVE(items, capacity, count + 1, &err), 0);
+        assert_true(capacity > count);
+        moves += capacity != before;
+        items[count] = (uint32_t)count;
+    }
+    assert_in_range(moves, 8, 12); /* it doubles: log2(5000 / 8) */
+    assert_int_equal(ARRAY_RESERVE(items, capacity, 100000, &err), 0);
+    assert_int_equal(capacity, 100000);
+
+    uint32_t *same = items;
+    assert_int_equal(ARRAY_RESERVE(items, capacity, SIZE_MAX, &err), -1); /* times 4 it wraps */
+    assert_int_equal(err.code, ERR_NOMEM);
+    err = (struct err){0};
+    assert_int_equal(ARRAY_RESERVE(items, capacity, SIZE_MAX / 4, &err), -1); /* more than any machine has */
+    assert_int_equal(err.code, ERR_NOMEM);
+    assert_ptr_equal(items, same);
+    assert_int_equal(capacity, 100000);
+    for (size_t i = 0; i < 5000; i++) {
+        assert_int_equal(items[i], i);
+    }
+    free(items);
 }
 
 static void digests_are_those_of_the_standard(void **state)
@@ -312,6 +345,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(errors_keep_code_and_errno_and_are_cut),
         cmocka_unit_test(buffers_grow_up_to_their_limit),
+        cmocka_unit_test(arrays_grow_and_refuse_what_overflows),
         cmocka_unit_test(digests_are_those_of_the_standard),
         cmocka_unit_test(philox_gives_the_published_numbers),
         cmocka_unit_test(streams_are_uniform_and_shuffles_are_permutations),
