@@ -1,9 +1,11 @@
-/* A thread that waits for copies of the device, so that neither the executor's thread nor the mesh's do.
+/* A thread that waits for copies between a device and the host, so that neither the executor's thread nor the
+ * mesh's threads block on them.
  *
- * Jobs are finished one after the other in the order in which they came.
+ * Jobs are finished one at a time, in the order in which they were pushed.
  *
- * Threads: courier_push from any; the functions of a job are called on the courier's own thread, or, when it
- * has been stopped, on that of whoever pushes. */
+ * Threads: any thread may call courier_push. The functions of a job are called on the courier's own thread
+ * or, after courier_stop, on the thread that pushes.
+ */
 #ifndef MOTLEY_WORKER_COURIER_H
 #define MOTLEY_WORKER_COURIER_H
 
@@ -14,21 +16,22 @@
 
 struct courier;
 
-/* Embedded in the caller's own object; it must live until finish was called. */
+/* A copy to wait for. It is embedded in an object of the caller and must live until `finish` was called. */
 struct courier_job {
-    int (*start)(void *arg, struct err *err); /* queues the copy and records `copied`; NULL: that was done */
-    struct event *copied;                     /* waited for */
-    void (*finish)(void *arg, const struct err *failure); /* failure: NULL when the copy is done */
+    int (*start)(void *arg,
+                 struct err *err); /* queues the copy and records `copied`; NULL if the caller did both */
+    struct event *copied;          /* event behind the copy, which the courier waits for */
+    void (*finish)(void *arg, const struct err *failure); /* failure is NULL when the copy is complete */
     void *arg;
     struct courier_job *next;
 };
 
-/* A copy is waited for at most timeout_ns. ERR_NOMEM. */
+/* Starts the thread. A copy fails after timeout_ns. ERR_NOMEM. */
 int courier_create(uint64_t timeout_ns, struct courier **out, struct err *err);
 void courier_push(struct courier *courier, struct courier_job *job);
-/* The job under way ends; those that have not begun, and all that come later, are finished with
- * ERR_CANCELLED. May be called again. */
+/* Ends the thread after the job under way. Jobs that have not begun, and all that are pushed later, finish
+ * with ERR_CANCELLED. May be called again. */
 void courier_stop(struct courier *courier);
-void courier_destroy(struct courier *courier); /* stops it; NULL is a no-op */
+void courier_destroy(struct courier *courier); /* stops the thread; NULL is a no-op */
 
 #endif

@@ -1,14 +1,15 @@
-/* The program executor: runs the instructions of one rank as docs/PROGRAM.md says and knows nothing else.
+/* The program executor: runs the instructions of one rank in the order that docs/PROGRAM.md defines.
  *
- * Queues run their instructions in order, different queues at once; an instruction starts when its queue is
- * free and all of its `after` are done. Instructions on the compute and copy queues are run by exec_run's own
- * thread, one at a time (on a device that computes by itself one more is queued meanwhile, also when what it
- * needs comes while the first is under way, so that the device never waits for the host); all others are
- * begun (from that thread, or from whichever thread completed what they waited for) and completed later with
- * exec_done. What an instruction does is the business of `struct exec_ops` (ops.h): no opcode, slot,
- * placement or micro-batch is looked at here.
+ * The instructions of a queue run in order; different queues run at the same time. An instruction starts when
+ * its queue is free and every instruction in its `after` list is complete. exec_run's own thread runs the
+ * instructions of the compute and copy queues, one at a time. On a device that computes asynchronously the
+ * executor submits one further instruction behind the one under way, also when that instruction's
+ * dependencies complete late, so that the device never waits for the host. Instructions of all other queues
+ * are begun on that thread, or on the thread that completed their last dependency, and are completed later
+ * with exec_done. `struct exec_ops` (see ops.h) decides what an instruction does: the executor looks at no
+ * opcode, slot, placement or micro-batch.
  *
- * Threads: exec_run by one thread at a time; exec_done, exec_post and exec_fail from any thread.
+ * Threads: one thread at a time calls exec_run; any thread may call exec_done, exec_post and exec_fail.
  */
 #ifndef MOTLEY_WORKER_EXEC_H
 #define MOTLEY_WORKER_EXEC_H
@@ -21,53 +22,55 @@
 
 struct exec;
 
-/* What the executor drives. Both are called without any lock of the executor held. */
+/* The operations that the executor drives. It calls them without holding its lock. */
 struct exec_ops {
-    /* Carry out an instruction of the compute or copy queue. Returns 0: it is complete; 1: it is queued on a
-     * device that works on, and the next of its queue may be queued behind it before compute_wait; -1 ends
-     * the run. */
+    /* Runs an instruction of the compute or copy queue. Returns 0 when it is complete; 1 when it was
+     * submitted to a device that works asynchronously, so that the next instruction of its queue may be
+     * submitted before compute_wait; -1 to end the run. */
     int (*compute)(void *host, uint32_t number, const struct instr *instr, struct err *err);
-    /* Wait for one that is queued; no other is between it and this call but the next. Likewise: is it done?
-     * Both may be NULL where compute never returns 1. */
+    /* compute_wait waits for a submitted instruction; at most one further instruction is submitted before
+     * that call. compute_done tells whether the instruction is complete. Both may be NULL where compute never
+     * returns 1. */
     int (*compute_wait)(void *host, uint32_t number, struct err *err);
     bool (*compute_done)(void *host, uint32_t number);
-    /* Begin any other; exec_done(number) when it is complete, possibly before this returns. -1 ends the run.
-     */
+    /* Begins an instruction of another queue. exec_done(number) follows when it is complete, possibly before
+     * `begin` returns. -1 ends the run. */
     int (*begin)(void *host, uint32_t number, const struct instr *instr, struct err *err);
 };
 
-/* When one instruction was ready (queue free and `after` done), begun and complete: clock_mono_ns. */
+/* When one instruction became ready (its queue free and its `after` list done), began and was complete:
+ * clock_mono_ns. */
 struct exec_time {
     uint64_t ready_ns, begin_ns, end_ns;
 };
 
-/* What a run's own thread did: busy computing, or waiting for others. Sends and receives overlap with both;
- * where several are under way at once that time counts once. */
+/* How the thread of exec_run spent the run: computing or waiting for other ranks. send_ns overlaps with both;
+ * a moment with several sends under way counts once. */
 struct exec_totals {
     uint64_t compute_ns, wait_ns, send_ns, wall_ns;
 };
 
-/* Prepare a program of `plan` (borrowed for the executor's life). ERR_NOMEM; ERR_INVALID for an `after` or
- * queue out of range. `host` is passed to the ops. */
+/* Prepares a program of `plan`, which is borrowed until exec_destroy. `host` is passed to the ops. ERR_NOMEM;
+ * ERR_INVALID for an `after` number or a queue that is out of range. */
 int exec_create(const struct plan *plan, const struct program *program, const struct exec_ops *ops,
                 void *host, struct exec **out, struct err *err);
 void exec_destroy(struct exec *exec);
 
-/* Run the program once. stall_ns: with nothing complete for so long the run ends with ERR_TIMEOUT naming what
- * waits. Returns 0 when every instruction is complete; -1 with the first error. After an error, operations
- * begun may still be under way: the caller closes the transport (so that they complete) before it frees what
- * they use, and calls exec_drain. */
+/* Runs the program once. When no instruction completes for stall_ns, the run ends with ERR_TIMEOUT and names
+ * an instruction that waits. Returns 0 when every instruction is complete, -1 with the first error. After an
+ * error transfers may still be under way: the caller closes the transport (so that they complete) and calls
+ * exec_drain before it frees the memory that they use. */
 int exec_run(struct exec *exec, uint64_t stall_ns, struct err *err);
 
-/* After a failed run: wait until all that was begun has been completed with exec_done. -1 with ERR_TIMEOUT.
- */
+/* Waits, after a failed run, until exec_done was called for every instruction that was begun. -1 with
+ * ERR_TIMEOUT. */
 int exec_drain(struct exec *exec, uint64_t timeout_ns, struct err *err);
 
-/* Instruction `number` is complete; or failed, if failure is given (copied). */
+/* Tells that instruction `number` is complete or, when `failure` (copied) is not NULL, has failed. */
 void exec_done(struct exec *exec, uint32_t number, const struct err *failure);
 
-/* Have exec_run's thread call fn(arg) between two instructions. The item is embedded in the caller's own
- * object and must live until it was called or exec_drain returned. */
+/* Has exec_run's thread call fn(arg) between two instructions. The item is embedded in an object of the
+ * caller and must live until fn was called or exec_drain returned. */
 struct exec_item {
     int (*fn)(void *arg, struct err *err);
     void *arg;
@@ -75,10 +78,10 @@ struct exec_item {
 };
 void exec_post(struct exec *exec, struct exec_item *item);
 
-/* End the run from outside (a kill, a lost agent). */
+/* Ends the run from outside, for example on a kill or when the agent is lost. */
 void exec_fail(struct exec *exec, const struct err *failure);
 
-/* Times of the last run, one entry an instruction; borrowed until the next run. */
+/* Times of the last run, one entry for each instruction; borrowed until the next run. */
 const struct exec_time *exec_times(const struct exec *exec);
 struct exec_totals exec_totals(const struct exec *exec);
 

@@ -1,15 +1,16 @@
-/* From a job's specification to what its stages are made with. */
+/* Turns a job's specification into the options of its stages. */
 #ifndef MOTLEY_WORKER_METHOD_H
 #define MOTLEY_WORKER_METHOD_H
 
 #include "engine/stage.h"
 #include "model/spec.h"
 
-/* Set all that the specification decides: method, base, compute, optimiser, noise and smoothing, seed; of
- * adapters, on the model of options->config. ERR_INVALID: a target that no matrix has. */
+/* Sets the options that the specification decides: method, base dtype, compute dtype, optimiser, embedding
+ * noise, label smoothing, seed and, for adapters, the adapted matrices of the model options->config.
+ * ERR_INVALID for a target that no matrix of the model has. */
 int method_options(const struct job_spec *spec, struct stage_options *options, struct err *err);
 
-/* What the load-balancing loss counts: coefficient * labelled / tokens of the step; 0: it is off. */
+/* Weight of the load-balancing loss in a step: coefficient * labelled / tokens; 0 when that loss is off. */
 double method_router_scale(const struct job_spec *spec, const struct model_config *config, uint64_t labelled,
                            uint64_t tokens);
 

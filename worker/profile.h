@@ -1,4 +1,4 @@
-/* Profile mode: measure this device for one model shape and method, and answer with the profile document of
+/* Profile mode: measures this device for one model shape and method and answers with the profile document of
  * docs/CONTRACTS.md. */
 #ifndef MOTLEY_WORKER_PROFILE_H
 #define MOTLEY_WORKER_PROFILE_H
@@ -9,8 +9,8 @@
 #include "worker/link.h"
 #include "worker/session.h"
 
-/* `message` is a `profile` with `local` (borrowed). Waits until its start_at, measures, keeps the device busy
- * until `seconds` after start_at so that neighbours measure under load, emits `profile`. */
+/* Handles a `profile` message with `local` (borrowed): waits until its start_at, measures, keeps the device
+ * busy until `seconds` after start_at so that neighbours measure under load, and emits `profile`. */
 int profile_run(struct worker_link *link, const json_t *message, const struct stop_request *stop,
                 struct err *err);
 
