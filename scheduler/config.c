@@ -1,4 +1,4 @@
-/* Reading the scheduler's configuration. */
+/* Reads the scheduler's configuration. */
 #include "scheduler/config.h"
 
 #include <stdlib.h>
@@ -102,7 +102,7 @@ static void read_limits(struct json_reader *top, struct scheduler_limits *limits
     }
 }
 
-/* One line a direction, which is how workers and planner want them. */
+/* Adds one entry for one direction, the form in which workers and the planner read links. */
 static int add_link(json_t *links, const char *from, const char *to, double rate, double latency)
 {
     json_t *link = json_pack("{s:s, s:s, s:f, s:f, s:b}", "from", from, "to", to, "bytes_per_s", rate,

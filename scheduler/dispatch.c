@@ -1,7 +1,7 @@
-/* The outbox's way to the agents.
+/* Publishes the outbox to the agents.
  *
- * Invariant: `kept` is sorted by id. A message is encoded once and published
- * from the same bytes every time, so repeats are byte-equal; the seal is made anew (the key may be).
+ * Invariant: `kept` is sorted by id. A message is encoded once and published from the same bytes every time,
+ * so repeats are byte-equal; only the seal is computed again, since the key may have changed.
  */
 #include "scheduler/dispatch.h"
 
@@ -16,7 +16,7 @@
 #include "common/redis.h"
 #include "scheduler/inlets.h"
 
-#define STREAM_LENGTH_MAX 2000 /* entries of one agent's stream */
+#define STREAM_LENGTH_MAX 2000 /* entries that an agent's stream holds at most */
 #define MESSAGE_BYTES_MAX ((size_t)64 << 20)
 #define PAUSE_NS_MAX 30000000000u
 #define SCAN_MS 100
@@ -39,12 +39,12 @@ struct dispatch {
     char incarnation[40];
 };
 
-/* False: the node has no key (yet, or any more). */
+/* Returns false when the node has no key. */
 static bool publish_bytes(struct dispatch *dispatch, const char *node, const void *bytes, size_t size)
 {
     char stream[96];
     uint8_t mac[SEAL_SIZE];
-    struct err ignored; /* a message not sent is sent again, or asked for again */
+    struct err ignored; /* a kept message is sent again; a passing one is asked for again */
     const struct inlet *inlet = inlets_find(dispatch->inlets, node);
     if (inlet == NULL || inlet->seal == NULL ||
         seal_make(inlet->seal, SEAL_MESSAGES, bytes, size, mac, &ignored) < 0) {
@@ -262,7 +262,7 @@ size_t dispatch_kept(const struct dispatch *dispatch)
 
 void dispatch_pass(struct dispatch *dispatch, const char *node, const json_t *message)
 {
-    struct err ignored; /* asked for again */
+    struct err ignored; /* the agent asks again */
     uint8_t *bytes = NULL;
     size_t size = 0;
     if (redis_is_connected(dispatch->redis) && encode(dispatch, message, &bytes, &size, &ignored) == 0) {

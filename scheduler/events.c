@@ -1,4 +1,4 @@
-/* Events of agents: checked, put in order, turned into rows. */
+/* Checks the events of agents, puts them in order and turns them into rows. */
 #include "scheduler/events_private.h"
 
 #include <stdio.h>
@@ -44,7 +44,7 @@ static struct node_move *node_move_of(struct event_batch *batch, struct store_sc
 
 /* ---- events of a node ---- */
 
-/* A device row, or NULL with what is wrong. A node names only devices of its own. */
+/* Returns a row of `devices`, or NULL with the error. A node may name only devices of its own. */
 static json_t *device_row(const char *node, const json_t *device, struct err *err)
 {
     struct json_reader reader;
@@ -89,8 +89,8 @@ static int node_change(struct event_batch *batch, struct node_move *move, struct
     return 0;
 }
 
-/* What an agent remembers of the cluster's life before a restored backup: {"incarnation", "runs": [{"job",
- * "run"}]}. The database keeps those that it does not know. */
+/* Reads what an agent remembers of the cluster's life before a restored backup: {"incarnation", "runs":
+ * [{"job", "run"}]}. The database keeps the runs that it does not know. */
 static int on_before(struct event_batch *batch, const char *node, const json_t *before, struct err *err)
 {
     struct json_reader reader, item;
@@ -154,7 +154,7 @@ static int on_hello(struct event_batch *batch, struct store_sched_node *node, co
         snprintf(move->boot, sizeof(move->boot), "%s", boot);
         move->seq = 0;
     }
-    /* A later hello of the batch replaces what an earlier one said of the node's devices. */
+    /* A later hello in the batch replaces the devices of an earlier one. */
     for (size_t k = json_array_size(batch->owned[E_DEVICES]); k-- > 0;) {
         const json_t *row = json_array_get(batch->owned[E_DEVICES], k);
         if (strcmp(json_string_value(json_object_get(row, "node")), node->name) == 0) {
@@ -218,8 +218,8 @@ static int on_received(struct event_batch *batch, const struct store_sched_node 
                         json_pack("{s:I, s:s}", "id", json_integer_value(message), "node", node->name), err);
 }
 
-/* What of a profile is ours to say and not its agent's: how hot the device was as it was measured, and how
- * far the catalogue is off, where it knows one of its name. */
+/* Sets the two fields of a profile that the agent must not set itself: how hot the device was during the
+ * measurement, and how far the catalogue's figures are off, if it knows a device of that name. */
 static void profile_annotate(const struct event_batch *batch, const char *node, json_t *document)
 {
     const char *name = json_string_value(json_object_get(document, "device"));
@@ -229,7 +229,7 @@ static void profile_annotate(const struct event_batch *batch, const char *node, 
     if (device == NULL || strcmp(device->node, node) != 0) {
         return;
     }
-    if (device->heat < 1) { /* its tables are so much slower already */
+    if (device->heat < 1) { /* the measured tables are already slower by this factor */
         json_object_set_new(document, "heat", json_real(device->heat));
     }
     const char *like = json_string_value(json_object_get(device->inventory, "like"));
@@ -239,8 +239,8 @@ static void profile_annotate(const struct event_batch *batch, const char *node, 
     }
 }
 
-/* Answers to measurements: `profile` and `link` with a document, `failed` with a reason. What else a
- * measuring worker says (log lines, memory) is only counted. */
+/* Takes answers to measurements: `profile` and `link` with a document, `failed` with a reason. Other events
+ * of a measuring worker (log lines, memory) only advance the seq. */
 static int on_measured(struct event_batch *batch, const struct event_head *head, const json_t *event,
                        struct err *err)
 {
@@ -278,7 +278,7 @@ static int on_measured(struct event_batch *batch, const struct event_head *head,
                         err);
 }
 
-/* Journaled node events: contiguous per boot. */
+/* Adds a journaled event of a node. The seqs are contiguous within one start of the agent (boot). */
 static int add_node_event(struct event_batch *batch, struct store_sched_node *node,
                           const struct event_head *head, const json_t *event, struct err *err)
 {

@@ -1,4 +1,4 @@
-/* A batch of events: its arrays, and how anything gets into them. */
+/* A batch's arrays, and the functions that add to them. */
 #include <stdlib.h>
 
 #include "scheduler/events_private.h"
@@ -87,7 +87,6 @@ void *event_grow(void *items, size_t count, size_t *capacity, size_t size)
     return grown;
 }
 
-/* The event without what the envelope says: what people see. */
 json_t *event_body(const json_t *event)
 {
     static const char *const envelope[] = {"type", "node", "run", "epoch", "rank", "seq", "boot", "job"};

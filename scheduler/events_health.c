@@ -1,5 +1,5 @@
-/* How devices are, as their agent says: kept with the device, and told in the logs of the jobs that run there
- * when it begins or ceases to matter. */
+/* The health of devices as their agents report it: kept with each device, and told in the logs of the jobs
+ * that run there when it begins or ceases to matter. */
 #include "scheduler/events_private.h"
 
 #include <stdio.h>
@@ -11,7 +11,7 @@
 
 enum { HEALTH_BYTES_MAX = 16 << 10, REASONS_MAX = 16, LINKS_MAX = 256 };
 
-#define THROTTLED 0.95 /* φ at most this is worth a line */
+#define THROTTLED 0.95 /* a device whose heat factor falls to this or below is reported */
 
 struct store_sched_device *event_device(struct store_view *view, const char *name)
 {
@@ -23,7 +23,7 @@ struct store_sched_device *event_device(struct store_view *view, const char *nam
     return NULL;
 }
 
-/* What an agent says is bounded before it is kept. New, or NULL. */
+/* Checks and bounds what an agent reports of a device. Returns it as a new reference, or NULL. */
 static json_t *health_read(const json_t *given, const char *device, struct err *err)
 {
     static const char *const numbers[] = {"temperature_c", "power_w",         "power_limit_w",
@@ -85,7 +85,7 @@ static bool rises(const struct store_sched_device *was, const struct store_sched
            json_integer_value(after) > json_integer_value(json_object_get(was->health, key));
 }
 
-/* The line, "" for none. */
+/* Writes the line of kind `which` (0 throttling, 1 memory, 2 ECC errors, 3 Xid), or "" when there is none. */
 static void line_of(const struct store_sched_device *was, const struct store_sched_device *is, int which,
                     char out[400])
 {
@@ -97,7 +97,8 @@ static void line_of(const struct store_sched_device *was, const struct store_sch
                  reasons_text(is->health, reasons),
                  (long long)json_integer_value(json_object_get(is->health, "temperature_c")), 100 * is->heat);
     } else if (which == 0 && is->heat > THROTTLED && was->heat <= THROTTLED &&
-               json_object_get(is->health, "heat") != NULL) { /* it is known to have ended */
+               /* a report without heat says nothing about throttling */
+               json_object_get(is->health, "heat") != NULL) {
         snprintf(out, 400, "%s throttles no more", is->name);
     } else if (which == 1 && is->usable_bytes < is->memory_limit_bytes &&
                is->usable_bytes < was->usable_bytes) {
@@ -114,7 +115,7 @@ static void line_of(const struct store_sched_device *was, const struct store_sch
     }
 }
 
-/* To every job that has a living rank there. */
+/* Adds the line to the log of every job that has a living rank on the device. */
 static int tell_jobs(struct event_batch *batch, const char *device, const char *text, struct err *err)
 {
     for (size_t i = 0; i < batch->view->run_count; i++) {
@@ -136,7 +137,7 @@ static int tell_jobs(struct event_batch *batch, const char *device, const char *
 
 /* ---- the event ---- */
 
-/* Takes `health` over. */
+/* Takes one device's report into the batch, and takes `health` over. */
 static int device_take(struct event_batch *batch, const struct store_sched_device *known, json_t *health,
                        struct err *err)
 {
@@ -149,7 +150,8 @@ static int device_take(struct event_batch *batch, const struct store_sched_devic
     json_array_foreach(batch->owned[E_HEALTH], i, row)
     {
         if (strcmp(json_string_value(json_object_get(row, "device")), known->name) == 0) {
-            json_decref(before); /* the same batch says it twice: the later one counts */
+            /* the same batch has an earlier report of this device: the later one replaces it */
+            json_decref(before);
             before = json_incref(json_object_get(row, "health"));
             json_array_remove(batch->owned[E_HEALTH], i);
             break;
@@ -177,13 +179,13 @@ int event_on_health(struct event_batch *batch, const struct store_sched_node *no
         return err_set(err, ERR_INVALID, "health of node %s without its boot or devices", node->name);
     }
     if (node->boot == NULL || strcmp(node->boot, boot) != 0) {
-        return 0; /* it will say hello, and this again */
+        return 0; /* the agent will say hello, and then report its health again */
     }
     json_object_foreach((json_t *)devices, name, given)
     {
         const struct store_sched_device *known = event_device(batch->view, name);
         if (known == NULL || strcmp(known->node, node->name) != 0) {
-            continue; /* not told of yet */
+            continue; /* the device is not yet in the view */
         }
         json_t *health = health_read(given, name, err);
         if (health == NULL || device_take(batch, known, health, err) < 0) {

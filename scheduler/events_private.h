@@ -1,4 +1,5 @@
-/* What events.c (batch, nodes) and events_run.c (ranks) share. */
+/* What the files of the batch share: events.c (nodes), events_run.c (ranks), events_health.c (devices) and
+ * events_batch.c (the batch's arrays). E_… number the arrays of struct store_ingest. */
 #ifndef MOTLEY_SCHEDULER_EVENTS_PRIVATE_H
 #define MOTLEY_SCHEDULER_EVENTS_PRIVATE_H
 
@@ -27,29 +28,31 @@ enum {
 
 #define EVENT_SEQ_MAX ((int64_t)1 << 53)
 
-/* The common fields of every event. */
+/* The fields that every event has. */
 struct event_head {
     const char *type, *node;
     int64_t seq;
 };
 
-/* The event was taken: its node lives. One that comes again is no sign of life. */
+/* Notes that the event was taken and that its node is alive. Not called for a repeated event, which is no
+ * sign of life. */
 void event_accept(struct event_batch *batch, const char *node);
-/* Takes 'row' over; NULL is ERR_NOMEM. */
+/* Appends 'row', which it takes over. A NULL row is an error. */
 int event_append(json_t *array, json_t *row, struct err *err);
-/* Takes 'message' over. */
+/* Adds a message for 'node', sent after the commit. Takes 'message' over. */
 int event_reply(struct event_batch *batch, const char *node, json_t *message, struct err *err);
-/* The event without what the envelope says: what people see. Returns new. */
+/* Returns a new copy of the event without the envelope's fields (type, node, run …): the part that people
+ * see. */
 json_t *event_body(const json_t *event);
-/* Room for one more item; NULL without memory. */
+/* Returns the array with room for one more item, or NULL without memory. */
 void *event_grow(void *items, size_t count, size_t *capacity, size_t size);
 
-/* An event that names a run. */
+/* Adds an event that names a run. */
 int event_add_of_run(struct event_batch *batch, const struct event_head *head, const json_t *event,
                      struct err *err);
 
-/* events_health.c: a device of the view, NULL: unknown; a note of how the node's devices are; and the view
- * learns it. */
+/* events_health.c. event_device returns the view's device of that name, or NULL. event_on_health notes what a
+ * node says of its devices; event_health_apply writes that into the view after the commit. */
 struct store_sched_device *event_device(struct store_view *view, const char *name);
 int event_on_health(struct event_batch *batch, const struct store_sched_node *node, const json_t *event,
                     struct err *err);

@@ -1,4 +1,4 @@
-/* Events of a run's ranks: what the worker said becomes rows. */
+/* Events of a run's ranks: turns what a worker said into rows. */
 #include "scheduler/events_private.h"
 
 #include <math.h>
@@ -63,7 +63,7 @@ static int set_text(struct run_event_context *c, const char *from, const char *t
         return 0;
     }
     json_t *value = strlen(text) <= max ? json_string(text) : json_pack("s%", text, max);
-    if (value == NULL) { /* cut inside a character */
+    if (value == NULL) { /* the limit fell inside a UTF-8 character */
         value = json_string("(too long)");
     }
     return set_change(c->move, to, value, err);
@@ -141,7 +141,7 @@ static int add_metric(struct run_event_context *c, const char *kind, struct err 
                         err);
 }
 
-/* Progress rows: one a job and batch, the furthest. */
+/* Keeps one progress row per job and batch, with the furthest step. */
 static int note_progress(struct run_event_context *c, int64_t done, double loss, struct err *err)
 {
     json_t *rows = c->batch->owned[E_PROGRESS];
@@ -207,7 +207,7 @@ static bool is_sha256(const char *text)
     return text != NULL && strlen(text) == 64 && strspn(text, "0123456789abcdef") == 64;
 }
 
-/* The hash of a {name: "sha256:…" | hex | {sha256, size}} entry, NULL when it is none. */
+/* Returns the hash of a {name: "sha256:…" | hex | {sha256, size}} entry, or NULL when it holds none. */
 static const char *blob_hash(const json_t *value)
 {
     const char *text = json_string_value(json_is_object(value) ? json_object_get(value, "sha256") : value);
@@ -344,7 +344,8 @@ static const struct run_event_kind *run_kind(const char *type)
     return NULL;
 }
 
-/* Nobody may write under an old epoch: what it says is dropped, and whoever still runs there is to end. */
+/* Refuses an event of a run that is over: nobody may write under an old epoch. The event is dropped and
+ * acknowledged, and its worker is killed. */
 static int refuse_stale(struct event_batch *batch, const struct event_head *head, int64_t run, int64_t epoch,
                         int64_t rank, struct err *err)
 {
@@ -403,13 +404,15 @@ int event_add_of_run(struct event_batch *batch, const struct event_head *head, c
         return -1;
     }
     if (head->seq != move->seq + 1) {
-        batch->dropped++; /* a repeat, or what lies beyond a gap: the acknowledgement tells where to go on */
+        /* a repeated event, or one beyond a gap; the acknowledgement says where to go on */
+        batch->dropped++;
         return 0;
     }
     if (ensure_change(batch, move, err) < 0) {
         return -1;
     }
-    move->seq = head->seq; /* taken, whatever is in it: a bad event must not hold up those behind it */
+    /* the seq advances whatever the event holds, so that a bad event does not hold up the next ones */
+    move->seq = head->seq;
     event_accept(batch, head->node);
     struct run_event_context context = {batch, event, run, &run->ranks[rank], move};
     const struct run_event_kind *kind = run_kind(head->type);

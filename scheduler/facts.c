@@ -1,7 +1,7 @@
 /* A small cache over the store.
  *
- * Invariant: an entry that is being fetched is owned by its call until the answer
- * comes; forgetting or destroying marks it, and the answer frees it.
+ * Invariant: an entry that is being fetched belongs to its store call until the answer comes. Dropping such
+ * an entry only marks it (facts = NULL); the answer frees it.
  */
 #include "scheduler/facts.h"
 
@@ -18,7 +18,7 @@ enum { ENTRIES_MAX = 64 };
 enum entry_state { ENTRY_FETCHING, ENTRY_READY, ENTRY_FAILED };
 
 struct entry {
-    struct facts *facts; /* NULL: nobody wants the answer any more */
+    struct facts *facts; /* NULL: the entry was dropped while being fetched */
     enum fact_kind kind;
     enum entry_state state;
     char *key;
@@ -26,7 +26,7 @@ struct entry {
     uint8_t *sizes;
     size_t sizes_bytes;
     struct err err;
-    uint64_t used; /* pass number */
+    uint64_t used; /* number of the last pass that asked for it */
 };
 
 struct facts {
@@ -46,7 +46,7 @@ static void entry_free(struct entry *entry)
     free(entry);
 }
 
-/* Takes entry i out; its memory goes now, or when its answer comes. */
+/* Removes entry i. Its memory is freed now, or when its answer comes. */
 static void drop(struct facts *facts, size_t i)
 {
     struct entry *entry = facts->entries[i];
@@ -102,7 +102,8 @@ void facts_forget_profiles(struct facts *facts)
     }
 }
 
-/* Room for one more: the least recently used goes, but none that this pass holds. */
+/* Makes room for one more entry: drops the least recently used ones, but none that this pass has asked for.
+ */
 static bool make_room(struct facts *facts)
 {
     size_t bytes = 0;

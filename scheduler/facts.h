@@ -1,6 +1,6 @@
-/* What planning a job needs beside the view: models and row sizes (known by
- * content, so they never change) and profiles. Fetched when first asked for, kept
- * in bounded memory. Thread: the store's.
+/* A cache of what planning a job needs beside the view: models and data sets (known by their content, so they
+ * never change), profiles, and what runs are doing. A fact is fetched when it is first asked for and kept in
+ * bounded memory. Thread: the store's.
  */
 #ifndef MOTLEY_SCHEDULER_FACTS_H
 #define MOTLEY_SCHEDULER_FACTS_H
@@ -16,27 +16,28 @@ struct store;
 enum fact_kind { FACT_MODEL, FACT_DATASET, FACT_PROFILES, FACT_RUN };
 
 struct fact {
-    const json_t *document; /* model; data set's {"blob","stats"}; profiles [{"device","document"}]; what
-                              store_sched_run_get says, of key "RUN/…" at the time it is first asked for */
-    const uint8_t *sizes;   /* of a data set */
+    /* FACT_MODEL: the model. FACT_DATASET: {"blob","stats"}. FACT_PROFILES: [{"device","document"}].
+     * FACT_RUN: the answer of store_sched_run_get at the time its key "RUN/…" was first asked for */
+    const json_t *document;
+    const uint8_t *sizes; /* FACT_DATASET: the row sizes as stored */
     size_t sizes_bytes;
 };
 
-/* 'arrived' is called when a fact that was asked for has come (or failed). */
+/* Calls 'arrived' whenever a fact that was asked for has come or has failed. */
 struct facts *facts_create(struct store *store, void (*arrived)(void *arg), void *arg, struct err *err);
-/* Answers still under way are dropped. */
+/* Drops the answers that are still under way. */
 void facts_destroy(struct facts *facts);
 
 /* Facts got after this call stay valid until the next one. */
 void facts_begin(struct facts *facts);
 
-/* 1: *fact is there (borrowed, see facts_begin); 0: being fetched; -1: it cannot be had: 'err'
- * (asked for again later if that may help). */
+/* Returns 1 and fills *fact (borrowed, see facts_begin); or 0 while it is being fetched; or -1 with 'err'
+ * when the fetch failed. A call after a failure fetches again. */
 int facts_get(struct facts *facts, enum fact_kind kind, const char *key, struct fact *fact, struct err *err);
 
-/* Profiles have changed. */
+/* Drops all profiles, because some have changed. */
 void facts_forget_profiles(struct facts *facts);
-/* How often they have. */
+/* Returns how often facts_forget_profiles was called. */
 uint64_t facts_profiles_seen(const struct facts *facts);
 
 #endif

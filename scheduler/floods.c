@@ -1,7 +1,8 @@
-/* One node's stream harms that node alone: it is bounded in bytes, and emptied when it cannot be read on.
+/* Bounds the harm that one node's stream can do: a stream has a limit in bytes, and is emptied when it is too
+ * large or cannot be decoded.
  *
- * An honest agent sends at most a window of unacknowledged events (agent/feed.h), and sends again what an
- * emptied stream lost. One that goes on flooding gets no Redis user any more, until it is enrolled anew.
+ * An honest agent sends at most one window of unacknowledged events (agent/feed.h), and sends again what an
+ * emptied stream lost. A node that goes on flooding loses its Redis user until it is enrolled anew.
  */
 #include "scheduler/scheduler_private.h"
 
@@ -12,13 +13,14 @@
 #include "common/log.h"
 #include "common/redis.h"
 
-#define STREAM_BYTES_MAX ((long long)16 << 20) /* more is emptied, */
-#define FLOOD_BYTES ((long long)64 << 20)      /* and this is a flood, not a backlog */
+#define STREAM_BYTES_MAX ((long long)16 << 20) /* a larger stream is emptied */
+#define FLOOD_BYTES ((long long)64 << 20)      /* a stream of this size is a flood, not a backlog */
 #define STRIKES_FLOOD 10u
-#define STRIKES_MAX 30.0  /* three floods, or thirty of anything, within a minute */
-#define STRIKES_PER_S 0.5 /* are forgiven */
+/* a node with this many strikes is barred: three floods, or thirty small offences, within a minute */
+#define STRIKES_MAX 30.0
+#define STRIKES_PER_S 0.5 /* strikes that are forgiven each second */
 
-struct look { /* one question for one stream's size */
+struct look { /* one question for the size of one stream */
     struct scheduler *scheduler;
     char node[72];
 };
@@ -40,7 +42,7 @@ static void size_came(void *arg, const redisReply *reply, const struct err *err)
 
 void floods_look(struct scheduler *scheduler, bool cut)
 {
-    struct err ignored; /* asked again at the next tick */
+    struct err ignored; /* the next tick asks again */
     for (size_t i = 0; scheduler->redis_up && i < inlets_count(scheduler->inlets); i++) {
         const struct inlet *inlet = inlets_at(scheduler->inlets, i);
         if (inlet->seal == NULL || (cut && !inlet->cut)) {
@@ -63,7 +65,7 @@ void floods_empty(struct scheduler *scheduler, struct inlet *inlet, unsigned str
 {
     const uint64_t now_ns = clock_mono_ns();
     const char *const argv[] = {"DEL", inlet->stream};
-    struct err ignored; /* found too large, or not to be read, once more */
+    struct err ignored; /* a stream that is not emptied now is found too large, or undecodable, again */
     redis_command(scheduler->commands, 0, NULL, NULL, 2, argv, NULL, &ignored);
     snprintf(inlet->after, sizeof(inlet->after), "0");
     inlet->taken[0] = '\0';
@@ -88,7 +90,7 @@ static void marked(void *arg, const struct err *err)
     }
     for (size_t i = 0; err == NULL && scheduler->epoch != 0 && i < inlets_count(scheduler->inlets); i++) {
         if (inlets_at(scheduler->inlets, i)->bar) {
-            scheduler->view_stale = true; /* the next view knows it as barred */
+            scheduler->view_stale = true; /* the next view shows the node as barred */
             scheduler_mark(scheduler);
             return;
         }
@@ -97,7 +99,7 @@ static void marked(void *arg, const struct err *err)
 
 void floods_mark(struct scheduler *scheduler)
 {
-    struct err ignored; /* counts are lost then, a bar is written with the next */
+    struct err ignored; /* on failure the counts are lost; the bar is written with the next call */
     if (scheduler->marking) {
         return;
     }

@@ -1,8 +1,8 @@
-/* Whom agents and workers may believe: the nodes of the cluster and their present generations.
+/* Tells agents and workers whom they may trust: the cluster's nodes and their present generations.
  *
- * Every agent is told the whole list when it says hello and whenever it changes; a node that has left the
- * list is told that, too. `told` is what the agents have, as far as we know: after a change of leader or of
- * Redis that is nothing.
+ * Every agent is told the whole list when it says hello and whenever the list changes; a node that has left
+ * the list is told that it was removed. `told` is the list that the agents have; it is unknown (NULL) after a
+ * change of leader or a new connection to Redis.
  */
 #include "scheduler/scheduler_private.h"
 
@@ -29,7 +29,7 @@ static void tell(struct scheduler *scheduler, const char *node, json_t *nodes)
     json_decref(message);
 }
 
-/* Those that are gone hear it once, and nothing more that waited for them is sent. */
+/* Tells each removed node once that it was removed, and drops the messages that waited for it. */
 static void tell_removed(struct scheduler *scheduler, const json_t *nodes)
 {
     const char *node;

@@ -1,8 +1,8 @@
-/* Events in: read a batch from the nodes' streams, commit it, acknowledge it, read the next.
+/* Events: reads a batch from the nodes' streams, commits it, acknowledges it, and reads the next.
  *
- * The streams are read from their start by every new leader; what was committed
- * before is recognised by its seq. An entry is trimmed only after its commit.
- * Each node has its share of a batch: one that floods does not starve the others.
+ * Every new leader reads the streams from their start; it recognises committed events by their seq. An entry
+ * is trimmed only after its commit. Each node has a share of a batch, so a node that floods does not starve
+ * the others.
  */
 #include "scheduler/scheduler_private.h"
 
@@ -14,16 +14,16 @@
 #include "common/log.h"
 #include "common/redis.h"
 
-#define BLOCK_MS 200 /* how late a node that has just joined is heard */
+#define BLOCK_MS 200 /* longest wait of an XREAD, and so the delay until a new node's stream is read */
 #define BATCH_BYTES_MAX ((size_t)32 << 20)
 #define SHARE_BYTES_MIN ((size_t)256 << 10)
 #define SHARE_ENTRIES_MIN 64u
-#define STREAMS_MAX 1000u    /* of one read; more take turns */
-#define SEEN_NS 15000000000u /* how often last_seen is written */
+#define STREAMS_MAX 1000u    /* streams of one read at most; if there are more, they take turns */
+#define SEEN_NS 15000000000u /* how often a node's last_seen is written */
 
 /* ---- reading ---- */
 
-/* What one of the nodes that have something to say may take of a batch. */
+/* The entries and the bytes that one node may take of a batch. */
 static uint32_t share_entries(const struct scheduler *scheduler)
 {
     const uint32_t share = scheduler->config->limits.batch_max / (uint32_t)scheduler->read_busy;
@@ -42,7 +42,7 @@ static int take_entry(void *arg, const char *stream, const char *id, const struc
     struct scheduler *scheduler = arg;
     struct inlet *inlet = inlets_of_stream(scheduler->inlets, stream);
     if (inlet == NULL || inlet->seal == NULL || inlet->cut) {
-        return 0; /* not ours, or read again from where it was cut */
+        return 0; /* the entry is of an unknown node, or a later read takes it */
     }
     if (!inlet_id_is_sane(id)) {
         char why[128];
@@ -80,11 +80,12 @@ static void pending_drop(struct scheduler *scheduler)
     }
 }
 
-/* A reply that cannot be read: the streams are read one by one, until the one is found whose fault it is. */
+/* Handles a reply that cannot be decoded. The streams are then read one by one until the one at fault is
+ * found, and that one is emptied. */
 static void read_failed(struct scheduler *scheduler, const struct err *why)
 {
     if (why->code != ERR_PEER && why->code != ERR_INVALID && why->code != ERR_CORRUPT) {
-        return; /* the tick reads again */
+        return; /* the next tick reads again */
     }
     struct inlet *only = inlets_find(scheduler->inlets, scheduler->read_only);
     log_event(LOG_LEVEL_WARN, "events_unreadable", "node=%s why=\"%s\"", only != NULL ? only->node : "?",
@@ -134,7 +135,7 @@ static void read_done(void *arg, const redisReply *reply, const struct err *why)
     scheduler_turn(scheduler);
 }
 
-/* The next streams in turn; how many there are, 0: no node may speak. */
+/* Fills in the next streams to read, in turn. Returns how many; 0 when no node may be read now. */
 static size_t positions_fill(struct scheduler *scheduler, struct redis_position positions[STREAMS_MAX],
                              size_t most)
 {
@@ -190,7 +191,7 @@ static void send_replies(struct scheduler *scheduler)
     }
 }
 
-/* States and measurements are reasons to decide; steps and log lines are not. */
+/* States, hello messages, health and measurements are reasons for a pass; steps and log lines are not. */
 static bool changes_decisions(const struct event_batch *batch)
 {
     if (batch->health_counts || json_object_size(batch->hellos) > 0 ||
@@ -233,10 +234,10 @@ static void learn(struct scheduler *scheduler)
     }
 }
 
-/* The entries read are all in the database: they may go, and more may come. */
+/* All entries that were read are committed: trims them and reads the next. */
 static void all_committed(struct scheduler *scheduler)
 {
-    struct err ignored; /* what is not trimmed now is trimmed next time */
+    struct err ignored; /* entries that are not trimmed now are trimmed after the next commit */
     scheduler->solo = false;
     for (size_t i = 0; i < inlets_count(scheduler->inlets); i++) {
         struct inlet *inlet = inlets_at(scheduler->inlets, i);
@@ -249,7 +250,7 @@ static void all_committed(struct scheduler *scheduler)
     ingest_read(scheduler);
 }
 
-/* The batch is in the database (or there was nothing to write). */
+/* The batch is committed, or there was nothing to write. */
 static void batch_committed(struct scheduler *scheduler)
 {
     bool dirty = changes_decisions(&scheduler->batch);
@@ -285,7 +286,8 @@ static void refuse(struct scheduler *scheduler, const json_t *event, const struc
     }
 }
 
-/* Keeps the event's place in its sequence, says why in its stead; drops it if even that is refused. */
+/* Replaces the event that the database refused by a log line with the same seq, which says so; drops the
+ * event when that line was refused too. */
 static void defuse(struct scheduler *scheduler, const struct err *why)
 {
     const json_t *event = json_array_get(scheduler->pending, 0);
@@ -326,7 +328,7 @@ static void ingest_done(void *arg, const struct err *err)
         return;
     }
     if (err != NULL) {
-        event_batch_fini(&scheduler->batch); /* the pending events stay and are judged again */
+        event_batch_fini(&scheduler->batch); /* the pending events stay and are checked again */
         if (is_poison(err)) {
             handle_poison(scheduler, err);
         }

@@ -11,11 +11,12 @@
 
 #define LOG_NS 1000000000u
 #define ID_MS_MAX ((uint64_t)1 << 62)
-#define ALLOWANCE_BYTES ((double)(16 << 20)) /* at most at once, and each second */
-#define REFUSED_BYTES 4096.0                 /* what one refused entry costs beside its size */
+#define ALLOWANCE_BYTES ((double)(16 << 20)) /* the most that may be read at once, and each second */
+/* what a refused entry takes from the allowance beside its size */
+#define REFUSED_BYTES 4096.0
 #define EVENT_NUMBER_MAX ((int64_t)1 << 53)
 
-/* An agent's journal takes no larger event (agent/journal.h). */
+/* An agent's journal accepts no larger event (agent/journal.h). */
 static const struct frame_limits event_limits = {
     .bytes_max = 8u << 20, .depth_max = 32, .count_max = 1u << 20};
 
@@ -90,13 +91,13 @@ int inlets_sync(struct inlets *inlets, const struct store_view *view, struct err
     for (size_t i = 0; i < view->node_count; i++) {
         struct inlet *old = inlets_find(inlets, view->nodes[i].name);
         if (old != NULL && is_same(old, &view->nodes[i])) {
-            next.items[next.count++] = *old; /* moved, with what it owns */
+            next.items[next.count++] = *old; /* moved, with the memory it owns */
             *old = (struct inlet){0};
         } else if (inlet_make(&next.items[next.count], &view->nodes[i], err) == 0) {
             changed = true;
             next.count++;
         } else {
-            inlets_clear(&next); /* those moved are made anew by the next view */
+            inlets_clear(&next); /* the inlets moved so far are lost; the next view makes them anew */
             return -1;
         }
     }
@@ -146,8 +147,8 @@ struct inlet *inlets_of_stream(struct inlets *inlets, const char *stream)
 
 /* ---- one entry ---- */
 
-/* Signs of life are numbered within a start of the agent, and starts are in order: an old one that somebody
- * sends again keeps nobody alive and brings no former start back. */
+/* Checks that a sign of life is new. Its number must rise within one start of the agent, and the names of
+ * starts rise too; so a replayed one neither keeps a node alive nor brings an earlier start back. */
 static int beat_check(struct inlet *inlet, const json_t *event, struct err *err)
 {
     struct json_reader reader;
@@ -229,10 +230,11 @@ void inlet_refuse(struct inlet *inlet, uint64_t now_ns, enum err_code code, cons
     inlet->refused++;
     inlet->reasons[code]++;
     inlet->unlogged++;
-    if (inlet->bar) /* why it was barred stays */
+    if (inlet->bar) /* the reason for which the node was barred is kept */
         return;
     snprintf(inlet->why, sizeof(inlet->why), "%.*s", INLET_WHY_SIZE - 1, why);
-    for (char *at = inlet->why; *at != '\0'; at++) { /* people read it, and a part of it may be a rogue's */
+    /* people read this text, and a hostile node may have written a part of it */
+    for (char *at = inlet->why; *at != '\0'; at++) {
         if (*at == '"') {
             *at = '\'';
         } else if ((unsigned char)*at < ' ' || *at == 127) {
@@ -247,7 +249,7 @@ void inlet_refuse(struct inlet *inlet, uint64_t now_ns, enum err_code code, cons
     }
 }
 
-/* Taken: counted from 0 from here on. */
+/* Returns the counts by error code as a new object, and sets them to 0. */
 static json_t *reasons_take(struct inlet *inlet)
 {
     json_t *reasons = json_object();
@@ -267,7 +269,7 @@ json_t *inlets_marks(struct inlets *inlets)
     for (size_t i = 0; i < inlets->count; i++) {
         struct inlet *inlet = &inlets->items[i];
         if (inlet->refused > 0 || (inlet->bar && inlet->seal != NULL)) {
-            /* What a sender wrote may be cut inside a character: such words are left out. */
+            /* A sender's text may be cut inside a character; it is left out then. */
             json_t *why = json_string(inlet->why);
             json_array_append_new(marks,
                                   json_pack("{s:s, s:I, s:I, s:o, s:o, s:b}", "node", inlet->node,

@@ -1,12 +1,14 @@
-/* Redis's users are made from the database: one `agent-NODE` for each admitted node, none besides.
+/* Makes Redis's users equal to the database's nodes: one `agent-NODE` for each admitted node, and no other
+ * user with that prefix.
  *
- * Compared with ACL LIST when Redis is found again, when the nodes have changed and every few seconds. A user
- * whose password is another is made anew, which ends its connections; one of a node that is gone or barred is
- * deleted, which does too. How Redis words a user differs by version: what it lists after we set one is what
- * we expect from then on. Names that begin with `agent-` are ours.
+ * The users are compared with ACL LIST when Redis was reconnected, when the nodes have changed, and every 3 s
+ * (CHECK_NS). A user with another password is made anew, and the user of a removed or barred node is deleted;
+ * both end its connections. Redis versions word a user's rules differently, so the rules that ACL LIST shows
+ * right after ACL SETUSER are the ones expected from then on.
  *
- * Redis bounds the connections of all users together only, so that one could shut the others out: each is
- * counted here beside the users, and who has too many loses all of them. Its agent comes back with its two.
+ * Redis limits only the total number of connections, so that one user could shut the others out. Therefore
+ * the connections of each user are counted at each comparison, and a user with too many loses all of them;
+ * its agent then reconnects with its two.
  */
 #include "scheduler/scheduler_private.h"
 
@@ -21,7 +23,8 @@
 
 #define CHECK_NS 3000000000u
 #define COMMAND_MS 5000
-#define CONNECTIONS_MAX 16u /* of one user: an agent's two, those that Redis has not seen break, and some */
+/* of one user: an agent has two; the rest allows for broken ones that Redis still counts */
+#define CONNECTIONS_MAX 16u
 
 static const char prefix[] = "agent-";
 
@@ -34,7 +37,8 @@ static void user_answered(void *arg, const redisReply *reply, const struct err *
     }
 }
 
-/* A Redis without an ACL file cannot save its users, and need not: they come from here. */
+/* Ignores the answer: a Redis without an ACL file cannot save its users, and need not, since they come from
+ * the database. */
 static void saved(void *arg, const redisReply *reply, const struct err *err)
 {
     (void)arg;
@@ -45,26 +49,26 @@ static void saved(void *arg, const redisReply *reply, const struct err *err)
 static void user_drop(struct scheduler *scheduler, const char *user)
 {
     const char *const argv[] = {"ACL", "DELUSER", user};
-    struct err ignored; /* found again by the next comparison */
+    struct err ignored; /* the next comparison finds the user again */
     redis_command(scheduler->commands, COMMAND_MS, user_answered, scheduler, 3, argv, NULL, &ignored);
 }
 
-/* Of a node that is gone or barred nobody would look after them any more. */
+/* Deletes the streams of a node that is removed or barred: nobody would trim them any more. */
 static void streams_drop(struct scheduler *scheduler, const char *node)
 {
     char events[160], inbox[160];
-    struct err ignored; /* they stay: bounded by what was written before its user went */
+    struct err ignored; /* on failure the streams stay; without a user they cannot grow */
     snprintf(events, sizeof(events), "motley:events:%s", node);
     snprintf(inbox, sizeof(inbox), "motley:agent:%s", node);
     const char *const argv[] = {"DEL", events, inbox};
     redis_command(scheduler->commands, COMMAND_MS, NULL, NULL, 3, argv, NULL, &ignored);
 }
 
-/* A node reads its inbox and writes its own events, and nothing else. */
+/* Lets a node's user read the node's inbox and write its own events, and nothing else. */
 static void user_set(struct scheduler *scheduler, struct inlet *inlet)
 {
     char user[88], hash[DIGEST_HEX_SIZE + 1] = "#", inbox[104], events[104];
-    struct err ignored; /* as above */
+    struct err ignored; /* the next comparison sets the user again */
     snprintf(user, sizeof(user), "%s%s", prefix, inlet->node);
     digest_hex(inlet->redis_hash, sizeof(inlet->redis_hash), hash + 1);
     snprintf(inbox, sizeof(inbox), "%%R~motley:agent:%s", inlet->node);
@@ -81,7 +85,7 @@ static bool is_admitted(const struct inlet *inlet)
     return inlet != NULL && inlet->seal != NULL && !inlet->bar;
 }
 
-/* One line of ACL LIST, "user NAME rules". Returns whether somebody was dropped. */
+/* Compares one line of ACL LIST, "user NAME rules", with its node. Returns whether the user was deleted. */
 static bool user_compare(struct scheduler *scheduler, const char *name, const char *rules)
 {
     struct inlet *inlet = inlets_find(scheduler->inlets, name + strlen(prefix));
@@ -103,7 +107,7 @@ static bool user_compare(struct scheduler *scheduler, const char *name, const ch
     if (inlet->user_listed || strstr(rules, hash) != NULL) {
         return false;
     }
-    user_drop(scheduler, name); /* whoever came in with another password goes */
+    user_drop(scheduler, name); /* ends the connections that used another password */
     return true;
 }
 
@@ -136,7 +140,7 @@ static void connections_bound(struct scheduler *scheduler, struct inlet *inlet)
 {
     char user[88], why[128];
     const char *const argv[] = {"CLIENT", "KILL", "USER", user};
-    struct err ignored; /* found again by the next count */
+    struct err ignored; /* the next count finds the connections again */
     snprintf(user, sizeof(user), "%s%s", prefix, inlet->node);
     snprintf(why, sizeof(why), "its %u connections to Redis were ended, the limit is %u", inlet->connections,
              CONNECTIONS_MAX);
@@ -144,7 +148,7 @@ static void connections_bound(struct scheduler *scheduler, struct inlet *inlet)
     inlet_refuse(inlet, clock_mono_ns(), ERR_BUSY, why);
 }
 
-/* One line a connection: "id=7 addr=… user=agent-left …"; no value holds a space. */
+/* CLIENT LIST has one line per connection: "id=7 addr=… user=agent-left …"; no value holds a space. */
 static void connections_came(void *arg, const redisReply *reply, const struct err *err)
 {
     struct scheduler *scheduler = arg;
@@ -192,7 +196,8 @@ static void listed(void *arg, const redisReply *reply, const struct err *err)
     if (changed) {
         redis_command(scheduler->commands, COMMAND_MS, saved, NULL, 2, save, NULL, &ignored);
     }
-    scheduler->users_second = changed && !second; /* once more, for the words of those just set */
+    /* lists once more, to learn Redis's wording of the rules just set */
+    scheduler->users_second = changed && !second;
     if (scheduler->users_second || scheduler->users_due) {
         list(scheduler);
     }

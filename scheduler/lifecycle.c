@@ -1,8 +1,8 @@
-/* The life of a run, decided from facts.
+/* Decides the life of a run from facts.
  *
- * Order matters: who has ended comes before who asks; a fault of the job's own
- * comes before a loss (a rank that fails takes its peers' connections with it,
- * and their complaints may arrive first); a person's wish comes before ours.
+ * The order of the tests matters. Ranks that have ended are counted before anybody's wish is looked at. A
+ * fault of the job's own comes before a loss, because a failing rank breaks its peers' connections and their
+ * complaints may arrive first. A person's wish comes before the scheduler's own reasons.
  */
 #include "scheduler/lifecycle.h"
 
@@ -15,11 +15,11 @@
 
 struct tally {
     uint32_t living, done, stopped, failed, gone;
-    uint32_t ready; /* ready or beyond: a rank without peers does not wait to be told of them */
-    const struct store_sched_rank *own;  /* first with a fault of the job's own */
-    const struct store_sched_rank *lost; /* first failed or lost otherwise */
+    uint32_t ready; /* ready or beyond: a rank without peers does not wait for addresses */
+    const struct store_sched_rank *own;  /* the first rank with a fault of the job's own */
+    const struct store_sched_rank *lost; /* the first rank that failed or was lost otherwise */
     const char *lost_why;
-    const struct store_sched_rank *drained; /* first on a draining device */
+    const struct store_sched_rank *drained; /* the first rank on a draining device */
 };
 
 static void say(struct run_verdict *verdict, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
@@ -32,7 +32,7 @@ static void say(struct run_verdict *verdict, const char *fmt, ...)
     va_end(args);
 }
 
-/* A rank whose connection broke or that waited in vain tells of another's end, not of its own. */
+/* A rank that reports a broken connection or a timeout reports another rank's end, not its own. */
 static bool is_consequence(const struct store_sched_rank *rank)
 {
     return rank->state == ASSIGNMENT_FAILED && rank->code != NULL &&
@@ -110,7 +110,7 @@ static void stop(struct run_verdict *verdict, enum stop_why why, bool checkpoint
     verdict->checkpoint = checkpoint;
 }
 
-/* Starting or running. */
+/* The run is starting or running. */
 static void decide_active(const struct store_sched_run *run, const struct store_sched_job *job,
                           const struct tally *tally, const struct scheduler_limits *limits, int64_t now_us,
                           struct run_verdict *verdict)
@@ -167,7 +167,7 @@ static void decide_active(const struct store_sched_run *run, const struct store_
     }
 }
 
-/* Stopping, and somebody still lives. */
+/* The run is stopping, and a rank still lives. */
 static void decide_stopping(const struct store_sched_run *run, const struct scheduler_limits *limits,
                             int64_t now_us, struct run_verdict *verdict)
 {
@@ -186,9 +186,9 @@ static void decide_stopping(const struct store_sched_run *run, const struct sche
     }
 }
 
-/* The pause before the next attempt. It bounds how often attempts that come to nothing begin, so it counts
- * from this one's beginning, grows with the losses in a row that left the job where it was, and forgets them
- * once a checkpoint was won: there are only so many of those. */
+/* The pause before the next attempt, which bounds how often attempts without progress begin. It counts from
+ * the beginning of the attempt that ended, and doubles with the losses in a row that won no checkpoint. After
+ * a new checkpoint there is no pause: a job has only so many checkpoints. */
 static uint32_t pause_ms(const struct store_sched_run *run, const struct store_sched_job *job,
                          const struct scheduler_limits *limits, int64_t now_us)
 {
@@ -199,7 +199,7 @@ static uint32_t pause_ms(const struct store_sched_run *run, const struct store_s
                                                   : (uint32_t)(whole_ms - (lasted_ms > 0 ? lasted_ms : 0));
 }
 
-/* The cause: a rank that was lost itself, else what was seen first (run->why). */
+/* The cause named in the text is a rank that was lost itself, else what was seen first (run->why). */
 static void finish_lost(const struct store_sched_run *run, const struct store_sched_job *job,
                         const struct tally *tally, const struct scheduler_limits *limits, int64_t now_us,
                         struct run_verdict *verdict)
@@ -224,7 +224,7 @@ static void finish_lost(const struct store_sched_run *run, const struct store_sc
     say(verdict, "attempt %u ended (%s); goes on from its last checkpoint", job->attempt, cause);
 }
 
-/* Everybody has ended after a stop: what becomes of the job. */
+/* All ranks have ended after a stop: decides what becomes of the job. */
 static void decide_finish(const struct store_sched_run *run, const struct store_sched_job *job,
                           const struct tally *tally, const struct scheduler_limits *limits, int64_t now_us,
                           struct run_verdict *verdict)

@@ -1,5 +1,5 @@
-/* Who is alive. Silence counts only while we could have heard: from the moment
- * we lead and Redis is connected ("unreachable" is not "failed"). */
+/* Which nodes and workers are alive. Silence counts only while it could have been heard: since this scheduler
+ * leads and Redis is connected. An unreachable node is not yet a failed one. */
 #include "scheduler/scheduler_private.h"
 
 #include <stdio.h>
@@ -22,7 +22,7 @@ void liveness_heard(struct scheduler *scheduler, const char *node, uint64_t now_
     if (life == NULL) {
         struct node_life *more = realloc(scheduler->lives, (scheduler->life_count + 1) * sizeof(*more));
         if (more == NULL) {
-            return; /* heard again a second later */
+            return; /* the node is heard again a second later */
         }
         scheduler->lives = more;
         life = &more[scheduler->life_count++];
@@ -32,8 +32,8 @@ void liveness_heard(struct scheduler *scheduler, const char *node, uint64_t now_
     life->heard_ns = now_ns;
 }
 
-/* Up to when all that was said has been heard: now while a read waits for more, else when the last one came
- * back (a slow commit is no silence). */
+/* The time up to which all signs of life have been read: now while an XREAD is waiting, otherwise the end of
+ * the last one. So a slow commit does not count as silence. */
 static uint64_t heard_until(const struct scheduler *scheduler, uint64_t now_ns)
 {
     return scheduler->reading ? now_ns : scheduler->read_ns;

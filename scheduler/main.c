@@ -1,6 +1,6 @@
-/* motley-scheduler --config FILE [--migrate | --restored]: reads the configuration, waits (bounded) for
- * PostgreSQL and Redis, runs until SIGTERM or SIGINT. Exit status: 0 ended as asked, 1 failed, 2 usage or
- * configuration. */
+/* motley-scheduler --config FILE [--migrate | --restored]. Reads the configuration, waits at most
+ * limits.start_wait_ms for PostgreSQL and Redis, and runs until SIGTERM or SIGINT. Exit status: 0 ended as
+ * asked, 1 failed, 2 wrong usage or configuration. */
 #include <event2/event.h>
 #include <getopt.h>
 #include <signal.h>
@@ -151,7 +151,7 @@ static void database_trouble(void *arg, const struct err *why)
     probe->postgres_err = *why;
 }
 
-/* Runs the loop until both answer, or until start_wait_ms has passed. */
+/* Runs the loop until both servers have answered, or until start_wait_ms has passed. */
 static int wait_for_both(struct probe *probe, const struct scheduler_config *config)
 {
     const struct timeval limit = {.tv_sec = config->limits.start_wait_ms / 1000,
@@ -211,8 +211,8 @@ out:
     return rc;
 }
 
-/* Before anything else is asked, since a proxy that pools transactions fails in many ways; and again when the
- * database was not there yet. */
+/* Refuses a proxy that pools transactions before anything else is asked, since later calls would fail in many
+ * ways; checks it again when the database was not reachable the first time. */
 static int check_servers(const struct scheduler_config *config)
 {
     struct err err;

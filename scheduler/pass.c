@@ -59,7 +59,7 @@ void pass_forget(struct scheduler *scheduler)
     scheduler->pass = NULL;
 }
 
-/* Wake when the earliest known moment comes. */
+/* Sets the timer for the earliest time at which a decision falls due, between 2 ms and one hour from now. */
 static void arm_wake(struct pass *pass)
 {
     struct scheduler *scheduler = pass->scheduler;
@@ -143,7 +143,7 @@ static void decided(void *arg, const struct err *err, json_t *ids)
     send_messages(pass, ids);
     log_decision(pass);
     scheduler->view_stale = true;
-    scheduler_mark(scheduler); /* one thing leads to another */
+    scheduler_mark(scheduler); /* what was written may make further decisions possible */
     pass_end(scheduler);
 }
 

@@ -1,7 +1,7 @@
-/* Measurements: profiles of devices for a model's shape, links between nodes.
+/* Measurements: profiles of devices for a model's shape, and links between nodes.
  *
- * All free devices of a machine are measured at once, beginning at the same
- * moment, so that each is measured with busy neighbours.
+ * All free devices of a machine are measured at once, beginning at the same moment, so that each is measured
+ * while its neighbours are busy.
  */
 #include "scheduler/pass.h"
 
@@ -40,14 +40,14 @@ bool pass_is_measured(const struct pass *pass, const struct store_sched_device *
     return false;
 }
 
-/* Failed a moment ago: it will be asked again, and what needs it waits. */
+/* Whether the request failed a moment ago and will be repeated; a job that needs it waits. */
 static bool is_resting(const struct pass *pass, const struct store_sched_request *request)
 {
     return request != NULL && request->failed && pass->view->now_us < request->deadline_us &&
            request->tries < pass->scheduler->config->limits.measure_tries;
 }
 
-/* Tried often enough: the planner estimates instead. */
+/* Whether the request was repeated often enough; the planner estimates instead. */
 static bool is_given_up(const struct pass *pass, const struct store_sched_request *request,
                         const char *digest)
 {
@@ -58,7 +58,7 @@ static bool is_given_up(const struct pass *pass, const struct store_sched_reques
 
 /* ---- links ---- */
 
-/* Measured: what was emulated once and is no more does not count. */
+/* Whether the link was measured. A stored link that was emulated does not count. */
 static bool has_link(const struct pass *pass, const char *from, const char *to)
 {
     for (size_t i = 0; i < pass->view->link_count; i++) {
@@ -82,7 +82,7 @@ static void request_link(struct pass *pass, const struct store_sched_node *from,
                  : NULL);
 }
 
-/* Emulated links need no measurement: they are what the configuration says. */
+/* Writes the emulated links of the configuration, which need no measurement. */
 static void put_emulated(struct pass *pass)
 {
     size_t i;
@@ -178,8 +178,8 @@ static bool lacks(const struct pass *pass, const struct store_sched_device *devi
            !is_given_up(pass, request, device->digest);
 }
 
-/* How long devices are measured: profile_ms for layers of a million weights and more, in proportion for
- * smaller ones, which are through sooner, and at least a quarter. */
+/* How long devices are measured: profile_ms for layers of a million weights or more; proportionally less for
+ * smaller layers, whose samples take less time, but at least a quarter. */
 static uint32_t measure_ms(const struct pass *pass, const json_t *model)
 {
     const json_t *config = json_object_get(model, "config");
@@ -215,7 +215,7 @@ static void request_profile(struct pass *pass, const struct store_sched_job *job
                              : NULL);
 }
 
-/* Whether something that was asked for, and that this job needs, is still under way. */
+/* Whether a measurement that this job needs is still under way. */
 static bool awaits(const struct pass *pass, const bool *allowed, const char *key)
 {
     const struct store_view *view = pass->view;
@@ -243,7 +243,7 @@ bool pass_profiles(struct pass *pass, const struct store_sched_job *job, const b
         if (!usable[i] || !lacks(pass, &view->devices[i], key, profiles)) {
             continue;
         }
-        /* The first lacking device of a machine asks for all of them. */
+        /* The first device of a machine without a profile asks for all devices of that machine. */
         const char *machine = machine_of(pass, &view->devices[i]);
         bool first = true;
         for (size_t k = 0; k < i && first; k++) {

@@ -1,9 +1,9 @@
-/* Runs on devices that are slower than when they were planned for, as their health says: looked at again with
- * the rule of replay/replan.h, and stopped to go on elsewhere when it says so.
+/* Weighs whether a run whose devices have become slower than planned should move, with the rule of
+ * replay/replan.h. When the rule says so, the run is stopped with a checkpoint and goes on elsewhere.
  *
- * A change of its devices' speeds begins a row of looks, which ends when one of them shows no gain worth the
- * move, or with the move. Looks are look_ms apart, or ten times what one takes where that is more. Another
- * leader begins anew. */
+ * A change of the devices' speeds begins a series of weighings, which ends with the move or with the first
+ * weighing that shows no worthwhile gain. Weighings are look_ms apart, or ten times the duration of one where
+ * that is more. A new leader begins the series anew. */
 #include "scheduler/pass.h"
 
 #include <math.h>
@@ -14,10 +14,10 @@
 #include "common/log.h"
 #include "replay/replan.h"
 
-/* The speeds of a run's devices as one number; 0: all are as fast as they can be. */
+/* Hashes the speeds of a run's devices; 0 when none is throttled. */
 static uint64_t speeds_of(const struct pass *pass, const struct store_sched_run *run)
 {
-    uint64_t hash = 14695981039346656037u; /* FNV-1a over thousandths */
+    uint64_t hash = 14695981039346656037u; /* FNV-1a over thousandths of the full speed */
     bool slower = false;
     for (uint32_t k = 0; k < run->rank_count; k++) {
         uint64_t heat = 1000;
@@ -32,7 +32,8 @@ static uint64_t speeds_of(const struct pass *pass, const struct store_sched_run 
     return slower ? hash | 1 : 0;
 }
 
-/* Its look; made where `wanted`. NULL: none, or no memory (the next pass tries again). */
+/* Returns the note on the run; if there is none and `wanted` is true, a new one. NULL when there is none, or
+ * without memory (the next pass tries again). */
 static struct run_look *look_of(struct scheduler *scheduler, int64_t run, bool wanted)
 {
     for (size_t i = 0; i < scheduler->look_count; i++) {
@@ -68,7 +69,7 @@ static void settle(struct run_look *look, uint64_t speeds)
     look->windows = 0;
 }
 
-/* 1: *answer; 0: not yet; -1: it cannot be weighed. */
+/* Returns 1 with *answer, 0 while it is being planned, or -1 when it cannot be weighed. */
 static int weigh(struct pass *pass, const struct store_sched_run *run, const struct run_look *look,
                  struct placer_answer *answer, struct err *err)
 {
@@ -97,7 +98,7 @@ static void say(struct pass *pass, const struct store_sched_run *run, const char
              json_pack("{s:I, s:s, s:s}", "job", (json_int_t)run->job, "level", "info", "text", words));
 }
 
-/* The look is over: does the run move? */
+/* Ends a weighing. Returns whether the run moves. */
 static bool conclude(struct pass *pass, const struct store_sched_run *run, struct run_look *look,
                      uint64_t speeds, const json_t *decision, char *text, size_t size)
 {

@@ -1,4 +1,4 @@
-/* The queue: who may start now, and where. */
+/* The queue: which job may start now, and on which devices. */
 #include "scheduler/pass.h"
 
 #include <math.h>
@@ -12,21 +12,23 @@
 #include "scheduler/waiting.h"
 
 #define RETRY_US 5000000
-#define QUEUE_NS_MAX 50000000u /* of one pass for the queue; the next goes on where it ended */
+/* 50 ms: the time that one pass spends on the queue; the next pass goes on where it ended */
+#define QUEUE_NS_MAX 50000000u
 
-/* What considering a job came to. */
+/* The result of considering one job. */
 enum outcome {
     OUTCOME_PLACED,
-    OUTCOME_SETTLED, /* refused, or waits for other devices: the next may be tried */
-    OUTCOME_PENDING, /* facts are on their way: nobody overtakes in the meantime */
+    OUTCOME_SETTLED, /* it was refused, or waits for other devices: the next job may be tried */
+    OUTCOME_PENDING, /* facts or a plan are being fetched: no job behind it may overtake it */
 };
 
 struct candidate {
     const struct store_sched_job *job;
     struct fact model, train, eval, profiles;
     char key[DIGEST_HEX_SIZE];
-    /* [device_count]: ever seen and allowed by the specification; of these those that are there; of these
-     * those that are free; those that it would take of all */
+    /* Masks over the view's devices. known: ever seen and allowed by the specification. allowed: the known
+     * ones that are present. usable: the allowed ones that are free. wanted: the ones that it would take if
+     * all were free. */
     bool *known, *allowed, *usable, *wanted;
     size_t known_count, allowed_count, usable_count;
 };
@@ -101,7 +103,8 @@ static int get_named(struct pass *pass, enum fact_kind kind, const struct store_
     return key != NULL ? facts_get(pass->scheduler->facts, kind, key, fact, err) : 1;
 }
 
-/* 1 all there, 0 under way, -1 with err. All are asked for at once. */
+/* Returns 1 when all facts are there, 0 while one is being fetched, -1 with err. All are asked for at once.
+ */
 static int get_facts(struct pass *pass, struct candidate *candidate, struct err *err)
 {
     const struct store_sched_job *job = candidate->job;
@@ -136,8 +139,9 @@ static const json_t *profile_of(const struct candidate *candidate, const char *d
     return NULL;
 }
 
-/* 1: *answer; 0: being planned; -1. `now`: with the speed and memory that devices have now, not those they
- * have when they are cool and ours alone. */
+/* Plans the job on the devices of `mask`. Returns 1 with *answer, 0 while it is being planned, -1 on failure.
+ * With `now`, each device counts with the speed and memory that it has at present; otherwise with those that
+ * it has when it is cool and nobody else uses its memory. */
 static int plan_on(struct pass *pass, const struct candidate *candidate, const bool *mask, bool now,
                    const struct placer_move *move, struct placer_answer *answer, struct err *err)
 {
@@ -197,7 +201,8 @@ static void refuse(struct pass *pass, const struct store_sched_job *job, enum er
     }
 }
 
-/* An error on the way to a plan: the job's, or worth another try. */
+/* Handles an error in planning: refuses the job if it is the job's fault, otherwise tries again after
+ * RETRY_US. */
 static enum outcome give_up(struct pass *pass, const struct store_sched_job *job, const struct err *err)
 {
     switch (err->code) {
@@ -217,7 +222,7 @@ static enum outcome give_up(struct pass *pass, const struct store_sched_job *job
     return OUTCOME_SETTLED;
 }
 
-/* Do others hold memory that plans were promised? */
+/* Whether other processes hold memory of the device that plans count on. */
 static bool is_taken(const struct store_sched_device *device)
 {
     return device->usable_bytes < device->memory_limit_bytes;
@@ -230,8 +235,9 @@ static bool is_there(const struct pass *pass, size_t i)
     return device->present && !device->drained && node != NULL && node->reachable && !is_taken(device);
 }
 
-/* A job that waits keeps what it would use from those behind it, but only while all of that will be free by
- * itself: nobody knows when a device that is away comes back, or others give its memory back. */
+/* Reserves the devices that a waiting job would use against the jobs behind it, but only while all of them
+ * are present and will become free by themselves: nobody knows when an absent device comes back, or when
+ * other processes release memory. */
 static void reserve(struct pass *pass, const struct candidate *candidate)
 {
     for (size_t i = 0; i < pass->view->device_count; i++) {
@@ -287,7 +293,8 @@ static void say_waits(struct pass *pass, const struct candidate *candidate)
     pass_wait(pass, candidate->job, "waits for %s", text[0] != '\0' ? text : "devices");
 }
 
-/* It waits for the devices of `ideal`, and is not planned again while nothing more is free for it. */
+/* The job waits for the devices of `ideal`, and is not planned again while no further device is free for it.
+ */
 static enum outcome waits_for(struct pass *pass, const struct candidate *candidate,
                               const struct placer_answer *ideal)
 {
@@ -303,7 +310,8 @@ static enum outcome waits_for(struct pass *pass, const struct candidate *candida
     return OUTCOME_SETTLED;
 }
 
-/* Would it fit on `mask`? Then it waits. *fits is false when it does not, with why in err. */
+/* Asks whether the job would fit on `mask`; if so, it waits for those devices. Otherwise *fits is false and
+ * err says why. */
 static enum outcome would_fit(struct pass *pass, const struct candidate *candidate, const bool *mask,
                               bool *fits, struct err *err)
 {
@@ -323,8 +331,8 @@ static enum outcome would_fit(struct pass *pass, const struct candidate *candida
     return outcome;
 }
 
-/* It does not fit on what is free, for the reason in `why`: would it on all that is there, or on that and
- * what was there once? */
+/* The job does not fit on the free devices, for the reason in `why`. Asks whether it would fit on all present
+ * devices, or else on all devices ever seen. */
 static enum outcome not_now(struct pass *pass, const struct candidate *candidate, const struct err *why)
 {
     struct err err = *why;
@@ -366,7 +374,8 @@ static enum outcome try_to_plan(struct pass *pass, const struct candidate *candi
         pass->answer = (struct placer_answer){0};
         planned = -1;
     }
-    if (planned < 0) { /* "a pipeline needs two devices": it may be possible once more of them are free */
+    /* a plan may be possible once more devices are free ("a pipeline needs two devices") */
+    if (planned < 0) {
         return err.code != ERR_NOMEM ? not_now(pass, candidate, &err) : give_up(pass, candidate->job, &err);
     }
     pass->placed = candidate->job;
@@ -433,7 +442,7 @@ int pass_weigh_move(struct pass *pass, const struct store_sched_run *run, const 
     if (candidate_init(pass, asked, &candidate) < 0) {
         return err_set(err, ERR_NOMEM, "no memory for planning");
     }
-    bool others = false; /* jobs that wait: what is free is theirs */
+    bool others = false; /* queued jobs: free devices are kept for them */
     for (size_t i = 0; i < pass->view->job_count; i++) {
         others = others || pass->view->jobs[i].state == JOB_QUEUED;
     }
@@ -450,7 +459,7 @@ int pass_weigh_move(struct pass *pass, const struct store_sched_run *run, const 
     return there;
 }
 
-/* What people who only ask for a plan wait for: measured when no job wants the devices now. */
+/* Measures devices for people who asked only for a plan, while no job takes the devices. */
 static void measure_wanted(struct pass *pass)
 {
     for (size_t i = 0; i < pass->view->measure_count && pass->placed == NULL; i++) {
@@ -469,7 +478,7 @@ static void measure_wanted(struct pass *pass)
     }
 }
 
-/* Whether anything is left for those behind. */
+/* Whether a device is left for the jobs behind. */
 static bool something_is_left(const struct pass *pass)
 {
     for (size_t i = 0; i < pass->view->device_count; i++) {
@@ -480,8 +489,8 @@ static bool something_is_left(const struct pass *pass)
     return false;
 }
 
-/* All jobs of this view wait, and devices are left over: those behind them in the queue are looked at in the
- * next pass, a window at a time, until one of them takes the devices or the queue is through. */
+/* All jobs of this view wait, and devices are left. The next pass examines a further window of the queue, and
+ * so on until a job takes the devices or the end of the queue is reached. */
 static void look_further(struct pass *pass, const struct policy_job *queue, const size_t *order, size_t count)
 {
     struct scheduler *scheduler = pass->scheduler;
@@ -502,8 +511,8 @@ static void look_further(struct pass *pass, const struct policy_job *queue, cons
     pass_check_at(pass, pass->view->now_us);
 }
 
-/* The queue in order, bounded by time: what was found of a job that waits is remembered, so that the next
- * pass comes further. */
+/* Considers the queue in order, for at most QUEUE_NS_MAX. What was found of a waiting job is remembered, so
+ * the next pass comes further. */
 static void walk(struct pass *pass, const struct policy_job *queue, const size_t *index, const size_t *order,
                  size_t count)
 {
@@ -566,7 +575,7 @@ static const struct store_sched_device *find_device(const struct pass *pass, con
     return NULL;
 }
 
-/* Where the run begins: the last complete checkpoint, or the beginning. */
+/* Where the run begins: at the last complete checkpoint, or at step 0. */
 static json_t *compose_start(const struct store_sched_job *job)
 {
     bool resumes = job->checkpoint_step >= 0 && job->checkpoint_blobs != NULL;
@@ -618,7 +627,7 @@ static json_t *compose_ranks(struct pass *pass, const json_t *assignments)
     return ranks;
 }
 
-/* How long the ranks wait for each other: as the plan's own times have it. */
+/* How long the ranks wait for each other, derived from the plan's predicted step time. */
 static json_t *compose_limits(const struct pass *pass)
 {
     const struct scheduler_limits *limits = &pass->scheduler->config->limits;
@@ -627,7 +636,7 @@ static json_t *compose_limits(const struct pass *pass)
     return json_pack("{s:f, s:f}", "wait", wait_ms / 1e3, "save", limits->save_wait_ms / 1e3);
 }
 
-/* What is the same in every rank's assignment. */
+/* The part of an assignment that is the same for every rank. */
 static json_t *compose_common(struct pass *pass, const json_t *numbers, json_t *ranks)
 {
     const struct store_sched_job *job = pass->placed;

@@ -1,4 +1,4 @@
-/* What every part of a pass writes: rows, messages, why a job waits, when to look again. */
+/* What every part of a pass writes: rows, messages, why a job waits, and when the next pass begins. */
 #include "scheduler/pass.h"
 
 #include <stdarg.h>
@@ -32,7 +32,7 @@ void pass_wait(struct pass *pass, const struct store_sched_job *job, const char 
 {
     char text[512];
     va_list args;
-    if (job->id == 0) { /* no job: a measurement that somebody waits for */
+    if (job->id == 0) { /* the request is a measurement without a job */
         return;
     }
     va_start(args, fmt);

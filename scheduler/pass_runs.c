@@ -121,7 +121,8 @@ static void tell_living(struct pass *pass, const struct store_sched_run *run, co
     }
 }
 
-/* Everybody learns where everybody listens, and who is there: as enrolled, not as a worker says of itself. */
+/* Tells every rank the address and the identity of all ranks. The identity is that of the enrolled node, not
+ * what a worker says of itself. */
 static void tell_peers(struct pass *pass, const struct store_sched_run *run)
 {
     json_t *peers = json_array();

@@ -1,4 +1,4 @@
-/* Releasing answers. */
+/* Releases answers. */
 #include "scheduler/placer.h"
 
 #include <stdlib.h>

@@ -1,12 +1,11 @@
-/* Somebody else's planner, asked beside the built-in one. Whatever becomes of it, the job has the built-in
- * plan. */
+/* Asks an external planner beside the built-in one. If it fails in any way, the job has the built-in plan. */
 #include <string.h>
 
 #include "common/clock.h"
 #include "plug/plug.h"
 #include "scheduler/placer_private.h"
 
-/* The name that counts, or NULL when nobody is to be asked. */
+/* Returns the name of the external planner to ask, or NULL for none. `name` is the specification's. */
 static const char *name_of(const struct placer_request *request, const char *name)
 {
     if (name == NULL) {
@@ -15,7 +14,7 @@ static const char *name_of(const struct placer_request *request, const char *nam
     return strcmp(name, PLANNER_BUILT_IN) != 0 ? name : NULL;
 }
 
-/* *document becomes new. */
+/* Runs the planner's program; *document becomes its answer, new. */
 static int ask(const struct placer_request *request, const char *name, json_t **document, struct err *err)
 {
     const struct planner_entry *entry = planners_find(request->planners, name);

@@ -1,4 +1,4 @@
-/* From the scheduler's rows to the planner's structs and back. */
+/* Converts the scheduler's rows to the planner's structs and back. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,7 +32,8 @@ static struct cluster *build_cluster(const struct placer_request *request, struc
             .name = from->name,
             .node = from->node,
             .kind = from->kind,
-            .like = like != NULL && catalogue_find(like) != NULL ? like : NULL, /* cards are measured */
+            /* an unknown name is left out: its device has a measured profile */
+            .like = like != NULL && catalogue_find(like) != NULL ? like : NULL,
             .base_bytes = base > 0 ? (uint64_t)base : 0,
             .memory_limit_bytes = request->devices[i].memory_bytes,
             .heat = request->devices[i].heat,
@@ -125,7 +126,7 @@ static int take_answer(struct plan_answer *found, json_t *told, struct placer_an
     return answer->plan != NULL ? take_ranks(found->plan, answer, err) : -1;
 }
 
-/* Stay or move: `answer` becomes the decision. */
+/* Decides whether the run stays or moves, and stores the decision in answer->answer. */
 static int weigh_move(const struct placer_request *request, const struct workload *workload,
                       const struct cluster *cluster, struct placer_answer *answer, struct err *err)
 {

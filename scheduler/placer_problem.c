@@ -1,4 +1,4 @@
-/* What is to be planned, as a document for programs of others. */
+/* Writes the planning problem as a document for external planners. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -35,7 +35,7 @@ struct row_size *placer_sizes(const uint8_t *bytes, size_t size, uint32_t *count
     return sizes;
 }
 
-/* null where there are none at hand. */
+/* JSON null when there are no rows. */
 static json_t *rows_json(const uint8_t *bytes, size_t size)
 {
     if (bytes == NULL || size < 8) {

@@ -1,8 +1,8 @@
-/* One thread, one question at a time, the last answers kept.
+/* One thread that plans one question at a time, and a memory of the last answers.
  *
- * Invariant: a question belongs to the thread from `asked` to `answered`, and to the loop before and after;
- * the lock guards nothing but that hand-over. Documents are copied deeply, since their counts are not for two
- * threads.
+ * Invariant: a question belongs to the planning thread from `asked` to `answered`, and to the loop before and
+ * after; the lock guards nothing but that hand-over. Documents are copied deeply, because Jansson's reference
+ * counts must not be shared between the threads.
  */
 #include "scheduler/planning.h"
 
@@ -28,7 +28,7 @@ struct question {
     struct placer_move move;
     struct store_sched_device *rows;
     json_t **links;
-    json_t **owned; /* every document above */
+    json_t **owned; /* references to every document above */
     size_t owned_count;
     uint8_t *train, *eval;
     struct placer_answer answer;
@@ -47,7 +47,7 @@ struct kept {
 struct planning {
     const struct placer *placer;
     const struct planners *planners;
-    int cancel_fd; /* readable: nobody waits any more */
+    int cancel_fd; /* becomes readable when the external planner must end */
     void (*arrived)(void *arg);
     void *arg;
     struct event *news;
@@ -60,9 +60,9 @@ struct planning {
 
     pthread_mutex_t lock;
     pthread_cond_t wanted;
-    struct question *asked, *answered; /* at most one of the two, or neither */
+    struct question *asked, *answered; /* at most one of the two is set */
     bool stop;
-    struct question *under_way; /* the loop's sight of it: key only */
+    struct question *under_way; /* the loop's pointer to the question; the loop reads only its key */
 };
 
 /* ---- questions ---- */
@@ -368,7 +368,7 @@ int planning_get(struct planning *planning, const struct placer_request *request
             kept->used = ++planning->clock;
             if (kept->result < 0) {
                 *err = kept->err;
-                if (err->code == ERR_NOMEM || err->code == ERR_INTERNAL) { /* may go better another time */
+                if (err->code == ERR_NOMEM || err->code == ERR_INTERNAL) { /* another try may succeed */
                     *kept = planning->kept[--planning->kept_count];
                 }
                 return -1;
@@ -376,7 +376,8 @@ int planning_get(struct planning *planning, const struct placer_request *request
             return answer_copy(answer, &kept->answer, err);
         }
     }
-    if (planning->under_way != NULL) { /* this one or another: the next pass asks again */
+    /* this question or another one is being planned; a later pass asks again */
+    if (planning->under_way != NULL) {
         return 0;
     }
     struct question *question = question_copy(request, key);

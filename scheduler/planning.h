@@ -1,9 +1,10 @@
-/* Plans, off the loop: a search over many devices takes seconds, and the loop must hear and beat meanwhile.
+/* Plans on a second thread, since a search over many devices takes seconds and the event loop must go on
+ * meanwhile.
  *
- * Planning is pure, so an answer is known by what was asked: the same question gets the same answer from a
- * bounded memory, and a pass that asks again is placed by what the one before it began. One thread plans, one
- * question at a time; a question that nobody asks any more is answered and forgotten. Everything else on the
- * loop's thread.
+ * Planning is pure, so an answer is stored under a digest of its question. A pass whose question has no
+ * answer yet leaves the job as it is; a later pass asks the same question again and finds the answer. One
+ * question is planned at a time. The answer to a question that nobody repeats drops out of the bounded
+ * memory. Everything else runs on the loop's thread.
  */
 #ifndef MOTLEY_SCHEDULER_PLANNING_H
 #define MOTLEY_SCHEDULER_PLANNING_H
@@ -13,17 +14,17 @@
 struct event_base;
 struct planning;
 
-/* 'arrived' is called on the loop when an answer has come. 'placer' and 'planners' (may be NULL) are
- * borrowed. Returns new, or NULL. */
+/* Calls 'arrived' on the loop when an answer has come. Borrows 'placer' and 'planners'; 'planners' may be
+ * NULL. Returns new, or NULL. */
 struct planning *planning_create(struct event_base *base, const struct placer *placer,
                                  const struct planners *planners, void (*arrived)(void *arg), void *arg,
                                  struct err *err);
-/* Waits for the search under way; a program that is asked is ended. NULL is a no-op. */
+/* Waits for the search under way, and ends an external planner that is being asked. NULL is a no-op. */
 void planning_destroy(struct planning *planning);
 
-/* 1: *answer (placer_answer_fini) is there, also when nothing fits; 0: being planned, ask again when an
- * answer has arrived; -1: it cannot be planned (the placer's error), or ERR_NOMEM. What 'request' points to
- * is copied; its planners and cancel_fd are this planning's own. */
+/* Returns 1 with the answer, even when nothing fits (release it with placer_answer_fini); 0 while it is being
+ * planned: ask again when 'arrived' was called; -1 with the placer's error when the job cannot be planned, or
+ * ERR_NOMEM. Copies what 'request' points to, and sets its planners and cancel_fd itself. */
 int planning_get(struct planning *planning, const struct placer_request *request,
                  struct placer_answer *answer, struct err *err);
 

@@ -1,4 +1,4 @@
-/* The queue's policy: priority, then first come. */
+/* The order of the queue: by priority, then by submission. */
 #include "scheduler/policy.h"
 
 static bool goes_before(const struct policy_job *a, const struct policy_job *b)
@@ -9,7 +9,7 @@ static bool goes_before(const struct policy_job *a, const struct policy_job *b)
     return a->id < b->id;
 }
 
-/* Insertion sort: the queue arrives nearly sorted from the database's index. */
+/* Insertion sort, since the queue arrives nearly sorted from the database's index. */
 void policy_order(const struct policy_job *jobs, size_t count, size_t *order)
 {
     for (size_t i = 0; i < count; i++) {

@@ -1,4 +1,4 @@
-/* The loop: standing by, leading, and one thing at a time. */
+/* The loop: standing by, leading, and one database task at a time. */
 #include "scheduler/scheduler_private.h"
 
 #include <event2/event.h>
@@ -14,15 +14,15 @@
 #include "scheduler/waiting.h"
 
 #define TICK_MS 250
-/* Between passes that nothing but people ask for: short where a submit may start at once, longer while every
- * device is taken (one that becomes free is news of its own). */
+/* Least time between two passes. It is short while a device is free, so that a submitted job starts at once,
+ * and longer while all devices are taken (a device that becomes free asks for a pass without a pause). */
 #define PASS_PAUSE_NS_MIN 10000000u
 #define PASS_PAUSE_NS_MAX 100000000u
-#define MARKER "motley:instance" /* gone: Redis was wiped */
+#define MARKER "motley:instance" /* a key whose absence shows that Redis was wiped */
 
 /* ---- one thing at a time ---- */
 
-/* The view's nodes are those that are listened to and that have users in Redis. */
+/* Makes the inlets those of the view's nodes. */
 static void sync_inlets(struct scheduler *scheduler)
 {
     struct err err;
@@ -31,7 +31,7 @@ static void sync_inlets(struct scheduler *scheduler)
         scheduler_retry(scheduler, "load_failed", &err);
     } else if (changed > 0) {
         keeper_check(scheduler);
-        dispatch_again(scheduler->dispatch); /* what could not be sealed before */
+        dispatch_again(scheduler->dispatch); /* messages for a new node could not be sealed before */
         ingest_read(scheduler);
     }
 }
@@ -50,7 +50,8 @@ static void loaded(void *arg, const struct err *err, struct store_view *view)
     store_view_destroy(scheduler->view);
     scheduler->view = view;
     scheduler->view_stale = false;
-    identities_leave(scheduler); /* sealed with the keys of those that leave */
+    /* must come first: its messages are sealed with the keys of the nodes that leave */
+    identities_leave(scheduler);
     sync_inlets(scheduler);
     identities_tell(scheduler);
     pass_start(scheduler);
@@ -71,7 +72,7 @@ static void start_pass(struct scheduler *scheduler)
     }
 }
 
-/* The one place that starts anything. */
+/* The only place that starts a database task. */
 static void turn(evutil_socket_t fd, short what, void *arg)
 {
     struct scheduler *scheduler = arg;
@@ -99,7 +100,7 @@ static void turn(evutil_socket_t fd, short what, void *arg)
     start_pass(scheduler);
 }
 
-/* A moment that a decision waits for has come. */
+/* The time that a decision waits for has come. */
 static void wake(evutil_socket_t fd, short what, void *arg)
 {
     struct scheduler *scheduler = arg;
@@ -111,7 +112,7 @@ static void wake(evutil_socket_t fd, short what, void *arg)
 static void facts_arrived(void *arg)
 {
     struct scheduler *scheduler = arg;
-    scheduler->view_stale = true; /* no pause: somebody waits for exactly this */
+    scheduler->view_stale = true; /* no pause, since a job waits for this fact */
     scheduler_mark(scheduler);
 }
 
@@ -125,7 +126,7 @@ static void notified(void *arg, const char *channel, const char *payload)
 
 /* ---- Redis ---- */
 
-/* Everything Redis held is gone. */
+/* Redis has lost everything it held. */
 static void redis_is_empty(struct scheduler *scheduler)
 {
     inlets_rewind(scheduler->inlets);
@@ -142,24 +143,25 @@ static void marker_done(void *arg, const redisReply *reply, const struct err *er
     if (err->code != ERR_NONE || scheduler->epoch == 0 || !scheduler->ready) {
         return;
     }
-    if (reply->type == REDIS_REPLY_STATUS) { /* OK: it was not there */
+    if (reply->type == REDIS_REPLY_STATUS) { /* OK: the key was not there */
         redis_is_empty(scheduler);
     }
 }
 
-/* SET … NX answers OK only when the marker is missing. */
+/* SET … NX answers OK only when the key is missing. */
 static void ask_marker(struct scheduler *scheduler)
 {
     static const char *const argv[] = {"SET", MARKER, "1", "NX"};
     static const size_t lengths[] = {3, sizeof(MARKER) - 1, 1, 2};
-    struct err ignored; /* asked again at the next tick */
+    struct err ignored; /* the next tick asks again */
     if (!scheduler->marker_asked && scheduler->redis_up) {
         scheduler->marker_asked =
             redis_command(scheduler->commands, 2000, marker_done, scheduler, 4, argv, lengths, &ignored) == 0;
     }
 }
 
-/* Where Redis ends the fullest connections for want of memory (maxmemory-clients), ours are not among them.
+/* Exempts our connections from eviction, by which Redis closes the fullest connections when it lacks memory
+ * (maxmemory-clients).
  */
 static void stay(struct redis *redis)
 {
@@ -179,7 +181,7 @@ static void redis_connected(void *arg)
     keeper_check(scheduler);
     if (scheduler->dispatch != NULL && scheduler->ready) {
         dispatch_again(scheduler->dispatch);
-        identities_forget(scheduler); /* what was said meanwhile was heard by nobody */
+        identities_forget(scheduler); /* messages sent in the meantime reached nobody */
         scheduler_mark(scheduler);
         ask_marker(scheduler);
     }
@@ -227,7 +229,7 @@ static void outbox_loaded(void *arg, const struct err *err, json_t *doc)
     struct scheduler *scheduler = arg;
     if (!scheduler_settle(scheduler)) {
         if (scheduler->epoch != 0 && !scheduler->ready) {
-            load_outbox(scheduler); /* lost and won again in between */
+            load_outbox(scheduler); /* leadership was lost and gained again in between */
         }
         return;
     }
@@ -250,14 +252,14 @@ static void outbox_loaded(void *arg, const struct err *err, json_t *doc)
               scheduler->config->name, (long long)scheduler->epoch, dispatch_kept(scheduler->dispatch),
               incarnation);
     ask_marker(scheduler);
-    scheduler_mark(scheduler); /* the view says whose streams there are */
+    scheduler_mark(scheduler); /* a pass loads the view, which names the streams to read */
 }
 
 static void load_outbox(struct scheduler *scheduler)
 {
     struct err err;
     if (scheduler->busy) {
-        return; /* what is under way ends with a turn; the tick comes back here */
+        return; /* the task under way ends with a turn; the next tick calls this again */
     }
     scheduler->busy = true;
     scheduler->chain = scheduler->epoch;
@@ -302,7 +304,7 @@ static void lost(void *arg, const struct err *why)
     forget(scheduler);
 }
 
-/* Each connection complains at each try; once a second is enough to know. */
+/* Each connection reports each failed try; one line a second is enough. */
 static void trouble(void *arg, const struct err *why)
 {
     struct scheduler *scheduler = arg;
@@ -326,11 +328,11 @@ static void pruned(void *arg, const struct err *err, json_t *counts)
     }
 }
 
-/* A batch a tick while there is more to do, so that no other work waits for long. */
+/* Removes one batch of old rows a tick while there are more, so that no other task waits for long. */
 static void prune(struct scheduler *scheduler, uint64_t now_ns)
 {
     const struct scheduler_limits *limits = &scheduler->config->limits;
-    struct err ignored; /* comes again */
+    struct err ignored; /* a later tick tries again */
     bool due = scheduler->prune_more || now_ns - scheduler->pruned_ns > (uint64_t)limits->prune_ms * 1000000u;
     if (due && !scheduler->pruning) {
         const struct store_retention keep = {.event_days = limits->event_days,

@@ -1,9 +1,8 @@
-/* One scheduler on one event loop: stands for election, and while it leads, reads
- * what agents tell, decides, and sends what was decided.
+/* One scheduler on one event loop. It stands for election; while it leads, it reads events of agents,
+ * decides, and sends the decisions.
  *
- * It keeps no state of its own: all is in PostgreSQL, and what is in memory is
- * loaded anew when it begins to lead. kill -9 at any moment loses nothing.
- * Thread: the event base's.
+ * It keeps no state of its own: all state is in PostgreSQL and is loaded when it begins to lead. kill -9 at
+ * any moment loses nothing. Thread: the event base's.
  */
 #ifndef MOTLEY_SCHEDULER_SCHEDULER_H
 #define MOTLEY_SCHEDULER_SCHEDULER_H
@@ -17,11 +16,11 @@
 struct event_base;
 struct scheduler;
 
-/* 'config' and 'placer' are borrowed until destroy. PostgreSQL and Redis may come up
- * later; until then it waits and logs why. Returns new, or NULL. */
+/* Borrows 'config' and 'placer' until destroy. PostgreSQL and Redis need not run yet: the scheduler logs that
+ * and waits for them. Returns new, or NULL. */
 struct scheduler *scheduler_create(struct event_base *base, const struct scheduler_config *config,
                                    const struct placer *placer, struct err *err);
-/* Gives the lead up and closes. NULL is a no-op. Not inside one of its callbacks. */
+/* Gives up leadership and closes. NULL is a no-op. Not to be called from one of its callbacks. */
 void scheduler_destroy(struct scheduler *scheduler);
 
 /* The epoch while it leads and has loaded its state, else 0. */

@@ -1,4 +1,5 @@
-/* An open hash table by job, which is emptied when what the answers rest on changes. */
+/* A hash table with open addressing, keyed by job, which is emptied when anything changes that its notes
+ * depend on. */
 #include "scheduler/waiting.h"
 
 #include <stdlib.h>
@@ -9,8 +10,8 @@
 enum { SLOTS = 2 * WAITING_MAX };
 
 struct note {
-    int64_t id;           /* 0: empty */
-    bool *unfit, *wanted; /* one allocation */
+    int64_t id;           /* 0: the slot is empty */
+    bool *unfit, *wanted; /* one allocation for both */
 };
 
 struct waiting {
@@ -23,7 +24,7 @@ static uint64_t mix(uint64_t hash, const void *bytes, size_t size)
 {
     const uint8_t *at = bytes;
     for (size_t i = 0; i < size; i++) {
-        hash = (hash ^ at[i]) * 1099511628211u; /* FNV-1a */
+        hash = (hash ^ at[i]) * 1099511628211u; /* one step of FNV-1a */
     }
     return hash;
 }
@@ -33,7 +34,7 @@ static uint64_t mix_text(uint64_t hash, const char *text)
     return mix(hash, text, strlen(text) + 1);
 }
 
-/* All that an answer rests on beside the job itself and which devices are free. */
+/* Hashes everything that a note depends on beside the job itself and which devices are free. */
 static uint64_t world_of(const struct store_view *view, uint64_t profiles)
 {
     static const char *const rates[] = {"latency_s", "bytes_per_s"};
@@ -91,7 +92,7 @@ void waiting_begin(struct waiting *waiting, const struct store_view *view, uint6
     }
 }
 
-/* The job's slot, or the empty one where it would be. */
+/* Returns the job's slot, or the empty slot where it would be. */
 static size_t slot_of(const struct waiting *waiting, int64_t id)
 {
     size_t at = (size_t)(mix(14695981039346656037u, &id, sizeof(id)) % SLOTS);

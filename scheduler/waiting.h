@@ -1,8 +1,8 @@
-/* What was found of jobs that wait, so that a pass need not plan them again while nothing more is free for
- * them.
+/* Remembers on which devices a waiting job does not fit, so that a pass need not plan it again while no
+ * further device is free for it.
  *
- * A job that does not fit on a set of devices does not fit on a part of it. All is forgotten when a device, a
- * link or a profile changes. Bounded: with WAITING_MAX jobs noted it begins anew.
+ * A job that does not fit on a set of devices does not fit on a subset. Everything is forgotten when a
+ * device, a link or a profile changes, or when WAITING_MAX jobs are noted.
  */
 #ifndef MOTLEY_SCHEDULER_WAITING_H
 #define MOTLEY_SCHEDULER_WAITING_H
@@ -17,19 +17,19 @@ enum { WAITING_MAX = 4096 };
 
 struct waiting;
 
-/* Empty. ERR_NOMEM. */
+/* Returns new, without notes; or NULL with ERR_NOMEM. */
 struct waiting *waiting_create(struct err *err);
-/* NULL is fine. */
+/* NULL is a no-op. */
 void waiting_destroy(struct waiting *waiting);
 
-/* A pass over `view` begins; `profiles` rises whenever profiles may have changed. */
+/* A pass over `view` begins. `profiles` is a count that rises whenever profiles may have changed. */
 void waiting_begin(struct waiting *waiting, const struct store_view *view, uint64_t profiles);
 
-/* Job `id` does not fit on `unfit`; of all there is it would take `wanted`: masks over the view's devices,
- * copied. Without memory it is not noted. */
+/* Notes that job `id` does not fit on the devices `unfit`, and would take the devices `wanted` if all were
+ * free. Both masks run over the view's devices and are copied. Without memory nothing is noted. */
 void waiting_put(struct waiting *waiting, int64_t id, const bool *unfit, const bool *wanted);
 
-/* True when it is known not to fit on `usable`; then *wanted is filled. */
+/* True when the job is known not to fit on `usable`; *wanted is filled then. */
 bool waiting_get(const struct waiting *waiting, int64_t id, const bool *usable, bool *wanted);
 
 #endif
