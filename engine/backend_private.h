@@ -1,4 +1,5 @@
-/* For those who implement a device: what backend.h keeps opaque, and the vtables by noun. */
+/* For implementers of a device: the structs that backend.h keeps opaque, and one vtable each for device,
+ * buffer, op and event. */
 #ifndef MOTLEY_ENGINE_BACKEND_PRIVATE_H
 #define MOTLEY_ENGINE_BACKEND_PRIVATE_H
 
@@ -9,15 +10,16 @@
 
 struct backend;
 
-/* The part of a device that all implementations share; theirs embeds it first. */
+/* The part of a device that all implementations share. An implementation's own struct begins with it. */
 struct device {
     const struct backend *backend;
     char name[128];
     const char *isa;
     uint32_t threads;
-    uint64_t base_bytes;  /* of the device's memory, beside the account, set by the implementation */
-    uint64_t cache_bytes; /* of its largest cache, set by the implementation; 0: not known */
-    pthread_mutex_t lock; /* of the account */
+    uint64_t base_bytes;  /* device memory that the implementation took for itself, beside the account; set by
+                             the implementation */
+    uint64_t cache_bytes; /* bytes of the largest cache, 0 if unknown; set by the implementation */
+    pthread_mutex_t lock; /* guards `account` */
     _Atomic uint64_t buffers_made;
     struct mem_account account;
 };
@@ -27,35 +29,35 @@ struct buffer {
     enum mem_purpose purpose;
     uint64_t bytes, accounted, serial;
     bool shared, imported;
-    void *memory; /* of the implementation: where cpu finds it, an address of a GPU */
-    void *extra;  /* of the implementation */
+    void *memory; /* set by the implementation: the address in host memory (cpu) or on the GPU */
+    void *extra;  /* for the implementation's own use */
 };
 
 struct event {
     struct device *device;
-    enum device_queue queue; /* it was last recorded on */
+    enum device_queue queue; /* the queue it was last recorded on */
     bool timed;
-    uint64_t ticket; /* of the implementation */
-    void *extra;     /* of the implementation */
+    uint64_t ticket; /* for the implementation's own use */
+    void *extra;     /* for the implementation's own use */
 };
 
 struct device_ops {
-    /* Returns new in *out with `isa` set; `backend`, name, threads, limit are filled in by device_open. */
+    /* Returns a new device in *out with `isa` set. device_open fills in backend, name, threads and limit. */
     int (*open)(const struct device_options *options, struct device **out, struct err *err);
     void (*close)(struct device *device);
     int (*sync)(struct device *device, struct err *err);
-    /* NULL: nothing is recorded, passes are queued as they come */
+    /* NULL: the device records nothing, and passes are queued op by op. */
     int (*pass_begin)(struct device *device, uint64_t key, bool *replayed, struct err *err);
     int (*pass_end)(struct device *device, bool queued, bool *again, struct err *err);
-    void (*pass_counts)(const struct device *device, struct pass_counts *out); /* NULL: all 0 */
-    /* NULL: any memory of the host will do */
+    void (*pass_counts)(const struct device *device, struct pass_counts *out); /* NULL: all counts are 0 */
+    /* NULL: malloc'd host memory is as good as any. */
     int (*host_create)(struct device *device, uint64_t bytes, void **out, struct err *err);
     void (*host_destroy)(struct device *device, void *memory);
 };
 
-/* Sizes and ranges were checked before; accounting is done by the caller. */
+/* Callers have checked sizes and ranges and do the accounting. */
 struct buffer_ops {
-    int (*create)(struct buffer *buffer, struct err *err); /* as `shared` says */
+    int (*create)(struct buffer *buffer, struct err *err); /* a shareable buffer if `shared` is set */
     void (*destroy)(struct buffer *buffer);
     int (*write)(enum device_queue queue, struct buffer *buffer, uint64_t at, const void *src, uint64_t bytes,
                  struct err *err);
@@ -64,7 +66,8 @@ struct buffer_ops {
     int (*copy)(enum device_queue queue, struct buffer *dst, uint64_t dst_at, struct buffer *src,
                 uint64_t src_at, uint64_t bytes, struct err *err);
     int (*zero)(enum device_queue queue, struct buffer *buffer, uint64_t at, uint64_t bytes, struct err *err);
-    /* NULL in both: the device shares nothing. import fills in `memory` of a buffer of handle->bytes. */
+    /* Both NULL: the device cannot share buffers. import_handle sets `memory` of a buffer of handle->bytes.
+     */
     int (*export_handle)(struct buffer *buffer, uint8_t handle[64], struct err *err);
     int (*import_handle)(struct buffer *buffer, const uint8_t handle[64], struct err *err);
 };
@@ -75,19 +78,21 @@ struct op_ops {
 };
 
 struct event_ops {
-    int (*create)(struct event *event, struct err *err); /* as `timed` says; NULL: nothing to do */
-    void (*destroy)(struct event *event);                /* likewise */
+    /* a timed event if `timed` is set; NULL: nothing to do */
+    int (*create)(struct event *event, struct err *err);
+    void (*destroy)(struct event *event); /* NULL: nothing to do */
     int (*record)(enum device_queue queue, struct event *event, struct err *err);
     int (*wait)(struct event *event, uint64_t timeout_ns, struct err *err);
     bool (*done)(const struct event *event);
     int (*queue_wait)(enum device_queue queue, struct event *event, struct err *err);
-    /* NULL: it has no clock of its own */
+    /* NULL: the device has no clock of its own */
     int (*elapsed)(const struct event *from, const struct event *to, double *seconds, struct err *err);
 };
 
 struct backend {
     const char *kind;
-    uint64_t shared_piece; /* shared buffers are whole pieces of so many bytes; 0: FOOTPRINT_GRANULE */
+    uint64_t shared_piece; /* shared buffers are counted in whole pieces of this many bytes; 0:
+                              FOOTPRINT_GRANULE */
     const struct device_ops *device;
     const struct buffer_ops *buffer;
     const struct op_ops *op;
@@ -100,13 +105,14 @@ extern const struct backend backend_emulated;
 extern const struct backend backend_cuda;
 extern const struct backend backend_hip;
 
-/* Page-aligned memory, touched, in multiples of FOOTPRINT_GRANULE. NULL when the system has none. */
+/* Page-aligned memory, already touched, in multiples of FOOTPRINT_GRANULE. NULL when the system has none. */
 void *pages_alloc(uint64_t bytes);
 void pages_free(void *memory, uint64_t bytes);
 
-/* The same of a file in memory, which a process of the same user may map by its handle. */
+/* The same as a memory file, which a process of the same user can map through the handle. */
 void *pages_alloc_shared(uint64_t bytes, uint8_t handle[64]);
 void *pages_import(const uint8_t handle[64], uint64_t bytes);
-void pages_forget(const uint8_t handle[64]); /* the exporter's: nobody can import them any more */
+/* called by the exporter: afterwards nobody can import the pages any more */
+void pages_forget(const uint8_t handle[64]);
 
 #endif

@@ -10,9 +10,9 @@ struct kv_cache {
     uint32_t tokens, tokens_max;
 };
 
-/* Keys, values of a layer (from 0 within the stage), [tokens_max, kv_width]. */
+/* A layer's keys [tokens_max, kv_width]; layers count from 0 within the stage. */
 struct operand kv_cache_keys(const struct kv_cache *cache, uint32_t layer);
-/* Likewise, the second matrix. */
+/* The layer's values, likewise. */
 struct operand kv_cache_values(const struct kv_cache *cache, uint32_t layer);
 
 #endif

@@ -1,11 +1,11 @@
-/* One transformer layer of any architecture: the steps that model/layer.h made of it, forward, and the same
- * steps backward as its tapes order them. A step's two functions stand side by side.
+/* One transformer layer of any architecture: runs the steps that model/layer.h made of it forward, and the
+ * same steps backward in the order of their tapes. A step's forward and backward functions stand side by
+ * side.
  */
 #include "engine/stage_private.h"
 
 #include <math.h>
 
-/* kv_cache, as far as layers see it. */
 #include "engine/kv_cache.h"
 
 static const struct footprint_shape *shape(const struct layer_run *run)
@@ -51,7 +51,8 @@ void block_norm_backward(struct pass *pass, const struct block_state *block, int
                                                              .dweight = tensor_gradient(block, weight)}});
 }
 
-/* q's heads and k's, each under its weight: by head, or all heads of a token as one vector. */
+/* Norm of q's or k's heads under their weight: each head on its own, or all heads of a token as one vector.
+ */
 static void qk_norm(const struct layer_run *run, int32_t norm, uint64_t at, uint32_t width)
 {
     const struct layer_tensor *weight = &run->plan->tensors.list[norm];
@@ -81,7 +82,7 @@ static void qk_norm_forward(const struct layer_run *run, const struct layer_step
                s->qkv_width, operand_skip(run_value(run, VALUE_QKV_NORM), v), s->qkv_width);
 }
 
-/* In place: the gradient after the norm becomes that before it. */
+/* In place: replaces the gradient of the norm's output by that of its input. */
 static void qk_norm_gradient(const struct layer_run *run, int32_t norm, uint64_t at, uint32_t width)
 {
     const struct layer_tensor *weight = &run->plan->tensors.list[norm];
@@ -160,8 +161,8 @@ static void attend(const struct layer_run *run, const struct layer_step *step)
                                                .lse = run_value(run, VALUE_LSE)}});
 }
 
-/* Append this call's keys and values to the cache, then attend to all of it. All of them are kept in fp32:
- * attention rounds what it reads. */
+/* Append this call's keys and values to the cache, then attend to the whole cache. It is in fp32; attention
+ * rounds what it reads. */
 static void attend_cached(const struct layer_run *run)
 {
     struct pass *pass = run->pass;
@@ -250,11 +251,12 @@ static struct op glu_op(const struct layer_run *run, bool backward)
                                .act = run_value(run, VALUE_ACT)}};
 }
 
-/* out = add, to which a step adds. */
+/* Set `out` to the value that a step adds to. */
 static void begin_sum(const struct layer_run *run, const struct layer_step *step)
 {
     uint32_t hidden = shape(run)->hidden;
-    if (step->add == VALUE_NONE || run->pass->stage->options.part.follows) /* others add the stream */
+    /* with parts of layers, the first member adds the residual */
+    if (step->add == VALUE_NONE || run->pass->stage->options.part.follows)
         queue_zero(&run->pass->queue, run_value(run, step->out), (uint64_t)run->pass->tokens * hidden);
     else
         queue_copy(&run->pass->queue, run->pass->tokens, hidden, run_value(run, step->add), hidden,
@@ -277,7 +279,7 @@ static void add_forward(const struct layer_run *run, const struct layer_step *st
 
 /* --- experts --- */
 
-/* Where a row's choices and probabilities are summed for the load-balancing loss. */
+/* The array of a row's expert counts (which = 0) or probability sums (1), for the load-balancing loss. */
 static struct operand router_sums(const struct layer_run *run, uint32_t which)
 {
     const struct stage *stage = run->pass->stage;
@@ -293,7 +295,7 @@ static void route_forward(const struct layer_run *run)
     const struct model_config *config = &pass->stage->config;
     struct operand row_start = pass_meta(pass, pass->stage->layout.slot.row_start, DTYPE_U32);
     struct operand chosen = run_value(run, VALUE_CHOSEN);
-    if (run->plan->holds != HOLDS_EXPERTS) /* else it is given */
+    if (run->plan->holds != HOLDS_EXPERTS) /* on ranks with experts only, the choices came with the tokens */
         queue_step(
             run, &(struct op){.kind = OP_ROUTE,
                               .route = {.rows = pass->rows,
@@ -362,7 +364,7 @@ static struct op_combine combine_of(const struct layer_run *run, struct operand 
                                .y = y};
 }
 
-/* A token's gradient is the sum of its pairs'. */
+/* The gradient of a token is the sum over its (token, expert) pairs. */
 static void dispatch_backward(const struct layer_run *run, const struct layer_step *step, bool accumulate)
 {
     struct operand d = run_gradient(run, step->in);
@@ -444,7 +446,7 @@ static void step_forward(struct layer_run *run, const struct layer_step *step, b
     }
 }
 
-/* Of a part that follows, the stream's gradient that passes a half by is another's to add. */
+/* Does the residual's gradient bypass this step, and does another member of the group add it? */
 static bool passes_by(const struct layer_run *run, const struct layer_step *step)
 {
     return run->pass->stage->options.part.follows && layer_gradient_is_stream(step->in);
@@ -474,7 +476,7 @@ static void step_backward(struct layer_run *run, const struct layer_step *step,
     case STEP_ATTENTION:
         attend_backward(run, step, entry);
         break;
-    case STEP_ROUND: /* one gradient is that of both, and the stream's that of both that are added */
+    case STEP_ROUND: /* in and out share one gradient, and so do both summands of an addition */
     case STEP_ADD:
         break;
     case STEP_ROUTE:
@@ -562,7 +564,7 @@ void layer_backward(struct pass *pass, uint32_t layer, struct operand x, bool ne
                     enum backward_part part, enum layer_half half)
 {
     struct layer_run run = run_of(pass, layer, x, (struct operand){0});
-    bool whole = pass->stage->model.method.full; /* the first norm is trained, too */
+    bool whole = pass->stage->model.method.full; /* trains the first norm, too */
     run.tape = part == BACKWARD_ALL        ? &run.plan->backward
                : part == BACKWARD_OF_INPUT ? &run.plan->backward_input
                                            : &run.plan->backward_weight;

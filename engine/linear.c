@@ -1,17 +1,15 @@
-/* Linear steps: y = x W^T + bias + B (scale * A drop(x)) (Hu et al. 2021, section 4.1), for the members of a
- * step side by side and, with experts, for each routed row by the matrices of its expert.
- *
- * The A of a step are stacked, so without dropout one product serves all its members. With dropout each
- * member has a mask of its own (as each module of peft has), which is drawn again in backward instead of
- * being kept. A packed matrix is multiplied as it is where the device can, else unpacked piece by piece
- * into the workspace's panel; sums over its rows (backward) are then added piece after piece.
+/* Linear steps: y = x W^T + bias + B (scale * A drop(x)) (Hu et al. 2021, section 4.1), for all members of a
+ * step together (such as q, k and v). With experts, each routed row uses the matrices of its expert.
+ * The A matrices of a step are stacked, so without dropout one product serves all members. With dropout each
+ * member has its own mask (as each module in peft has), which backward draws again instead of saving it. A
+ * packed matrix is multiplied in its stored form where the device can do so; otherwise it is unpacked piece
+ * by piece into the workspace's panel, and backward adds the products of its pieces one after the other.
  */
 #include "engine/stage_private.h"
 
 /* --- one matrix --- */
 
-/* What is kept of copy `copy` of a matrix that is not fp32: its codes (or 16-bit values) and, of NF4, scales.
- */
+/* One stored copy of a matrix that is not fp32: its codes (or 16-bit values), and for NF4 its scales. */
 struct packed {
     struct operand x, absmax, scales;
 };
@@ -49,7 +47,7 @@ static struct operand unpack(struct pass *pass, const struct block_state *block,
     return op.unpack.y;
 }
 
-/* Rows of a packed matrix that fit the panel: a multiple of 64, or all. */
+/* How many rows of a packed matrix fit the panel: a multiple of 64, or all rows. */
 static uint32_t panel_rows(const struct pass *pass, const struct layer_tensor *matrix)
 {
     const struct footprint_workspace *w = &pass->stage->layout.workspace;
@@ -57,7 +55,8 @@ static uint32_t panel_rows(const struct pass *pass, const struct layer_tensor *m
     return rows >= matrix->rows ? matrix->rows : (uint32_t)(rows / 64 * 64);
 }
 
-/* Rows [row, row + rows) of the matrix times x, or x's part with them. */
+/* Product of x with rows [row, row + rows) of the matrix; with `back`, of the matching columns of x with
+ * these rows. */
 static void piece_multiply(struct pass *pass, bool back, uint32_t m, struct operand x, uint32_t ldx,
                            struct operand piece, uint32_t row, uint32_t rows, uint32_t columns, float beta,
                            struct operand c, uint32_t ldc)
@@ -70,7 +69,7 @@ static void piece_multiply(struct pass *pass, bool back, uint32_t m, struct oper
                    operand_skip(c, row), ldc);
 }
 
-/* The product with a packed matrix as it is kept, for devices that unpack inside it. */
+/* The product with a packed matrix in its stored form, for devices that unpack inside the product. */
 static struct op packed_product(const struct pass *pass, const struct block_state *block,
                                 const struct layer_tensor *matrix, bool back, uint32_t m, struct operand x,
                                 uint32_t ldx, float beta, struct operand c, uint32_t ldc)
@@ -125,7 +124,8 @@ static uint32_t step_rows(const struct layer_run *run, const struct layer_step *
     return run->pass->tokens * (step->experts ? run->pass->stage->config.experts_active : 1);
 }
 
-/* Products with matrices of `stride` values a copy: of all experts, or the one. TN adds c_g += a^T b. */
+/* A product with one matrix, or with those of all experts, `stride` bytes apart. GEMM_TN adds c_g += a^T b.
+ */
 static void step_gemm(const struct layer_run *run, const struct layer_step *step, enum gemm_order order,
                       uint32_t n, uint32_t k, float alpha, struct operand a, uint32_t lda, struct operand b,
                       uint32_t ldb, float beta, struct operand c, uint32_t ldc, uint64_t stride)
@@ -164,7 +164,8 @@ static void step_gemm(const struct layer_run *run, const struct layer_step *step
                                                               .compute = run->pass->queue.compute}});
 }
 
-/* One member's packed matrices as they are kept, all experts at once, for devices that unpack inside it. */
+/* The grouped product with one member's packed matrices in stored form, for devices that unpack inside the
+ * product. */
 static struct op experts_product(const struct layer_run *run, const struct layer_step *step,
                                  const struct layer_tensor *matrix, bool back, struct operand x, uint32_t ldx,
                                  float beta, struct operand c, uint32_t ldc)
@@ -194,7 +195,7 @@ static struct op experts_product(const struct layer_run *run, const struct layer
                                         .scales = packed.scales}};
 }
 
-/* … expert by expert, piece by piece, for others. */
+/* The same for other devices: unpacks each expert's matrix piece by piece. */
 static void experts_unpacked(const struct layer_run *run, const struct layer_step *step,
                              const struct layer_tensor *matrix, bool back, struct operand x, uint32_t ldx,
                              float beta, struct operand c, uint32_t ldc)
@@ -239,7 +240,7 @@ static void experts_multiply(const struct layer_run *run, const struct layer_ste
         experts_unpacked(run, step, matrix, back, x, ldx, beta, c, ldc);
 }
 
-/* With a range of the experts, rows of the others get no product: they are zero. */
+/* With a range of the experts here, rows of the other experts get no product and must be zero. */
 static void others_zero(const struct layer_run *run, const struct layer_step *step, struct operand x,
                         uint32_t width)
 {
@@ -248,20 +249,21 @@ static void others_zero(const struct layer_run *run, const struct layer_step *st
         queue_zero(&run->pass->queue, x, (uint64_t)step_rows(run, step) * width);
 }
 
-/* Does another part of the layer add what all keep alike? */
+/* Does another member of the group add what all members hold? */
 static bool follows(const struct layer_run *run)
 {
     return run->pass->stage->options.part.follows;
 }
 
-/* A bias of the layer's output is whole in every part: one adds it. */
+/* Does this stage add the bias? A bias of the layer's output is complete on every member, but only one may
+ * add it. */
 static bool bias_here(const struct layer_run *run, const struct layer_step *step)
 {
     bool output = step->out == VALUE_MID || step->out == VALUE_OUT;
     return step->members[0].bias >= 0 && !(output && follows(run));
 }
 
-/* out = x W^T + beta out, or back: dx = dout W + beta dx. */
+/* out = x W^T + beta out, or with `back` dx = dout W + beta dx. */
 static void base_multiply(struct layer_run *run, const struct layer_step *step, bool back, struct operand x,
                           float beta, struct operand c)
 {
@@ -352,7 +354,7 @@ static const struct layer_tensor *first_a(const struct layer_run *run, const str
     return NULL;
 }
 
-/* One factor for all members: then one product serves them. */
+/* Do all members have the same scale? Then one product serves them all. */
 static bool scales_alike(const struct layer_run *run, const struct layer_step *step)
 {
     float scale = 0;
@@ -365,7 +367,7 @@ static bool scales_alike(const struct layer_run *run, const struct layer_step *s
     return true;
 }
 
-/* What a step reads, in fp32: itself, or a copy of it at `room`. */
+/* The input of a step in fp32: x itself, or a copy of it in `room`. */
 static struct operand input_in_f32(const struct layer_run *run, const struct layer_step *step,
                                    struct operand x, struct operand room)
 {
@@ -375,7 +377,7 @@ static struct operand input_in_f32(const struct layer_run *run, const struct lay
     return room;
 }
 
-/* z = scale * A drop(x) of all members. */
+/* z = scale * A drop(x), for all members. */
 static void inner_forward(struct layer_run *run, const struct layer_step *step, struct operand x,
                           struct operand z)
 {
@@ -427,14 +429,14 @@ static void adapters_forward(struct layer_run *run, const struct layer_step *ste
     }
 }
 
-/* What of a linear step's backward is asked, and its operands. */
+/* Operands of a linear step's backward. */
 struct linear_gradient {
-    struct operand in, dout, din;     /* din absent: nobody needs it */
-    struct operand dz, dropped, wide; /* wide: room for dout or a dropped input in fp32 */
+    struct operand in, dout, din;     /* din is absent if nobody needs it */
+    struct operand dz, dropped, wide; /* wide: memory for dout or a dropped input in fp32 */
     bool weights;
 };
 
-/* Under dropout: dA += dz^T drop(x), dx += mask * (dz A), for one member. */
+/* With dropout, for one member: dA += dz^T drop(x), dx += mask * (dz A). */
 static void dropped_backward(struct layer_run *run, const struct layer_step *step,
                              const struct layer_member *member, const struct linear_gradient *g)
 {
@@ -442,7 +444,7 @@ static void dropped_backward(struct layer_run *run, const struct layer_step *ste
     uint32_t width = step->inputs;
     const struct layer_tensor *a = &run->plan->tensors.list[member->a];
     struct operand dz = operand_skip(g->dz, member->z);
-    /* The mask is drawn once: the gradient passes through it, and its place takes the dropped input again. */
+    /* The mask is drawn once: the gradient passes through it, and its buffer then takes the dropped input. */
     if (g->din.buffer != NULL)
         queue_gemm(queue, GEMM_NN, run->pass->tokens, width, member->rank, 1, dz, step->ranks,
                    tensor_at(run->block, a), width, 0, g->dropped, width);
@@ -487,8 +489,8 @@ static void adapters_backward(struct layer_run *run, const struct layer_step *st
 
 /* --- a step --- */
 
-/* What the operands of a step's products are rounded to: a router's are not (Fedus et al. 2021, section 2.4:
- * what chooses is computed in fp32). */
+/* Selects the dtype to which the operands of a step's products are rounded. Routers stay in fp32 (Fedus et
+ * al. 2021, section 2.4). */
 static void compute_begin(struct pass *pass, const struct layer_step *step)
 {
     if (step->members[0].target == 0)
@@ -500,7 +502,8 @@ static void compute_end(struct pass *pass)
     pass->queue.compute = pass->stage->options.compute;
 }
 
-/* Where forward's sums are made: an output in 16 bits is rounded once, from sums in fp32. */
+/* The buffer in which forward makes its sums. If the output has 16 bits, sums are made in fp32 elsewhere and
+ * rounded once. */
 static struct operand sums_of(const struct layer_run *run, const struct layer_step *step)
 {
     return step->forward_sum == LAYER_ABSENT ? run_value(run, step->out)
@@ -537,7 +540,7 @@ void linear_forward(struct layer_run *run, const struct layer_step *step, bool o
     compute_end(pass);
 }
 
-/* Gradients of matrices and biases that are trained themselves. */
+/* Gradients of base matrices and biases that are trained. */
 static void base_weights_backward(struct layer_run *run, const struct layer_step *step,
                                   const struct linear_gradient *g)
 {
@@ -562,7 +565,8 @@ static void base_weights_backward(struct layer_run *run, const struct layer_step
                                                             .y = tensor_gradient(run->block, &list[bias])}});
 }
 
-/* In two halves the gradient of the output stays in the micro-batch's place for the second. */
+/* The gradient of the step's output. If backward is split, the first half saves it in the micro-batch's slot
+ * for the second half. */
 static struct operand output_gradient(struct layer_run *run, const struct layer_step *step,
                                       enum tape_kind kind)
 {

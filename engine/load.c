@@ -1,7 +1,7 @@
-/* First values of an area, or of a flat range of it: weights streamed in and packed, adapters as peft starts
- * them; and the rotary tables of a stage. A tensor comes in pieces: helpers read, check and pack the next
- * ones while the device's thread writes those that are ready, in order. A range, or a part of a tensor, takes
- * the bytes that the whole would have there: what is quantised, is so by the statistics of the whole tensor.
+/* Loads initial values into an area, or into a range of it: weights are read and packed, adapters start as in
+ * peft. Also fills the rotary tables. Tensors come in pieces: helper threads read, check and pack the next
+ * pieces while the device's thread writes finished ones, in order. A range, or a part of a tensor, gets the
+ * same bytes as in the whole: quantisation uses the statistics of whole tensors.
  */
 #include "engine/load.h"
 
@@ -16,21 +16,22 @@
 #include "model/dynamic_map.h"
 #include "model/nf4.h"
 
-enum { PIECE_VALUES = 1 << 18 }; /* read at once, or one row */
+enum { PIECE_VALUES = 1 << 18 }; /* values of one piece, or one row if that is longer */
 
-/* One copy of a tensor that is being loaded. */
+/* One copy of a tensor while it is loaded. */
 struct stream {
     struct loader *loader;
     const struct layer_tensor *tensor;
     char name[LAYER_NAME_MAX];
-    uint64_t at;             /* of the copy in its area */
-    uint64_t step, row, end; /* of the file's rows: those of a piece; the next one's first; the last */
-    bool all;                /* all pieces are read, for the scales */
-    bool as_it_is;           /* the file holds the very bytes that are kept */
-    bool nested;             /* … of NF4 whose scales are nested, too */
+    uint64_t at;             /* byte of the area at which the copy begins */
+    uint64_t step, row, end; /* rows of the file: rows in a piece, first row of the next piece, end */
+    bool all;                /* reads all pieces, wanted or not, because their scales are needed */
+    bool as_it_is;           /* the file's packed bytes are stored unchanged */
+    bool nested;             /* as_it_is, and the file's NF4 scales are nested */
 };
 
-/* An infinity or a NaN has an exponent of ones. Without a branch, so that it is as fast as memory. */
+/* Infinities and NaNs have an exponent of all ones. The loop has no branch, so it runs at the speed of
+ * memory. */
 static bool floats_finite(const float *values, uint64_t count)
 {
     uint32_t found = 0;
@@ -47,7 +48,7 @@ static bool halves_finite(const uint16_t *values, uint64_t count, uint16_t expon
     return found == 0;
 }
 
-/* `count` bytes that belong at byte `at` of the area, as far as they are wanted. */
+/* Write those of `count` bytes at byte `at` of the area that lie in the wanted range. */
 static int put(const struct loader *loader, uint64_t at, const void *bytes, uint64_t count)
 {
     const struct area_part *part = loader->part;
@@ -70,7 +71,7 @@ static enum pack_kind kept_as(const struct layer_tensor *tensor)
     return tensor->trained ? PACK_F32 : tensor->pack;
 }
 
-/* Bytes that the first `values` of a copy fill, without scales. */
+/* Bytes of the first `values` values of a copy, without scales. */
 static uint64_t values_bytes(const struct layer_tensor *tensor, uint64_t values)
 {
     if (tensor->trained)
@@ -83,7 +84,7 @@ static bool is_nf4(const struct layer_tensor *tensor)
     return kept_as(tensor) == PACK_NF4 || kept_as(tensor) == PACK_NF4_DOUBLE;
 }
 
-/* Rows of `width` bytes: bytes [begin, begin + count) of each moved together, in place. */
+/* Of each row of `width` bytes keep bytes [begin, begin + count), moved together in place. */
 static void columns_gather(void *values, uint64_t rows, uint64_t width, uint64_t begin, uint64_t count)
 {
     uint8_t *bytes = values;
@@ -93,7 +94,7 @@ static void columns_gather(void *values, uint64_t rows, uint64_t width, uint64_t
 
 /* --- pieces --- */
 
-/* The piece in the slot as it is kept: packed, the tensor's columns of it together. */
+/* Brings the piece in the slot to stored form: packed, with only the tensor's own columns. */
 static void piece_pack(const struct stream *stream, const struct load_piece *piece)
 {
     const struct layer_tensor *t = stream->tensor;
@@ -123,7 +124,7 @@ static void piece_pack(const struct stream *stream, const struct load_piece *pie
                        values_bytes(t, t->columns));
 }
 
-/* Where a row of the file lies in the area. */
+/* The byte of the area at which a row of the file begins. */
 static uint64_t row_at(const struct stream *stream, uint64_t row)
 {
     const struct layer_tensor *t = stream->tensor;
@@ -135,7 +136,8 @@ static bool row_kept(const struct stream *stream, uint64_t row)
     return row >= stream->tensor->row_begin && row < stream->tensor->row_begin + stream->tensor->rows;
 }
 
-/* Pieces end where a part begins or ends, so that each is within it or outside. */
+/* Describes the next wanted piece. Pieces end where the tensor's rows begin or end, so that each is entirely
+ * inside or outside of them. */
 static bool piece_next(void *context, uint32_t slot)
 {
     struct stream *stream = context;
@@ -152,7 +154,7 @@ static bool piece_next(void *context, uint32_t slot)
     return false;
 }
 
-/* Is every value of the piece finite, which is `count` as the file has them? */
+/* Are all `count` values of a piece in the file's packing finite? */
 static bool packed_finite(enum pack_kind pack, const uint8_t *packed, uint64_t count)
 {
     if (pack == PACK_BF16 || pack == PACK_F16)
@@ -161,7 +163,7 @@ static bool packed_finite(enum pack_kind pack, const uint8_t *packed, uint64_t c
     return pack_finite(pack, packed, count / pack_block(pack));
 }
 
-/* The codes and absmax of a piece that the file has in NF4. */
+/* Reads codes and absmax of a piece that the file stores in NF4. */
 static int piece_read_nf4(const struct stream *stream, const struct load_piece *piece, bool *finite,
                           struct err *err)
 {
@@ -175,7 +177,7 @@ static int piece_read_nf4(const struct stream *stream, const struct load_piece *
     return 0;
 }
 
-/* On any thread: read, check, pack. */
+/* Runs on any thread: reads, checks and packs a piece. */
 static int piece_prepare(void *context, uint32_t slot, struct err *err)
 {
     const struct stream *stream = context;
@@ -207,9 +209,9 @@ static int piece_put(void *context, uint32_t slot, struct err *err)
 {
     const struct stream *stream = context;
     const struct load_piece *piece = &stream->loader->pieces[slot];
-    (void)err; /* it is the loader's */
+    (void)err; /* put() reports to the loader's err, which is the same object */
     if (!row_kept(stream, piece->row))
-        return 0; /* read for its scales alone */
+        return 0; /* the piece was read for its scales only */
     const void *kept = kept_as(stream->tensor) == PACK_F32 ? (const void *)piece->values : piece->packed;
     return put(stream->loader, row_at(stream, piece->row), kept,
                values_bytes(stream->tensor, (piece->end - piece->row) * stream->tensor->columns));
@@ -235,7 +237,7 @@ static int pieces_load(struct stream *stream)
 
 /* --- scales of NF4 --- */
 
-/* Bytes of a copy where the scales of NF4 lie; nothing of others. */
+/* Does the wanted range touch the NF4 scales of a copy? False for other packings. */
 static bool scales_wanted(const struct loader *loader, const struct layer_tensor *tensor, uint64_t at,
                           uint64_t values)
 {
@@ -255,7 +257,7 @@ static int scales_begin(struct loader *loader, const char *name, uint64_t values
     return 0;
 }
 
-/* The nested scales of the whole tensor: the file's own, or made of its absmax. */
+/* The nested scales of the whole tensor: from the file, or made from its absmax. */
 static int scales_nest(const struct stream *stream, uint64_t blocks, float *scales)
 {
     const struct loader *loader = stream->loader;
@@ -273,8 +275,8 @@ static int scales_nest(const struct stream *stream, uint64_t blocks, float *scal
                          stream->name);
 }
 
-/* The scales of a tensor that has been quantised, once all of it has been read: of a part those of its
- * blocks, as double quantisation leaves them where the whole has that. */
+/* Write the scales of a quantised tensor after all of it was read. A part of a tensor gets the scales of its
+ * own blocks, rounded as double quantisation of the whole would. */
 static int scales_put(const struct stream *stream)
 {
     const struct loader *loader = stream->loader;
@@ -283,7 +285,7 @@ static int scales_put(const struct stream *stream)
     uint64_t wide = t->whole_columns, blocks = nf4_blocks(t->whole_rows * wide);
     uint64_t own = nf4_blocks((uint64_t)t->rows * t->columns);
     float *absmax = loader->absmax + t->row_begin * wide / NF4_BLOCK;
-    float *scales = loader->absmax + blocks; /* behind them there is room */
+    float *scales = loader->absmax + blocks; /* scales_begin allocated room behind absmax */
     if ((t->unnested || t->pack == PACK_NF4_DOUBLE) && scales_nest(stream, blocks, scales) != 0)
         return -1;
     if (t->pack == PACK_NF4_DOUBLE)
@@ -303,7 +305,7 @@ static int scales_put(const struct stream *stream)
 
 /* --- tensors --- */
 
-/* Whether the file's bytes are taken as they are; those of a kind from files cannot be had otherwise. */
+/* Decides whether the file's bytes are stored unchanged. Packings from GGUF files allow nothing else. */
 static int source_look(struct stream *stream)
 {
     const struct weight_source *source = stream->loader->source;
@@ -329,7 +331,7 @@ static void pieces_free(struct loader *loader)
     }
 }
 
-/* Room for so many values in each slot; resident only where they are used. */
+/* Allocate room for `values` values in each slot; pages become resident only when used. */
 static int pieces_reserve(struct loader *loader, const char *name, uint64_t values)
 {
     if (values <= loader->capacity)
@@ -345,7 +347,7 @@ static int pieces_reserve(struct loader *loader, const char *name, uint64_t valu
     return there ? 0 : err_set(loader->err, ERR_NOMEM, "out of memory for weights of %s in transit", name);
 }
 
-/* One copy of a tensor, streamed in pieces. */
+/* Load one copy of a tensor in pieces. */
 static int tensor_load(struct loader *loader, const struct layer_tensor *tensor, uint32_t copy)
 {
     uint64_t columns = tensor->whole_columns, values = (uint64_t)tensor->rows * tensor->columns;
@@ -355,7 +357,7 @@ static int tensor_load(struct loader *loader, const struct layer_tensor *tensor,
                             .row = tensor->row_begin,
                             .end = (uint64_t)tensor->row_begin + tensor->rows};
     bool nf4 = is_nf4(tensor);
-    /* whole blocks of NF4, whatever the columns: multiples of 64 rows, or all of them */
+    /* whole NF4 blocks whatever the columns: a multiple of 64 rows, or all rows */
     uint64_t step = PIECE_VALUES / columns > 0 ? PIECE_VALUES / columns : 1;
     stream.step = nf4 && columns % NF4_BLOCK != 0 ? (step > 64 ? step / 64 * 64 : 64) : step;
     stream.all = nf4 && scales_wanted(loader, tensor, stream.at, values);
@@ -371,7 +373,7 @@ static int tensor_load(struct loader *loader, const struct layer_tensor *tensor,
     return stream.all ? scales_put(&stream) : 0;
 }
 
-/* FNV-1a: gives each name a stream of its own. */
+/* FNV-1a hash, which gives each parameter's name its own random stream. */
 static uint64_t name_hash(const char *name)
 {
     uint64_t hash = 14695981039346656037ull;
@@ -380,7 +382,7 @@ static uint64_t name_hash(const char *name)
     return hash;
 }
 
-/* A uniform within 1/sqrt(fan_in), as PyTorch's kaiming_uniform with a = sqrt(5) gives it. (B is zero.) */
+/* A is uniform within 1/sqrt(fan_in), like PyTorch's kaiming_uniform with a = sqrt(5); B is zero. */
 static int adapter_init(const struct loader *loader, const struct layer_tensor *tensor, uint32_t copy)
 {
     uint64_t count = (uint64_t)tensor->rows * tensor->columns, at = tensor->at + tensor->stride * copy;

@@ -1,4 +1,4 @@
-/* What each op touches, and the checks every device makes before it queues one. */
+/* Lists the operands of each op, with their shapes and accesses. */
 #include "engine/op.h"
 
 #include <string.h>
@@ -97,7 +97,7 @@ static void use(struct uses *uses, const char *name, struct operand operand, enu
     use_as(uses, AS_F32, name, operand, access, rows, width, ld);
 }
 
-/* One that may be absent: then nothing is asked of it. */
+/* An operand that may be absent: then it is not listed. */
 static void use_optional(struct uses *uses, const char *name, struct operand operand,
                          enum operand_access access, uint64_t rows, uint64_t width, uint64_t ld)
 {
@@ -105,14 +105,14 @@ static void use_optional(struct uses *uses, const char *name, struct operand ope
         use(uses, name, operand, access, rows, width, ld);
 }
 
-/* count values one after another. */
+/* `count` consecutive values. */
 static void use_flat(struct uses *uses, uint32_t dtypes, const char *name, struct operand operand,
                      enum operand_access access, uint64_t count)
 {
     use_as(uses, dtypes, name, operand, access, 1, count, count);
 }
 
-/* `total` values of weights as they are kept. */
+/* `total` weights in stored form. */
 static void use_packed(struct uses *uses, const char *name, enum pack_kind pack, struct operand operand,
                        struct operand absmax, struct operand scales, uint64_t total)
 {
@@ -322,7 +322,7 @@ static void glu_operands(const struct op *op, struct uses *uses)
     use(uses, "dact", o->dact, OPERAND_READ, o->tokens, o->width, o->width);
 }
 
-/* x is read into y, row by row. */
+/* x is read and y written (or updated), row by row. */
 static void two_operands(struct uses *uses, struct operand x, uint64_t ldx, struct operand y, uint64_t ldy,
                          enum operand_access access, uint64_t rows, uint64_t width)
 {
@@ -330,7 +330,7 @@ static void two_operands(struct uses *uses, struct operand x, uint64_t ldx, stru
     use(uses, "y", y, access, rows, width, ldy);
 }
 
-/* Those that are so small that they need no function of their own. */
+/* Operands of ops that are too small for a function of their own. */
 static void small_operands(const struct op *op, struct uses *uses)
 {
     switch (op->kind) {
@@ -374,7 +374,7 @@ static void unpack_operands(const struct op *any, struct uses *uses)
     use_flat(uses, AS_F32, "y", op->y, OPERAND_WRITE, op->count);
 }
 
-/* Matrices of groups lie `stride` apart: one row of this operand each. */
+/* The matrices of groups, `stride` apart, listed as one operand with a row for each matrix. */
 static void matrices_use(struct uses *uses, uint32_t dtypes, const char *name, struct operand operand,
                          enum operand_access access, const struct op_gemm_grouped *op, uint64_t span)
 {
@@ -388,7 +388,7 @@ static uint64_t matrix_span(uint64_t rows, uint64_t width, uint64_t ld)
     return rows == 0 || width == 0 ? 0 : (rows - 1) * ld + width;
 }
 
-/* b of a grouped product: a matrix for each group, as it is kept. */
+/* b of a grouped product: one matrix in stored form for each group. */
 static void group_weights_use(struct uses *uses, const struct op_gemm_grouped *op)
 {
     uint64_t span = matrix_span(op->transpose_b ? op->n : op->k, op->transpose_b ? op->k : op->n, op->ldb);
@@ -525,7 +525,7 @@ void op_complete(struct op *op)
     }
 }
 
-/* What each op reads and writes. */
+/* Functions that list an op's operands. */
 static void (*const operands_of[OP_KINDS])(const struct op *op, struct uses *uses) = {
     [OP_GEMM] = gemm_operands,
     [OP_EMBED] = embed_operands,

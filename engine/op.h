@@ -1,9 +1,11 @@
-/* The operations a device can queue, each a struct of its own in one tagged union.
+/* The operations that a device can queue. Each op is a struct of its own in one tagged union.
  *
- * Matrices are row-major; `ld…` is the distance between rows in elements. An operand is a place in a buffer
- * with a dtype; an absent one has buffer NULL. op_operands() tells for every op which operands it reads and
- * writes and how large they are: queueing checks sizes by it, `checked` also overlap and initialisation, and
- * a GPU would use it for dependencies. Shapes may be 0 in rows or tokens: then nothing happens.
+ * Matrices are row-major; `ld…` is the distance between rows in elements. An operand is a position in a
+ * buffer with a dtype; an absent operand has buffer NULL. op_operands() lists for every op which operands it
+ * reads and writes and how large they are: queueing uses the list to check sizes, and `checked` also to check
+ * overlap and initialisation. Rows or tokens may be 0: the op then does nothing.
+ *
+ * Where a struct's comment ends with dtypes, they hold for all operands that name none of their own.
  */
 #ifndef MOTLEY_ENGINE_OP_H
 #define MOTLEY_ENGINE_OP_H
@@ -18,7 +20,7 @@
 
 struct operand {
     struct buffer *buffer; /* borrowed until the op has run; NULL: absent */
-    uint64_t at;           /* bytes from the start, a multiple of the element's size */
+    uint64_t at;           /* bytes from the start of the buffer, a multiple of the element's size */
     enum dtype dtype;
 };
 
@@ -60,23 +62,24 @@ enum op_kind {
     OP_KINDS
 };
 
-/* c[m,n] = alpha * op(a)[m,k] * op(b)[k,n] + beta * c; transposed operands are stored [k,m] and [n,k]. With
- * beta 0 c need not be initialised. f32, but a may be of compute's dtype, and b frozen weights as they are
- * kept: bf16 or f16 (as activations may be, too), or blocks (u8, absmax and scales as op_unpack has them) of
- * a whole matrix, ldb being its width. Each value of b is then what op_unpack makes of it. CPU devices take
- * f32, and 16 bits where compute has 16.
+/* c[m,n] = alpha * op(a)[m,k] * op(b)[k,n] + beta * c, where transposed operands are stored as [k,m] and
+ * [n,k]. With beta 0, c need not be initialised. Operands are f32, with two exceptions. a may have the dtype
+ * of `compute`. b may be frozen weights in their stored form: bf16 or f16 (as activations may be, too), or
+ * blocks of a whole matrix (u8, with absmax and scales as in op_unpack), ldb being the matrix's width; each
+ * value of b is then what op_unpack makes of it. CPU devices accept f32, and 16-bit operands only where
+ * `compute` has 16 bits.
  *
- * compute: DTYPE_F32; or DTYPE_BF16 or DTYPE_F16: values of a and b (of a packed b, what they are unpacked
- * to) are rounded to that first, to nearest even, in f16 to infinity beyond its range; products and sums are
- * f32 in an order that is the device's own, and c is f32. */
+ * compute: DTYPE_F32, or DTYPE_BF16 or DTYPE_F16. With 16 bits, values of a and b (after unpacking) are first
+ * rounded to nearest even in that dtype; beyond f16's range they become infinite. Products and sums are f32,
+ * in an order that each device chooses, and c is f32. */
 struct op_gemm {
     uint32_t m, n, k;
     bool transpose_a, transpose_b;
     float alpha, beta;
     struct operand a, b, c;
     uint32_t lda, ldb, ldc;
-    enum pack_kind pack;           /* of b */
-    struct operand absmax, scales; /* of b: NF4 alone */
+    enum pack_kind pack;           /* how b is stored */
+    struct operand absmax, scales; /* for b in NF4 only */
     enum dtype compute;
 };
 
@@ -86,26 +89,27 @@ struct op_copy {
     struct operand x, y;
 };
 
-/* out[t] = scale * table[ids[t]]; ids are in [0, vocab). i32; table f32, bf16, f16, or u8: blocks of `pack`,
- * which rows fill whole, unpacked as by op_unpack; out f32. */
+/* out[t] = scale * table[ids[t]], with ids in [0, vocab). ids is i32 and out f32. The table is f32, bf16,
+ * f16, or u8: then it holds blocks of kind `pack`, each row a whole number of blocks, unpacked as by
+ * op_unpack. */
 struct op_embed {
     uint32_t tokens, hidden, vocab;
-    enum pack_kind pack; /* PACK_F32 … PACK_F16: the table's dtype says it */
+    enum pack_kind pack; /* PACK_F32 … PACK_F16: the table's dtype decides */
     float scale;         /* 0 stands for 1 */
     struct operand ids, table, out;
 };
 
-/* dtable[ids[t]] += scale * dout[t], in the order of t. i32, f32. */
+/* dtable[ids[t]] += scale * dout[t], added in the order of t. ids is i32, the others are f32. */
 struct op_embed_backward {
     uint32_t tokens, hidden, vocab;
     float scale; /* 0 stands for 1 */
     struct operand ids, dout, dtable;
 };
 
-/* x[t] += alpha / sqrt(length * width) * u, u uniform in [-1, 1): noise on embeddings (NEFTune, Jain et al.
- * 2023), length being that of t's row. u of (row id, position, feature) is number feature % 4 of
- * Philox4x32-10 under key = seed, counter = (position, row id, step, 0xfffff << 12 | feature / 4), its upper
- * 24 bits times 2^-23 less 1: exact in fp32. f32. */
+/* x[t] += alpha / sqrt(length * width) * u, with u uniform in [-1, 1) and `length` the length of the row that
+ * contains t. This is NEFTune's noise on embeddings (Jain et al. 2023). For each (row id, position, feature),
+ * u is made from number feature % 4 of Philox4x32-10 with key = seed and counter = (position, row id, step,
+ * 0xfffff << 12 | feature / 4): its upper 24 bits times 2^-23, minus 1, which is exact in fp32. f32. */
 enum { EMBED_NOISE_WIDTH_MAX = 16384 };
 struct op_embed_noise {
     uint32_t rows, tokens, width;
@@ -114,10 +118,10 @@ struct op_embed_noise {
     struct operand x, row_start /* u32 [rows + 1] */, row_ids /* u32 [tokens] */, step /* u32 [1] */;
 };
 
-/* y = x / sqrt(mean(x^2) + eps) * (offset + weight), per vector (Zhang and Sennrich 2019, eq. 4; offset 1 as
- * Gemma has it). A row holds `vectors` vectors of `width` values one after another, under one weight[width]:
- * 1 is the usual norm, heads that of each head. y may be x. f32, but y may be bf16 or f16 where it is not x.
- */
+/* y = x / sqrt(mean(x^2) + eps) * (offset + weight), for each vector (Zhang and Sennrich 2019, eq. 4; Gemma
+ * uses offset 1). A row holds `vectors` consecutive vectors of `width` values, and all vectors share one
+ * weight[width]: 1 vector is the usual norm, one vector per head is the norm of each head. y may be the same
+ * operand as x. f32; y may also be bf16 or f16 if it is not x. */
 struct op_rmsnorm {
     uint32_t rows, width;
     uint32_t vectors;  /* 0 stands for 1 */
@@ -126,8 +130,9 @@ struct op_rmsnorm {
     struct operand x, weight, y;
 };
 
-/* dx = or += (accumulate) the gradient of op_rmsnorm in its input x; dweight, where there is one, += that of
- * the weight, summed in the order of rows. dx may be absent, or lie where dy does when not accumulate. */
+/* Gradient of op_rmsnorm with respect to its input x: dx is set to it, or with `accumulate` increased by it.
+ * dweight, if present, is increased by the gradient of the weight, summed in the order of rows. dx may be
+ * absent, or be the same operand as dy when not accumulating. f32. */
 struct op_rmsnorm_backward {
     uint32_t rows, width;
     uint32_t vectors;         /* 0 stands for 1 */
@@ -137,9 +142,9 @@ struct op_rmsnorm_backward {
     struct operand x, weight, dy, dx, dweight;
 };
 
-/* Rotate the first rotary_dim values of each head of x[tokens, heads, head_dim] in place, halves paired
- * (i, i + rotary_dim/2) as Hugging Face pairs them. table[table_rows, rotary_dim]: cosines, then sines, of
- * each position. inverse: the other way (backward). */
+/* Rotates the first rotary_dim values of each head of x[tokens, heads, head_dim] in place. Values i and i +
+ * rotary_dim/2 form a pair, as in Hugging Face's code. table[table_rows, rotary_dim] holds each position's
+ * cosines, then its sines. `inverse` rotates the other way, for backward. f32. */
 struct op_rope {
     uint32_t tokens, heads, head_dim, ldx, table_rows;
     uint32_t rotary_dim; /* even, ≤ head_dim; 0 stands for head_dim */
@@ -147,17 +152,17 @@ struct op_rope {
     struct operand x, positions /* u32 [tokens] */, table;
 };
 
-/* Causal attention within each row, to the last `window` positions alone where there is a window (itself
- * counted; 0: none), scores capped to cap * tanh(score / cap) where there is a cap (0: none; Gemma 2):
- * q[tokens, heads, head_dim], k and v[tokens, kv_heads, head_dim], all with row distance ld; out[tokens,
- * heads * head_dim]; lse[tokens, heads] the logarithms of the softmax sums. Tiled with a running softmax (Dao
- * et al. 2022, algorithm 1): no score matrix of a row is ever whole in memory.
+/* Causal attention within each row. With a window (> 0), a position attends to the last `window` positions,
+ * itself included. With a cap (> 0; Gemma 2), scores become cap * tanh(score / cap). Shapes: q[tokens, heads,
+ * head_dim], k and v[tokens, kv_heads, head_dim], all three with row distance ld; out[tokens, heads *
+ * head_dim]; lse[tokens, heads] holds the logarithms of the softmax sums. It works in tiles with a running
+ * softmax (Dao et al. 2022, algorithm 1): no row's score matrix is ever in memory as a whole.
  *
- * compute: DTYPE_F32, all is f32; or DTYPE_BF16 or DTYPE_F16: q, k, v and out are f32 or that. Of f32 ones
- * the values are rounded to it as they are read (out: written), so numbers do not depend on how they are
- * kept. Products and sums are f32, probabilities are rounded before they are multiplied with v; maxima that
- * the running softmax takes off are whole powers of two, so a probability is rounded alike in tiles of any
- * size (but for fp16's numbers below its normal range, 2^-14). */
+ * compute: with DTYPE_F32 everything is f32. With DTYPE_BF16 or DTYPE_F16, each of q, k, v and out is f32 or
+ * of that dtype; f32 values are rounded to it when read (out: when written), so the numbers do not depend on
+ * how the operands are stored. Products and sums are f32. Probabilities are rounded before they are
+ * multiplied with v. The maxima that the running softmax subtracts are whole powers of two, so a probability
+ * is rounded alike in tiles of any size (except for fp16 numbers below its normal range, 2^-14). */
 struct op_attention {
     uint32_t rows, tokens, heads, kv_heads, head_dim, ld, window;
     float scale, cap;
@@ -165,10 +170,11 @@ struct op_attention {
     struct operand q, k, v, row_start /* u32 [rows + 1] */, out, lse;
 };
 
-/* Gradients dq, dk, dv (laid out as q, k, v) from dout; delta[tokens, heads] is workspace. (Dao et al. 2022,
- * algorithm 4.) Gradients and delta are f32. compute as op_attention has it: dout, probabilities and the
- * gradients of the products q k^T (scale and the cap's slope in them, made of probabilities not yet rounded)
- * are rounded before they are multiplied; delta is the sum of dout (not rounded) times out. */
+/* Gradients dq, dk and dv (laid out like q, k and v) from dout; delta[tokens, heads] is workspace (Dao et al.
+ * 2022, algorithm 4). Gradients and delta are f32. `compute` is as in op_attention: dout, the probabilities
+ * and the gradients of the products q k^T are rounded before they are multiplied. Those gradients include the
+ * scale and the slope of the cap and are made from probabilities that are not rounded yet. delta is the sum
+ * of dout (not rounded) times out. */
 struct op_attention_backward {
     uint32_t rows, tokens, heads, kv_heads, head_dim, ld, window;
     float scale, cap;
@@ -176,8 +182,9 @@ struct op_attention_backward {
     struct operand q, k, v, row_start, out, lse, dout, delta, dq, dk, dv;
 };
 
-/* Attention of `tokens` new positions begin… of one sequence over a cache k, v[begin + tokens, kv_heads *
- * head_dim]. compute as op_attention has it; q, k and v are f32, and out f32 or of compute's dtype. */
+/* Attention of `tokens` new positions, the first of which is `begin`, over one sequence's cache k, v[begin +
+ * tokens, kv_heads * head_dim]. `compute` is as in op_attention; q, k and v are f32, and out is f32 or of the
+ * dtype of `compute`. */
 struct op_attention_cached {
     uint32_t tokens, begin, heads, kv_heads, head_dim, ldq, window;
     float scale, cap;
@@ -185,37 +192,39 @@ struct op_attention_cached {
     struct operand q, k, v, out /* [tokens, heads * head_dim] */;
 };
 
-/* The gate of a gated linear unit (Shazeer 2020): silu(x) = x / (1 + e^-x), or gelu by its tanh form. */
+/* The activation of a gated linear unit (Shazeer 2020): silu(x) = x / (1 + e^-x), or gelu in its tanh form.
+ */
 enum glu_kind { GLU_SILU, GLU_GELU_TANH };
 
-/* act[tokens,width] = f(gate) * up, gate_up[tokens, 2 * width] holding gate, then up. Either is f32, bf16 or
- * f16; computed in f32. */
+/* act[tokens,width] = f(gate) * up, where a row of gate_up[tokens, 2 * width] holds gate, then up. Each
+ * operand is f32, bf16 or f16; the op computes in f32. */
 struct op_glu {
     uint32_t tokens, width;
     enum glu_kind kind;
     struct operand gate_up, act;
 };
 
-/* gate_up becomes its own gradient, from dact. gate_up is f32, bf16 or f16; dact f32. */
+/* Replaces gate_up by its gradient, computed from dact. gate_up is f32, bf16 or f16; dact is f32. */
 struct op_glu_backward {
     uint32_t tokens, width;
     enum glu_kind kind;
     struct operand gate_up, dact;
 };
 
-/* y = mask * x / (1 - p). The mask of (row id, position, feature) is 16 bits of Philox4x32-10 under key =
- * seed, counter = (position, row id, step, layer << 20 | target << 16 | feature / 8): half feature % 2 of
- * number feature / 2 % 4, kept when below (1 - p) * 65536 rounded to an integer. */
+/* y = mask * x / (1 - p). The mask of (row id, position, feature) compares 16 bits from Philox4x32-10 with
+ * key = seed and counter = (position, row id, step, layer << 20 | target << 16 | feature / 8): half feature %
+ * 2 of its number feature / 2 % 4. The value is kept when those bits are below (1 - p) * 65536, rounded to an
+ * integer. f32. */
 struct op_dropout {
     uint32_t tokens, width;
     float p;
     uint64_t seed;
-    uint32_t layer, target; /* < 4096, < 16 */
+    uint32_t layer, target; /* layer < 4096, target < 16 */
     struct operand x, positions /* u32 [tokens] */, row_ids /* u32 [tokens] */, step /* u32 [1] */, y;
 };
 
-/* With the same mask: dx += mask * t / (1 - p) (unless absent), then t = mask * x / (1 - p): the gradient of
- * the input from that of the output t, which becomes the output again. */
+/* Gradient of op_dropout with the same mask. t holds the gradient of op_dropout's output. First dx += mask *
+ * t / (1 - p) (unless dx is absent), then t = mask * x / (1 - p), which is op_dropout's output again. f32. */
 struct op_dropout_backward {
     uint32_t tokens, width;
     float p;
@@ -224,13 +233,13 @@ struct op_dropout_backward {
     struct operand x, positions, row_ids, step, t, dx;
 };
 
-/* y[i] = x[index[i]], i < rows; x has x_rows rows. */
+/* y[i] = x[index[i]] for i < rows; x has x_rows rows. f32. */
 struct op_gather_rows {
     uint32_t rows, width, x_rows;
     struct operand x, index /* u32 [rows] */, y;
 };
 
-/* y[y_rows,width] = 0 but y[index[i]] = scale * x[i]. */
+/* y[y_rows,width] becomes 0, then y[index[i]] = scale * x[i]. f32. */
 struct op_scatter_rows {
     uint32_t rows, width, y_rows;
     float scale;
@@ -238,24 +247,25 @@ struct op_scatter_rows {
 };
 
 /* loss += sum over i of (1 - s) * -log p[targets[i]] + s * mean over the vocabulary of -log p, where p =
- * softmax(cap * tanh(logits[i] / cap)) (no cap: softmax(logits[i])) and s is the label smoothing; summed in
- * f64 in order of i. With gradient, logits become the gradient in what they were, times gradient_scale. */
+ * softmax(cap * tanh(logits[i] / cap)) (without a cap: softmax(logits[i])) and s is the label smoothing. The
+ * sum is made in f64, in the order of i. With `gradient`, the logits are replaced by their gradient times
+ * gradient_scale. */
 struct op_cross_entropy {
     uint32_t rows, vocab;
-    float smoothing, cap; /* 0: none */
+    float smoothing, cap; /* 0 means none */
     bool gradient;
     float gradient_scale; /* a power of two; 0 stands for 1 */
     struct operand logits, targets /* i32 [rows], in [0, vocab) */, loss /* f64 [1] */;
 };
 
-/* out = sum of squares of x[count], in f64, in a fixed order. */
+/* out = sum of the squares of x[count], made in f64 in a fixed order. */
 struct op_square_sum {
     uint64_t count;
     struct operand x, out /* f64 [1] */;
 };
 
-/* One step of AdamW (Loshchilov and Hutter 2019, algorithm 2, as PyTorch orders it): g is multiplied by
- * grad_scale first; bias_correction_i = 1 - beta_i^t. */
+/* One step of AdamW (Loshchilov and Hutter 2019, algorithm 2, with PyTorch's order of operations). The
+ * gradient is first multiplied by grad_scale; bias_correction_i = 1 - beta_i^t. f32. */
 struct op_adamw {
     uint64_t count;
     double learning_rate, beta1, beta2, eps, weight_decay, grad_scale;
@@ -263,11 +273,11 @@ struct op_adamw {
     struct operand value, gradient, moment1, moment2;
 };
 
-/* The same with moments in 8 bits (Dettmers et al. 2022, as bitsandbytes' AdamW8bit keeps them): in blocks of
- * 256 values each, codes of the dynamic map (signed for the first moment, unsigned for the second) times the
- * block's largest magnitude. Each moment is brought to fp32, stepped, and takes the nearest code again (the
- * lower of two as near), as quantize_blockwise of bitsandbytes' default backend. A new state is all zeros.
- * value and gradient begin on a block. */
+/* op_adamw with 8-bit moments, stored as bitsandbytes' AdamW8bit stores them (Dettmers et al. 2022). A block
+ * of 256 values has one code per value, an index into the dynamic map (signed for the first moment, unsigned
+ * for the second), and one factor, the block's largest magnitude. Each moment is decoded to fp32, updated,
+ * and encoded as the nearest code (the lower of two that are equally near), like quantize_blockwise of
+ * bitsandbytes' default backend. A new state is all zeros. value and gradient begin at a block. */
 enum { ADAMW8_BLOCK = 256 };
 struct op_adamw8 {
     uint64_t count;
@@ -285,30 +295,31 @@ struct op_add {
     struct operand x, y;
 };
 
-/* y[count] = x in y's dtype, rounded to nearest even. f32, bf16, f16. */
+/* y[count] = x converted to y's dtype, rounded to nearest even. f32, bf16 or f16. */
 struct op_cast {
     uint64_t count;
     struct operand x, y;
 };
 
-/* y[i] = value begin + i of x, i < count. begin and count are multiples of the kind's block, or count ends
- * where x does. Products and sums in fp32 without contraction, so that all devices agree to the bit. */
+/* y[i] = value begin + i of the packed tensor x, for i < count. begin and count are multiples of the kind's
+ * block, or begin + count is the tensor's end. Products and sums are fp32 without contraction, so that all
+ * devices agree to the bit. */
 struct op_unpack {
     enum pack_kind pack;
-    uint64_t begin, count, total; /* total: values of x */
-    struct operand x;             /* u8: codes or blocks; f32, bf16, f16 for PACK_F32 … PACK_F16 */
-    struct operand absmax;        /* NF4 alone */
-    struct operand scales;        /* PACK_NF4_DOUBLE: f32 [1 + ceil(blocks / 256)], the offset first */
+    uint64_t begin, count, total; /* total: the number of values in x */
+    struct operand x;             /* u8 codes or blocks; f32, bf16 or f16 for PACK_F32 … PACK_F16 */
+    struct operand absmax;        /* NF4 only */
+    struct operand scales;        /* PACK_NF4_DOUBLE only: f32 [1 + ceil(blocks / 256)], the offset first */
     struct operand y;             /* f32 [count] */
 };
 
-/* x[rows,width] += bias[width], row by row. f32. */
+/* x[rows,width] += bias[width], for each row. f32. */
 struct op_bias {
     uint32_t rows, width, ldx;
     struct operand x, bias;
 };
 
-/* y[width] += sum over rows of x, in the order of rows. f32. */
+/* y[width] += sum over the rows of x, in the order of rows. f32. */
 struct op_column_sum {
     uint32_t rows, width, ldx;
     struct operand x, y;
@@ -321,45 +332,50 @@ struct op_softcap {
     struct operand x;
 };
 
-/* Products of consecutive rows with the matrices of their groups, for experts. `offsets`, read on the device,
- * holds where each group's rows begin; of them groups [first, first + groups) are done, matrix g - first of
- * b (or c, when transpose_a) lying `stride` values after the one before. rows is the most rows there are.
- * Without transpose_a: c[i] = alpha * a[i] * op(b_g) + beta * c[i] for rows i of group g; a [rows, k],
- * op(b) [k, n]. With: c_g[m,n] = alpha * a_g^T b_g + beta * c_g; a [rows, m], b [rows, n], sums in the order
- * of rows. f32, but a (with transpose_a b, too) may be of compute's dtype; compute as op_gemm has it. Without
- * transpose_a b may be frozen weights as they are kept, as op_gemm has them: then `stride` counts bytes, and
- * absmax and scales of a matrix lie as far from those of the one before. CPU devices as there. */
+/* For mixtures of experts: multiplies each group's rows with the group's own matrix. Groups are consecutive
+ * rows; `offsets`, read on the device, holds the row at which each group begins. The op handles groups
+ * [first, first + groups). The matrix of group g is number g - first in b (in c with transpose_a); neighbours
+ * are `stride` values apart. rows is the largest possible number of rows.
+ * Without transpose_a: c[i] = alpha * a[i] * op(b_g) + beta * c[i] for each row i of group g, with a [rows,
+ * k] and op(b) [k, n]. With transpose_a: c_g[m,n] = alpha * a_g^T b_g + beta * c_g, with a [rows, m] and b
+ * [rows, n], summed in the order of rows.
+ * Operands are f32; a (with transpose_a also b) may have the dtype of `compute`, which is as in op_gemm.
+ * Without transpose_a, b may be frozen weights in their stored form, as in op_gemm; `stride` then counts
+ * bytes, and a matrix's absmax and scales are the same number of bytes after those of its neighbour. CPU
+ * devices accept what op_gemm says. */
 struct op_gemm_grouped {
     uint32_t first, groups, groups_all; /* offsets is u32 [groups_all + 1] */
-    uint32_t rows, m, n, k;             /* m: with transpose_a; k: without */
-    bool transpose_a, transpose_b;      /* not both */
+    uint32_t rows, m, n, k;             /* m counts with transpose_a, k without */
+    bool transpose_a, transpose_b;      /* not both at once */
     float alpha, beta;                  /* beta 0 or 1 */
     uint64_t stride;
     struct operand a, b, c, offsets;
     uint32_t lda, ldb, ldc;
     enum dtype compute;
-    enum pack_kind pack;           /* of b */
-    struct operand absmax, scales; /* of b: NF4 alone */
+    enum pack_kind pack;           /* how b is stored */
+    struct operand absmax, scales; /* for b in NF4 only */
 };
 
-/* Routers of mixtures of experts. scores[tokens,experts] become their softmax, the probabilities; the
- * `active` largest of each token are chosen, in falling order, the lower number first among equals, and
- * weigh as much as their probability, divided by the sum of the chosen ones' with renormalise. Where `counts`
- * is there, for every token of row r counts[r,e] += 1 for each choice e and sums[r,e] += its probability of
- * e, in the order of tokens: what the load-balancing loss needs. At most 1024 experts, 64 of them active. */
+/* The router of a mixture of experts. scores[tokens,experts] are replaced by their softmax, the
+ * probabilities. The `active` largest of each token are chosen, in falling order, the lower number first
+ * among equals. An expert's weight is its probability; with `renormalise` it is divided by the sum of the
+ * chosen experts' probabilities. If `counts` is present, every token of row r adds 1 to counts[r,e] for each
+ * chosen expert e, and its probability of each e to sums[r,e], in the order of tokens, as the load-balancing
+ * loss needs them. At most 1024 experts, 64 of them active. */
 struct op_route {
     uint32_t rows, tokens, experts, active;
     bool renormalise;
     struct operand scores;       /* f32, updated */
     struct operand chosen;       /* u32 [tokens, active], written */
     struct operand weight;       /* f32 [tokens, active], written */
-    struct operand row_start;    /* u32 [rows + 1]; with counts */
+    struct operand row_start;    /* u32 [rows + 1]; needed with counts */
     struct operand counts, sums; /* f32 [rows, experts], updated; or absent */
 };
 
-/* dscores from dweight, through choice, division and softmax; with counts also from the load-balancing loss:
- * each probability of e by a token of row r has the gradient aux * counts[r,e] / len_r, which is that of
- * op_router_loss where aux = experts / layers^2. */
+/* Gradient of the scores from dweight, through choice, division and softmax. If `counts` is present, the
+ * gradient of the load-balancing loss is added: the probability of expert e for a token of row r has the
+ * gradient aux * counts[r,e] / len_r, where len_r is the row's tokens. This is the gradient of op_router_loss
+ * for aux = experts / layers^2. */
 struct op_route_backward {
     uint32_t rows, tokens, experts, active;
     bool renormalise;
@@ -368,30 +384,31 @@ struct op_route_backward {
     struct operand row_start, counts; /* counts may be absent */
 };
 
-/* Chosen experts [tokens, active] put in order of experts, then of tokens: `token`[i] is the token of the
- * i-th place, place[t, j] where token t's choice j came, offsets[e] where expert e's places begin (written
- * even without tokens). u32. */
+/* Sorts the choices `chosen` [tokens, active] by expert, then by token. `token`[i] is the token of sorted
+ * position i; place[t, j] is the sorted position of token t's choice j; offsets[e] is the position at which
+ * expert e begins (written even without tokens). u32. */
 struct op_route_sort {
     uint32_t tokens, active, experts;
     struct operand chosen, token /* [tokens * active] */, place /* [tokens, active] */,
         offsets /* [experts + 1] */;
 };
 
-/* loss += sum over rows r of len_r * experts * Σ_e (counts[r,e] / n_r) * (sums[r,e] / n_r), n_r = layers *
- * len_r (Fedus et al. 2021, eq. 4, over all layers together as transformers takes it). f64. */
+/* loss += sum over rows r of len_r * experts * Σ_e (counts[r,e] / n_r) * (sums[r,e] / n_r), with len_r the
+ * row's tokens and n_r = layers * len_r (Fedus et al. 2021, eq. 4, taken over all layers together as
+ * transformers does). The sum is made in f64. */
 struct op_router_loss {
     uint32_t rows, experts, layers;
     struct operand row_start, counts, sums, loss /* f64 [1] */;
 };
 
-/* y[t] += Σ_j weight[t,j] * x[place[t,j]], in the order of j; without weight, Σ_j x[place[t,j]]. x[tokens *
- * active, width]. f32, the sum rounded once. */
+/* y[t] += Σ_j weight[t,j] * x[place[t,j]], in the order of j; without weight, Σ_j x[place[t,j]]. x is [tokens
+ * * active, width]. f32, the sum is rounded once. */
 struct op_combine {
     uint32_t tokens, active, width;
     struct operand x, place, weight, y;
 };
 
-/* dweight[t,j] = <dy[t], x[place[t,j]]>, then x[place[t,j]] becomes weight[t,j] * dy[t]. */
+/* dweight[t,j] = <dy[t], x[place[t,j]]>; then x[place[t,j]] is replaced by weight[t,j] * dy[t]. */
 struct op_combine_backward {
     uint32_t tokens, active, width;
     struct operand x, place, weight, dy, dweight;
@@ -437,33 +454,33 @@ struct op {
     };
 };
 
-const char *op_name(enum op_kind kind); /* "gemm", … never NULL for a kind */
+const char *op_name(enum op_kind kind); /* such as "gemm"; never NULL for a valid kind */
 
-/* Does the device run this op with these dtypes and sizes? Contents are not looked at. */
+/* Does the device run this op with these dtypes and sizes? Buffer contents are not looked at. */
 bool op_supports(const struct device *device, const struct op *op);
 
-/* Queue an op. ERR_UNSUPPORTED when the device does not support it; ERR_INVALID when an operand is absent, of
+/* Queue an op. ERR_UNSUPPORTED: the device does not support it. ERR_INVALID: an operand is absent, belongs to
  * another device, or leaves its buffer. */
 int op_submit(struct device *device, const struct op *op, struct err *err);
 int op_submit_on(enum device_queue queue, struct device *device, const struct op *op, struct err *err);
 
-/* What an op touches. */
+/* How an op uses an operand. */
 enum operand_access { OPERAND_READ = 1, OPERAND_WRITE = 2, OPERAND_UPDATE = 3 };
 struct operand_use {
     const char *name;
     struct operand operand;
     enum operand_access access;
-    uint32_t dtypes;          /* those it may have: bits 1 << enum dtype; a device may take fewer */
-    uint64_t rows, width, ld; /* elements; the last row ends at width */
+    uint32_t dtypes; /* dtypes that the op allows, as bits 1 << enum dtype; a device may support fewer */
+    uint64_t rows, width, ld; /* in elements; the last row ends at width */
 };
 enum { OP_OPERANDS_MAX = 12 };
 
-/* Put in what the zeros that "stand for" something stand for. op_submit does so: devices see complete ops
- * alone. Pure. */
+/* Replace the zeros that "stand for" a default by that default. op_submit does so before it calls the device.
+ * Pure. */
 void op_complete(struct op *op);
 
-/* Fill uses[OP_OPERANDS_MAX] with the operands of a complete op; absent ones are left out where they may be.
- * Returns how many. Pure. */
+/* Fill uses[OP_OPERANDS_MAX] with the operands of an op that op_complete has seen; optional operands that are
+ * absent are left out. Returns how many. Pure. */
 uint32_t op_operands(const struct op *op, struct operand_use *uses);
 /* Bytes of one element. */
 uint32_t dtype_bytes(enum dtype dtype);

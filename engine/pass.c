@@ -1,4 +1,5 @@
-/* A micro-batch through a stage: its description, forward block by block, backward in reverse. */
+/* Runs a micro-batch through a stage: describes it on the device, runs the blocks forward, and backward in
+ * reverse. */
 #include "engine/stage_private.h"
 
 #include <string.h>
@@ -106,7 +107,7 @@ static struct operand boundary_at(const struct boundary *boundary)
     return (struct operand){.buffer = boundary->buffer, .dtype = boundary->dtype};
 }
 
-/* y = x [tokens, hidden], one of them a boundary of that dtype. */
+/* y = x [tokens, hidden]; one of the two is a boundary tensor of `dtype`. */
 static void boundary_move(struct pass *pass, enum dtype dtype, struct operand x, struct operand y)
 {
     uint32_t hidden = pass->stage->config.hidden;
@@ -152,7 +153,7 @@ int boundary_check(const struct stage *stage, const struct boundary *boundary, u
     return 0;
 }
 
-/* Is not all of this layer here? */
+/* Does the stage have only a part of this layer? */
 static bool layer_is_part(const struct stage *stage, uint32_t block)
 {
     const struct layer_part *part = &stage->options.part;
@@ -205,7 +206,7 @@ void embed(struct pass *pass, struct operand out)
                                               .step = pass_meta(pass, l->step, DTYPE_U32)}});
 }
 
-/* What the embedding learns from the gradient d of its output. */
+/* Adds the embedding's gradient, from the gradient d of its output. */
 static void embed_backward(struct pass *pass, struct operand d)
 {
     const struct stage *stage = pass->stage;
@@ -223,7 +224,7 @@ static void embed_backward(struct pass *pass, struct operand d)
                                                  .dtable = tensor_gradient(block, table)}});
 }
 
-/* Layers of blocks [begin, end), counted from the stage's first. */
+/* The layers among blocks [begin, end), counted from the stage's first layer. */
 static void range_layers(const struct stage *stage, uint32_t begin, uint32_t end, uint32_t *first,
                          uint32_t *after)
 {
@@ -234,7 +235,7 @@ static void range_layers(const struct stage *stage, uint32_t begin, uint32_t end
     *after = end > begin ? end - offset : *first;
 }
 
-/* Through embedding and layers, to `out`: boundary_end. */
+/* Run embedding and layers; the result goes to `out` (boundary_end). keep: each layer's input is saved. */
 static void blocks_forward(struct pass *pass, uint32_t begin, uint32_t end, const struct boundary *in,
                            struct operand out, bool keep)
 {
@@ -266,15 +267,16 @@ struct pass pass_of(struct stage *stage, struct saved *slot, bool train, struct 
     };
 }
 
-/* Values of counts, or of sums, that a micro-batch's rows have for the load-balancing loss; 0: none. */
+/* Number of counts, or of sums, that a micro-batch's rows have for the load-balancing loss; 0 without that
+ * loss. */
 static uint64_t router_values(const struct stage *stage, const struct micro_batch *batch, bool train)
 {
     return train && batch->router_scale != 0 ? (uint64_t)batch->rows * stage->config.experts : 0;
 }
 
-/* That loss is over all layers of a row together. Its counts and sums go forward from stage to stage behind
- * the boundary tensor, each adding its own; the last one knows them all, and the counts go back with the
- * gradient: those of all layers are what every router's gradient needs. */
+/* The load-balancing loss is taken over all layers of a row together. Counts and sums travel forward behind
+ * the boundary tensor, and each stage adds its own, so the last stage has those of all layers. The counts
+ * travel back with the gradient, because every router's gradient needs the counts of all layers. */
 static void router_copy(struct pass *pass, const struct boundary *boundary, bool arrives, uint32_t arrays)
 {
     const struct stage *stage = pass->stage;
@@ -293,7 +295,7 @@ static void router_copy(struct pass *pass, const struct boundary *boundary, bool
 
 enum { ROUTER_COUNTS = 1, ROUTER_BOTH = 2 };
 
-/* At the stage's first block. */
+/* Receives, or starts, the counts and sums at the stage's first block. */
 static void router_begin(struct pass *pass, const struct boundary *in)
 {
     const struct stage *stage = pass->stage;
@@ -334,7 +336,7 @@ int place_take(struct stage *stage, const struct micro_batch *batch, struct save
     return err_set(err, ERR_INVALID, "micro-batch %u: its place is that of another", batch->index);
 }
 
-/* What is saved has the head's gradients added at once. */
+/* A saved forward adds to the head's gradients at once, so they must be bound, too. */
 static int forward_bound(const struct stage *stage, uint32_t begin, uint32_t end, bool saves, struct err *err)
 {
     uint32_t head = stage->config.layers + 1;

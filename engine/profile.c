@@ -1,6 +1,6 @@
-/* Each kind of block is a stage of its own with random weights; each point a micro-batch shape. Points are
- * measured in turn, pass after pass, so that whatever else the machine does falls on all of them; of each
- * the mean but for the slowest fifth is reported. */
+/* Measures each kind of block in a stage of its own with random weights. A point is one micro-batch shape.
+ * All points of a kind are measured in turn, pass after pass, so that other load on the machine affects all
+ * of them. A point reports the mean of its samples without the slowest fifth. */
 #include "engine/profile.h"
 
 #include <math.h>
@@ -13,24 +13,26 @@
 #include "engine/layout.h"
 #include "model/blocks.h"
 
-/* Recomputation is the forward pass once more, so it is not measured apart: a difference of two noisy times.
+/* There are no measurements of recomputation, which repeats part of forward: they would be the difference of
+ * two noisy times.
  *
- * LAYERS_MEASURED: enough that their weights do not stay in a core's cache from one micro-batch to the next,
- * as a real stage's do not: with 3 layers SmolLM2's predicted step was 19 % short of the measured one, with
- * 10 0.1 %. */
+ * LAYERS_MEASURED is high enough that the layers' weights do not stay in a core's cache from one micro-batch
+ * to the next, as in a real stage: SmolLM2's predicted step was 19 % below the measured one with 3 layers,
+ * and 0.1 % with 10. */
 enum { POINTS_MAX = 16, ROWS_MAX = 64, SAMPLES_MAX = 64, LAYERS_MEASURED = 10, HEAD_LABELLED_MAX = 128 };
 
-/* A slow device's passes are long: it gets this many all the same, within so many times the time asked for.
- * With one or two samples of each point a predicted step was up to 13 % off. */
+/* A slow device still makes PASSES_LEAST passes, if they fit into OVERTIME times the requested time. With one
+ * or two samples of each point a predicted step was up to 13 % off. */
 enum { PASSES_LEAST = 3, OVERTIME = 2 };
 
-/* So much less time for more work is measured again; the planner warns of 0.05. */
+/* Largest fraction by which a larger shape may be faster than a smaller one; beyond it, measuring goes on.
+ * The planner warns at 0.05. */
 #define FALL_MOST 0.03
 
 enum { PIECE_BYTES = 128 << 10, LAYERS_LEAST_BYTES = 1 << 20 };
 
-/* A card slows down as it warms: its largest point runs in windows of so many passes, at most so many
- * windows, until two of them are as close as this. */
+/* A card gets slower as it warms up. Its largest point runs in windows of WARM_PASSES passes, at most
+ * WARM_WINDOWS_MAX windows, until the times of two successive windows differ by at most WARM_AGREE. */
 enum { WARM_PASSES = 4, WARM_WINDOWS_MAX = 64 };
 #define WARM_AGREE 0.02
 
@@ -45,7 +47,7 @@ struct point {
 
 struct kind {
     const char *name;
-    uint32_t block_begin, layers; /* layers 0: embedding or head alone */
+    uint32_t block_begin, layers; /* layers 0: the embedding or the head alone */
     uint32_t count;
     struct point points[POINTS_MAX];
     double step_s;
@@ -60,10 +62,10 @@ struct profile {
     struct err *err;
     int32_t *ids, *labels;
     struct buffer *in, *out, *gradient, *gradient_out;
-    struct buffer *layers; /* stands for the layers' weights while the head is measured, of layers_bytes */
+    struct buffer *layers; /* [layers_bytes] stands for the layers' weights while the head is measured */
     uint64_t layers_bytes;
-    struct event *marks[MARKS]; /* of a device with a clock */
-    uint64_t marks_ns[MARKS];   /* of others */
+    struct event *marks[MARKS]; /* for devices with a clock of their own */
+    uint64_t marks_ns[MARKS];   /* for other devices */
     uint8_t piece[PIECE_BYTES];
 };
 
@@ -80,7 +82,7 @@ static int random_read(void *context, const char *name, uint64_t begin, uint64_t
     else if (strstr(name, "o_proj") != NULL)
         columns = (uint64_t)config->heads * config->head_dim;
     for (uint64_t i = 0; i < (end - begin) * columns; i++) {
-        /* Cheap and varied; what it looks like does not matter to time. */
+        /* Cheap pseudo-random values; time does not depend on them. */
         uint64_t mixed = ((begin * columns + i) * 0x9E3779B97F4A7C15ull) >> 40;
         dst[i] = columns == 1 ? 1.0f : (float)((double)mixed / (1 << 24) - 0.5) * 0.05f;
     }
@@ -105,9 +107,9 @@ static uint32_t max_u32(uint32_t a, uint32_t b)
     return a > b ? a : b;
 }
 
-/* Shapes from a short row to tokens_max; about the same tokens in one row and in several, so that Σ length²
- * shows. Short rows have lengths that no vector divides, as most have: with AVX-512 64 tokens took 3 % less
- * than the line through 58 to 76. */
+/* Shapes from one short row to tokens_max tokens. Some have about equal tokens in one row and in several, so
+ * that the cost of Σ length² shows. Short rows have lengths that no vector width divides, as most rows do:
+ * with AVX-512, 64 tokens took 3 % less than the line through 58 to 76 tokens. */
 static void points_make(struct profile *profile)
 {
     uint32_t longest = profile->request->sequence_tokens, most = profile->tokens_max;
@@ -121,7 +123,7 @@ static void points_make(struct profile *profile)
     point_add(embedding, 1, longest < 16 ? longest : 16, 0);
     point_add(embedding, 1, longest, 0);
     point_add(embedding, most / longest, longest, 0);
-    /* The head works on labelled tokens alone. Beyond a few chunks of logits its time is a line. */
+    /* The head works on labelled tokens only. Beyond a few chunks of logits its time is linear. */
     for (uint32_t labelled = 1; labelled < longest && labelled < HEAD_LABELLED_MAX;
          labelled *= labelled < 16 ? 2 : 4)
         point_add(head, 1, longest, labelled);
@@ -154,7 +156,8 @@ static struct stage_options options_of(const struct profile *profile, const stru
     };
 }
 
-/* A moment between two phases: on the device's queue, or by the host when all before it is done. */
+/* Marks the time between two phases: on the device's queue, or by the host's clock when all earlier work is
+ * done. */
 static int mark(struct profile *profile, uint32_t which)
 {
     if (profile->marks[which] != NULL)
@@ -165,7 +168,7 @@ static int mark(struct profile *profile, uint32_t which)
     return 0;
 }
 
-/* Seconds from one mark to the next. */
+/* Seconds from mark `from` to the next mark. */
 static int marks_apart(struct profile *profile, uint32_t from, double *seconds)
 {
     if (profile->marks[from] == NULL) {
@@ -202,9 +205,9 @@ static bool is_short_of_memory(const struct err *err)
     return err->code == ERR_NOFIT || err->code == ERR_NOMEM;
 }
 
-/* In a run the layers' weights pass through the cache between two passes of the head. As much of them as the
- * cache holds is put by, less where memory is short, and read before each of its samples: with few labels it
- * was else measured up to a fifth too quick. */
+/* In a real run, the layers' weights pass through the cache between two uses of the head. To imitate that, a
+ * buffer as large as the weights or the cache (less where memory is short) is read before each sample of the
+ * head. Without it, samples with few labels were up to a fifth too fast. */
 static int layers_make(struct profile *profile)
 {
     const struct kind one = {.block_begin = 1, .layers = 1};
@@ -281,7 +284,8 @@ static int stopped(const struct profile *profile)
     return 0;
 }
 
-/* A stage of the kind, of fewer layers where memory is short; *stage is NULL when not even one fits. */
+/* Creates a stage of the kind, with fewer layers where memory is short. *stage is NULL when not even one
+ * layer fits. */
 static int kind_stage(struct profile *profile, struct kind *kind, struct stage **stage)
 {
     const struct weight_source source = {.read = random_read,
@@ -303,8 +307,8 @@ static int double_compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The mean but for the slowest fifth: a step is a sum of many passes, so what slows some of them down counts
- * with its share; what happened once does not. */
+/* The mean of the samples without the slowest fifth. A step is a sum of many passes, so a frequent delay
+ * should count in proportion and a single one should not. */
 static double typical(struct point *point, enum phase phase)
 {
     uint32_t count = point->samples[phase] < SAMPLES_MAX ? point->samples[phase] : SAMPLES_MAX;
@@ -318,8 +322,7 @@ static double typical(struct point *point, enum phase phase)
     return sum / kept;
 }
 
-/* A shape that holds more of everything and yet reports clearly less time: noise, which a pass more takes
- * out. */
+/* Is a shape that is no smaller in any respect clearly faster? That is noise, which another pass reduces. */
 static bool times_fall(struct kind *kind)
 {
     double seconds[POINTS_MAX][PHASES];
@@ -339,8 +342,7 @@ static bool times_fall(struct kind *kind)
     return false;
 }
 
-/* Keep a device with a clock of its own busy until what it takes no longer changes, at most until `until_ns`.
- */
+/* Keep a device with its own clock busy until its times no longer change, at most until `until_ns`. */
 static int warm_up(struct profile *profile, struct kind *kind, struct stage *stage, struct point *point,
                    uint64_t until_ns)
 {
@@ -360,8 +362,9 @@ static int warm_up(struct profile *profile, struct kind *kind, struct stage *sta
     return 0;
 }
 
-/* Passes over the points of one kind until `until_ns`, or `latest_ns` if there are few of them by then or
- * times fall, at least one, after a first run of the largest point, which touches all the memory there is. */
+/* Measure the points of one kind in passes until `until_ns`; until `latest_ns` if by then there are few
+ * passes or times fall. There is at least one pass. Before it, the largest point runs once, to touch all of
+ * the memory. */
 static int kind_measure(struct profile *profile, struct kind *kind, uint64_t until_ns, uint64_t latest_ns)
 {
     struct stage *stage;
@@ -398,16 +401,16 @@ static int kind_measure(struct profile *profile, struct kind *kind, uint64_t unt
     return status;
 }
 
-/* What a layer computes again for its backward pass: all but the product with `down`, whose result nobody
- * needs (layer.c), by its share of the layer's multiplications. */
+/* The share of a layer's multiplications that recompute repeats in backward: all but the product with `down`,
+ * whose result backward does not need (layer.c). */
 static double recomputed_share(const struct model_config *config)
 {
     double q = (double)config->heads * config->head_dim, kv = (double)config->kv_heads * config->head_dim;
-    double down = (double)config->ffn, all = 2 * q + 2 * kv + 3 * down; /* times hidden */
+    double down = (double)config->ffn, all = 2 * q + 2 * kv + 3 * down; /* both times hidden */
     return 1 - down / all;
 }
 
-/* Bytes of one block's place for exactly this many tokens. */
+/* The point's times, and the bytes of one block for exactly this many tokens. */
 static json_t *point_json(const struct profile *profile, const struct kind *kind, struct point *point)
 {
     struct stage_options options = options_of(profile, kind);
@@ -435,7 +438,8 @@ static json_t *point_json(const struct profile *profile, const struct kind *kind
     return json;
 }
 
-/* Forward FLOPs of a layer, without adapters: with a point's seconds, the rate that the device reaches. */
+/* Forward FLOPs of a layer without adapters. With a point's seconds they give the rate that the device
+ * reaches. */
 static json_t *layer_flops(const struct profile *profile)
 {
     struct block_list list;
@@ -461,8 +465,8 @@ static int shape_digest(const struct model_config *config, char hex[DIGEST_HEX_S
     return status;
 }
 
-/* What the process holds beside the device's buffers: code, libraries, thread scratch, the matrix library's
- * packing. */
+/* Bytes of the process beside the device's buffers: code, libraries, threads' scratch memory, the matrix
+ * library's packing buffers. */
 static uint64_t process_base_bytes(const struct device *device)
 {
     struct mem_account account;
@@ -478,7 +482,7 @@ static uint64_t process_base_bytes(const struct device *device)
     return resident_kib * 1024 > account.held_total ? resident_kib * 1024 - account.held_total : 0;
 }
 
-/* As specifications name them (model/spec.h), by enum layer_base and enum dtype. */
+/* Names as in specifications (model/spec.h), by enum layer_base and enum dtype. */
 static const char *const base_names[] = {[LAYER_BASE_F32] = "fp32",
                                          [LAYER_BASE_BF16] = "bf16",
                                          [LAYER_BASE_F16] = "fp16",
@@ -548,7 +552,7 @@ static int boundaries_make(struct profile *profile)
     return status;
 }
 
-/* Everything but the points. */
+/* Prepares everything but the points. */
 static int profile_init(struct profile *profile, struct device *device, const struct profile_request *request,
                         struct err *err)
 {
@@ -588,7 +592,7 @@ int profile_measure(struct device *device, const struct profile_request *request
     }
     int status = profile_init(profile, device, request, err);
     points_make(profile);
-    /* Layers are most of a model: they get most of the time, the head the rest. */
+    /* Layers are most of a model and get most of the time; embedding and head get the rest. */
     const struct {
         int kind;
         double until;

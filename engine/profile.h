@@ -1,14 +1,15 @@
-/* Measure a device: what blocks of a model take there under a method, in time and bytes.
+/* Measures a device: seconds and bytes that blocks of a model take there under a method.
  *
- * Answers the Profile document of docs/CONTRACTS.md, less what only the worker knows ("neighbours_busy",
- * "measured_at"). Weights are random: time does not depend on them. Blocks are measured by driving real
- * stages of a few layers, the embedding or the head, made one after the other; nothing is left on the device.
+ * It returns the Profile document of docs/CONTRACTS.md without the fields that only the worker knows
+ * ("neighbours_busy", "measured_at"). Weights are random, because time does not depend on them. Blocks are
+ * measured by driving real stages of a few layers, the embedding or the head, made one after the other;
+ * nothing is left on the device.
  *
- * A device with a clock of its own is timed by that, after it was kept busy until two windows agree: at the
- * clocks that a long run keeps. Others by the host's clock.
+ * A device with a clock of its own is timed by that clock, after it was kept busy until two windows agree, so
+ * that it has the frequency of a long run. Other devices are timed by the host's clock.
  *
- * Thread: the device's. Takes about `seconds`, up to twice as long where a pass over all points takes long
- * (at least one), stopping early when asked.
+ * Thread: that of the device. A measurement takes about `seconds`, or up to twice as long where one pass over
+ * all points is slow (there is always at least one), and stops early when asked.
  */
 #ifndef MOTLEY_ENGINE_PROFILE_H
 #define MOTLEY_ENGINE_PROFILE_H
@@ -22,19 +23,19 @@
 
 struct profile_request {
     const struct model_config *config;
-    /* What a method decides of a stage: lora or full, base, double_quant, compute, moments8, trained
-     * embedding and head, smoothing, noise, seed. The rest is not read. ERR_UNSUPPORTED: a packed base, whose
-     * blocks nobody can make up. */
+    /* Of these options only the method is read: lora or full, base, double_quant, compute, moments8, trained
+     * embedding and head, smoothing, noise, seed. ERR_UNSUPPORTED for a packed base, whose blocks cannot be
+     * made up at random. */
     struct stage_options method;
-    uint32_t sequence_tokens;    /* longest row that will be seen, ≥ 1 */
+    uint32_t sequence_tokens;    /* longest row of the job, ≥ 1 */
     uint32_t tokens_max;         /* most tokens of a micro-batch to measure; 0: sequence_tokens */
-    double seconds;              /* how long to go on measuring; more passes give steadier figures */
+    double seconds;              /* time for measuring; more passes give steadier figures */
     uint64_t (*now_ns)(void);    /* a monotonic clock, such as clock_mono_ns */
-    bool (*stop)(void *context); /* or NULL: asked between points; true ends with ERR_CANCELLED */
+    bool (*stop)(void *context); /* asked between points, may be NULL; true ends with ERR_CANCELLED */
     void *context;
 };
 
-/* Returns new in *document. A block kind that does not fit the device's memory has no points. */
+/* Returns new in *document. A kind of block that does not fit the device's memory has no points in it. */
 int profile_measure(struct device *device, const struct profile_request *request, json_t **document,
                     struct err *err);
 

@@ -1,5 +1,5 @@
-/* Numbers that ops say in one form and kernels of any device use in another, worked out once on the host so
- * that all devices compute with the same bits.
+/* Scalars that kernels need and ops do not carry directly. The host works them out once, so that all devices
+ * compute with the same bits.
  */
 #ifndef MOTLEY_ENGINE_SCALARS_H
 #define MOTLEY_ENGINE_SCALARS_H
@@ -7,7 +7,7 @@
 #include <math.h>
 #include <stdint.h>
 
-/* The key of a row of dropout decisions; see op_dropout. */
+/* What selects the dropout mask of one row of features; see op_dropout. */
 struct dropout_key {
     uint32_t key[2];
     uint32_t position, row_id, step, site; /* site = layer << 20 | target << 16; feature / 8 is added */
@@ -15,7 +15,7 @@ struct dropout_key {
     float scale;                           /* 1 / (1 - p) */
 };
 
-/* All but the step, and the row's position and row_id. */
+/* Fills everything except step, position and row_id. */
 static inline struct dropout_key dropout_key_of(float p, uint64_t seed, uint32_t layer, uint32_t target)
 {
     double kept = floor((1.0 - (double)p) * 65536.0 + 0.5);
@@ -35,7 +35,7 @@ struct adamw_scalars {
     float grad_scale;
 };
 
-/* What AdamW's kernels take, from what its ops say. */
+/* The scalars of AdamW's kernels, from the fields of op_adamw. */
 static inline struct adamw_scalars adamw_scalars_of(double learning_rate, double beta1, double beta2,
                                                     double eps, double weight_decay, double grad_scale,
                                                     double bias_correction1, double bias_correction2)

@@ -1,4 +1,4 @@
-/* A shard as a stage makes it: of whole blocks, in the stage's layout and among its scalars. */
+/* How a stage makes the shard that it keeps itself: of whole blocks, with the stage's layout and scalars. */
 #ifndef MOTLEY_ENGINE_SHARD_PRIVATE_H
 #define MOTLEY_ENGINE_SHARD_PRIVATE_H
 
@@ -12,13 +12,15 @@ struct shard_plan {
     uint32_t range_count;
     const struct shard_range *ranges;
 };
-/* Everything but values and the place of sums, which shard_load and shard_sums_set give. */
+/* Creates everything but initial values and the buffer for sums, which shard_load and shard_sums_set provide.
+ */
 int shard_make(const struct shard_plan *plan, struct shard **out, struct err *err);
-/* First values of all its ranges, from the file or as adapters start. Waits. */
+/* Load initial values of all ranges, from the file or as adapters start. Waits. */
 int shard_load(struct shard *shard, const struct weight_source *source, struct err *err);
-/* f64 [pieces] in a buffer that outlives the shard's use. */
+/* Tell the shard where to leave its sums of squares: f64 [pieces] in a buffer that outlives the shard's use.
+ */
 void shard_sums_set(struct shard *shard, struct area_view sums);
-/* The name of the first parameter whose values are not finite, NULL: all are. Waits. */
+/* The name of the first parameter with values that are not finite; NULL if all are finite. Waits. */
 int shard_not_finite(struct shard *shard, const char **name, struct err *err);
 
 #endif

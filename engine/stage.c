@@ -1,4 +1,4 @@
-/* The life of a stage: its buffers and what they hold at first. */
+/* Creates and destroys stages: allocates their buffers and loads initial values. */
 #include "engine/stage_private.h"
 
 #include <stdlib.h>
@@ -13,7 +13,7 @@ static bool outside(const struct stage_options *o, uint32_t block)
     return block >= o->outside.block_begin && block < o->outside.block_end;
 }
 
-/* An area of a block, zero at first; none where it has no bytes. */
+/* Allocate an area of a block, zeroed unless it holds weights; nothing if it has no bytes. */
 static int area_allocate(struct stage *stage, uint64_t bytes, enum mem_purpose purpose, const char *what,
                          struct buffer **out, struct err *err)
 {
@@ -24,7 +24,7 @@ static int area_allocate(struct stage *stage, uint64_t bytes, enum mem_purpose p
     return purpose == MEM_WEIGHTS ? 0 : buffer_zero(*out, 0, bytes, err);
 }
 
-/* What is trained of the blocks that the stage keeps: a shard of whole ones. */
+/* Allocate the trained state of the blocks that the stage keeps, as a shard of whole blocks. */
 static int state_allocate(struct stage *stage, struct err *err)
 {
     const struct stage_options *o = &stage->options;
@@ -51,7 +51,8 @@ static int state_allocate(struct stage *stage, struct err *err)
     return status;
 }
 
-/* The copy of a table that is kept elsewhere: it is no parameter here, and has no moments. */
+/* Allocate the head's copy of an embedding that another stage trains. The copy is no parameter here and has
+ * no moments. */
 static int table_allocate(struct stage *stage, struct err *err)
 {
     uint64_t bytes = stage->layout.table_bytes;
@@ -105,7 +106,7 @@ static int slots_allocate(struct stage *stage, struct err *err)
     return 0;
 }
 
-/* Its own, or the one that it shares. */
+/* Allocate a workspace, or use the shared one. */
 static int workspace_take(struct stage *stage, struct err *err)
 {
     uint64_t bytes = stage->layout.workspace.bytes;
@@ -132,7 +133,7 @@ static int stage_allocate(struct stage *stage, struct err *err)
     return buffer_zero(stage->scalars, 0, l->scalar_bytes, err);
 }
 
-/* First values of what the stage keeps. */
+/* Load initial values of everything that the stage keeps. */
 static int stage_load(struct stage *stage, const struct weight_source *source, struct err *err)
 {
     struct loader loader;

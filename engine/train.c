@@ -1,5 +1,5 @@
-/* What a step ends with: loss, norm, update; and the state of parameters by name. The state itself is a shard
- * of whole blocks (shard.h). */
+/* The end of a step (loss, norm, update) and the state of parameters by name. The state itself is a shard of
+ * whole blocks (shard.h). */
 #include "engine/shard_private.h"
 #include "engine/stage_private.h"
 
@@ -51,7 +51,7 @@ int stage_grad_square_sum(struct stage *stage, double *sum, struct err *err)
     return shard_grad_square_sum(stage->state, sum, err);
 }
 
-/* The loss is not finite: say which trained parameter of this stage is not, or that none is. */
+/* The loss is not finite: report which trained parameter of this stage is not, or that all are. */
 static int loss_refuse(struct stage *stage, double loss, struct err *err)
 {
     const char *name;
@@ -102,7 +102,7 @@ uint64_t stage_table_values(const struct stage *stage)
     return stage->layout.copies_table ? (uint64_t)table->rows * table->columns : 0;
 }
 
-/* NULL: the stage keeps no copy, or no gradient of it. */
+/* NULL: the stage keeps no copy of the embedding, or no gradient of it. */
 static struct buffer *table_buffer(const struct stage *stage, enum stage_state state, struct err *err)
 {
     struct buffer *buffer = state == STATE_VALUE      ? stage->table.trained

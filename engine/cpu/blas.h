@@ -1,4 +1,4 @@
-/* Which instruction sets there are, and the matrix library told to use the chosen one. */
+/* Chooses the instruction set of the kernels, and opens the matrix library with a matching one. */
 #ifndef MOTLEY_ENGINE_CPU_BLAS_H
 #define MOTLEY_ENGINE_CPU_BLAS_H
 
@@ -8,8 +8,8 @@
 #include "common/err.h"
 #include "engine/cpu/kernels.h"
 
-/* The row kernels of "native", "avx512", "avx2" or "sse42" (NULL: MOTLEY_ISA, else native).
- * ERR_INVALID: no such name; ERR_UNSUPPORTED: this CPU lacks it. */
+/* The row kernels for "native", "avx512", "avx2" or "sse42" (NULL: MOTLEY_ISA from the environment, else
+ * native). ERR_INVALID: no such name. ERR_UNSUPPORTED: this CPU lacks it. */
 const struct kernels *isa_kernels(const char *isa, struct err *err);
 
 /* c[m,n] = alpha * op(a) * op(b) + beta * c, row-major, on the calling thread. */
@@ -19,9 +19,9 @@ struct blas {
                  uint32_t ldc);
 };
 
-/* Load OpenBLAS once per process with the core type that fits isa ("avx512": SkylakeX, "avx2": Haswell,
- * "sse42": Nehalem) and one thread (the pool splits the work). ERR_UNSUPPORTED when it is loaded with another
- * one already or is not installed. */
+/* Load OpenBLAS, once per process, with the core type that fits isa ("avx512": SkylakeX, "avx2": Haswell,
+ * "sse42": Nehalem) and with one thread, because the pool splits the work. ERR_UNSUPPORTED when it is already
+ * loaded with another core type or is not installed. */
 int blas_open(const char *isa, struct blas *out, struct err *err);
 
 #endif

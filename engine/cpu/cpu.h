@@ -1,4 +1,4 @@
-/* The CPU device's inner parts, shared with `checked`, which runs the same ops later. */
+/* Inner parts of the CPU device, shared with `checked`, which runs the same ops later. */
 #ifndef MOTLEY_ENGINE_CPU_CPU_H
 #define MOTLEY_ENGINE_CPU_CPU_H
 
@@ -7,46 +7,49 @@
 #include "engine/cpu/kernels.h"
 #include "engine/cpu/pool.h"
 
-/* What runs ops: kernels of one instruction set, a pool, scratch for each thread. */
+/* Everything needed to run ops: the kernels of one instruction set, a pool, and scratch memory for each
+ * thread. */
 struct cpu_runner {
     const struct kernels *kernels;
     struct blas blas;
     struct pool *pool;
-    float *scratch;        /* threads * scratch_floats */
-    size_t scratch_floats; /* of one thread */
+    float *scratch;        /* [threads * scratch_floats] */
+    size_t scratch_floats; /* for one thread */
     uint64_t scratch_bytes;
 };
 
 int cpu_runner_init(struct cpu_runner *runner, const struct device_options *options, struct err *err);
 void cpu_runner_fini(struct cpu_runner *runner);
 
-/* Run one op on memory that is accessible, at once. Operands and sizes were checked. ERR_INTERNAL when what
- * the op reads would lead it out of an operand. */
+/* Run one op at once; its memory must be accessible and its operands and sizes checked. ERR_INTERNAL when an
+ * index that the op reads points outside an operand. */
 int cpu_run(struct cpu_runner *runner, const struct op *op, struct err *err);
-bool cpu_runs(const struct op *op); /* supports() */
+bool cpu_runs(const struct op *op); /* does the CPU support this op? */
 
-/* Where an operand lies. */
+/* The host address of an operand. */
 static inline void *operand_at(const struct operand *operand)
 {
     return operand->buffer == NULL ? NULL : (uint8_t *)operand->buffer->memory + operand->at;
 }
 
-/* Limits of the attention tiles: heads share a key tile in groups, so scratch is bounded. */
+/* Limits of the attention tiles. Heads that share keys are handled in groups, so scratch memory is bounded.
+ */
 enum { ATTENTION_HEAD_DIM_MAX = 256, ATTENTION_GROUP_MAX = 64, ATTENTION_TILE = 64 };
 size_t attention_scratch_floats(void);
-/* Rows cut into stretches of at most `step` queries (or keys) for each key head. */
+/* How attention is cut into parts: for each row and each key head, runs of at most `step` queries (or keys).
+ */
 struct attention_cut {
     const uint32_t *row_start; /* [rows + 1] */
     uint32_t rows, kv_heads, step;
 };
 struct attention_part {
-    uint32_t row, kv, begin, end; /* of the row */
+    uint32_t row, kv, begin, end; /* positions within the row */
 };
-/* Parts are numbered from 0; false: this one has nothing to do. */
+/* The number of parts, and part `index`; false: it has nothing to do. */
 uint32_t attention_parts(const struct attention_cut *cut);
 bool attention_part_at(const struct attention_cut *cut, uint32_t index, struct attention_part *part);
-/* How the ops are cut. Backward, a step of ATTENTION_TILE: each part twice, for queries and for keys; a
- * longer one: rows as a whole. */
+/* The cuts of the ops. In backward, with a step of ATTENTION_TILE each part is used twice, for queries and
+ * for keys; with a longer step the parts are whole rows. */
 struct attention_cut attention_forward_cut(uint32_t rows, const uint32_t *row_start, uint32_t heads,
                                            uint32_t kv_heads);
 struct attention_cut attention_backward_cut(uint32_t threads, uint32_t rows, const uint32_t *row_start,

@@ -1,8 +1,8 @@
-/* The row kernels, for vectors of VECTOR floats (4, 8 or 16), registers for TILE_ROWS x TILE_VECTORS
- * accumulators, named KERNELS. Included once per instruction set by kernels_*.c, which are compiled with its
- * flags.
+/* The row kernels, for vectors of VECTOR floats (4, 8 or 16), defined as the struct named KERNELS. Each
+ * kernels_*.c includes this file once and is compiled with the flags of its instruction set.
  *
- * Sums run in VECTOR lanes and are then added in lane order; sums that feed a loss or a norm are in double.
+ * Sums run in VECTOR lanes, which are then added in lane order; sums that feed a loss or a norm are in
+ * double.
  */
 #ifndef MOTLEY_ENGINE_CPU_KERNELS_BODY_H
 #define MOTLEY_ENGINE_CPU_KERNELS_BODY_H
@@ -63,7 +63,7 @@ INLINE vf max_f(vf a, vf b)
     return select_f(a > b, a, b);
 }
 
-/* exp of at most half of log 2 either way: Cephes' polynomial (expf.c, S. Moshier). */
+/* exp(r) for |r| <= log(2) / 2, by Cephes' polynomial (expf.c, S. Moshier). */
 INLINE vf exp_near(vf r)
 {
     vf p = splat(1.9875691500e-4f);
@@ -75,7 +75,7 @@ INLINE vf exp_near(vf r)
     return p * r * r + r + splat(1.0f);
 }
 
-/* exp by range reduction: within 2 ulp on [-87, 88]; below, 0. */
+/* exp by range reduction: within 2 ulp on [-87, 88], and 0 below -87. */
 INLINE vf exp_f(vf x)
 {
     vi tiny = x < splat(-87.0f);
@@ -93,7 +93,7 @@ INLINE vf exp_f(vf x)
     return select_f(nan, original, select_f(tiny, splat(0.0f), exp_near(r) * power));
 }
 
-/* A short tail as a full vector: entries from n on are `fill`. */
+/* Loads the last n < VECTOR values as a full vector, padded with `fill`. */
 INLINE vf load_tail(const float *p, size_t n, float fill)
 {
     float tmp[VECTOR];
@@ -109,7 +109,7 @@ INLINE void store_tail(float *p, vf x, size_t n)
     memcpy(p, tmp, n * sizeof *p);
 }
 
-/* Half a vector of floats as doubles. */
+/* Half a vector of floats, converted to doubles. */
 INLINE vn widen(const float *p)
 {
     return __builtin_convertvector(*(const vnf *)p, vn);
@@ -258,15 +258,17 @@ static void to_bf16(const float *x, uint16_t *y, size_t n)
     }
 }
 
-/* Half precision to single and back by exponent arithmetic in floats, without branches (the method of M.
- * Dukhan's FP16 library): a power of two moves the exponent's bias, adding one rounds at its last bit. */
+/* Conversions between half and single precision by exponent arithmetic on floats, without branches (the
+ * method of M. Dukhan's FP16 library): multiplying by a power of two moves the exponent's bias, and adding a
+ * number of the right size rounds at its last bit. */
 static void from_f16(const uint16_t *x, float *y, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         uint32_t word = (uint32_t)x[i] << 16, sign = word & 0x80000000u, twice = word + word;
         float normal = float_of((twice >> 4) + (0xE0u << 23)) * 0x1.0p-112f;
         float small = float_of((twice >> 17) | (126u << 23)) - 0.5f;
-        uint32_t tiny = 0u - (twice < 1u << 27); /* a choice by bits: GCC does not vectorise one by ?: */
+        /* selects by a bit mask, because GCC does not vectorise ?: here */
+        uint32_t tiny = 0u - (twice < 1u << 27);
         y[i] = float_of(sign | (bits_of(small) & tiny) | (bits_of(normal) & ~tiny));
     }
 }
@@ -298,7 +300,7 @@ static void rope(float *x, const float *cosines, const float *sines, size_t half
     }
 }
 
-/* tanh by Cephes' way (tanhf.c, S. Moshier): a polynomial where |x| is small, else by exp. */
+/* tanh as in Cephes (tanhf.c, S. Moshier): a polynomial where |x| < 0.625, else by exp. */
 INLINE vf tanh_f(vf x)
 {
     vf size = (vf)((vi)x & 0x7FFFFFFF), z = x * x;
@@ -327,8 +329,8 @@ INLINE vf sigmoid(vf x)
     return 1.0f / (1.0f + exp_f(-x));
 }
 
-/* Both gates are x * sigmoid(z(x)): z is x for silu, and for gelu's tanh form, as 1 + tanh(u) = 2 *
- * sigmoid(2u), it is sqrt(8 / pi) * (x + 0.044715 x^3). */
+/* Both gates are x * sigmoid(z(x)). For silu z is x. The tanh form of gelu has z = sqrt(8 / pi) * (x +
+ * 0.044715 x^3), because 1 + tanh(u) = 2 * sigmoid(2u). */
 INLINE vf gate_sigmoid(bool gelu, vf x, vf *slope)
 {
     const float twice = 1.59576912160573f;
@@ -396,7 +398,8 @@ static void glu_backward(bool gelu, float *gate, float *up, const float *dact, s
         glu_backward_row(false, gate, up, dact, n);
 }
 
-/* The 64-bit products of 32-bit lanes, as halves. WIDE_MULTIPLY multiplies the even lanes of two vectors. */
+/* High and low halves of the 64-bit products of 32-bit lanes. WIDE_MULTIPLY multiplies the even lanes of two
+ * vectors. */
 INLINE void multiply_wide(vu a, vu b, vu *high, vu *low)
 {
     const vl bottom = (vl){0} + 0xFFFFFFFFull;
@@ -405,8 +408,8 @@ INLINE void multiply_wide(vu a, vu b, vu *high, vu *low)
     *low = (vu)((even & bottom) | (odd << 32));
 }
 
-/* Philox4x32-10 on VECTOR counters at once: numbers 0..3 of counter i for features 4i..4i+3 (Salmon et al.
- * 2011). */
+/* Philox4x32-10 on VECTOR counters at once (Salmon et al. 2011). out[0..4) has the four numbers of counters
+ * first, first + 1, …. */
 INLINE void philox(const struct dropout_key *key, uint32_t first, vu out[4])
 {
     const vu m0 = (vu){0} + 0xD2511F53u, m1 = (vu){0} + 0xCD9E8D57u;
@@ -435,7 +438,7 @@ typedef uint16_t vh __attribute__((vector_size(4 * VECTOR)));
 typedef int16_t vhi __attribute__((vector_size(4 * VECTOR)));
 typedef int16_t vhu __attribute__((vector_size(2 * VECTOR), aligned(2), may_alias));
 
-/* factors[8 * VECTOR] = scale where features first… are kept, else 0. */
+/* factors[8 * VECTOR] = scale for features from `first` on that are kept, else 0. */
 INLINE void dropout_factors(const struct dropout_key *key, size_t first, float *factors)
 {
     vu numbers[4];
@@ -500,7 +503,7 @@ static float row_max(const float *x, size_t n)
     return m;
 }
 
-/* What a logit is in the softmax, and what its slope there is. */
+/* A logit after the cap, as it enters the softmax, and the slope of the cap at a capped logit. */
 INLINE vf capped(vf x, float cap)
 {
     return cap > 0.0f ? tanh_f(x * (1.0f / cap)) * cap : x;
@@ -513,11 +516,11 @@ INLINE vf cap_slope(vf y, float cap)
 }
 
 struct softmax_sums {
-    double exponentials, logits; /* of exp(logit - max), and of the logits themselves */
+    double exponentials, logits; /* sums of exp(logit - max) and of the logits */
 };
 
-/* One vector of n ≤ VECTOR logits y: sums them, and returns what is kept of them for the gradient, which is
- * made of the capped logits where there is a cap and else of the exponentials. */
+/* Adds n ≤ VECTOR capped logits y to the sums. Returns what the gradient needs of them later: the logits
+ * themselves where there is a cap, else the exponentials. */
 INLINE vf cross_entropy_vector(const struct cross_entropy_scalars *s, vf y, float max, size_t n,
                                struct softmax_sums *sums)
 {
@@ -642,7 +645,8 @@ static void decode(const struct codes *codes, const uint8_t *code, float absmax,
         x[i] = codes->map[code[i]] * absmax;
 }
 
-/* Below 0 codes mirror those above, but that none stands for -1. Magnitudes compare as their bits do. */
+/* Nearest codes of the values x in [-1, 1]. Negative codes mirror the positive ones, except that no code
+ * stands for -1. Magnitudes compare in the same order as their bits. */
 INLINE vi encode_vector(const struct codes *codes, vf x)
 {
     vu bits = (vu)x, size = bits & 0x7FFFFFFFu;

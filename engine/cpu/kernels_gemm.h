@@ -1,11 +1,12 @@
-/* Matrix products: strips of accumulators in registers, dot products for a few rows.
- * Part of kernels_body.h, which includes it once per instruction set.
+/* Matrix products: strips of accumulators held in registers, and dot products for few rows. Part of
+ * kernels_body.h, which includes it once per instruction set.
  */
 #ifndef MOTLEY_ENGINE_CPU_KERNELS_GEMM_H
 #define MOTLEY_ENGINE_CPU_KERNELS_GEMM_H
 
 #define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
-/* Exchange the odd blocks of the lower row with the even ones of the upper, blocks of `distance` lanes. */
+/* One step of a transposition by exchanges: in blocks of `distance` lanes, swap the odd blocks of row i with
+ * the even blocks of row i + distance. */
 #define EXCHANGE(row, i, distance, LOW, HIGH)                                                                \
     do {                                                                                                     \
         vf low_ = LOW(row[i], row[(i) + (distance)]), high_ = HIGH(row[i], row[(i) + (distance)]);           \
@@ -45,8 +46,9 @@
 #define TRANSPOSE_ROUNDS(row) EXCHANGE_ALL(row, 2, LOW2, HIGH2) EXCHANGE_ALL(row, 1, LOW1, HIGH1)
 #endif
 
-/* rows x (vectors * VECTOR) accumulators held in registers over the whole of k. They begin at zero and are
- * added to c at the end: begun at c, each of k small terms would be rounded at the size of c. */
+/* A tile of ROWS x (VECTORS * VECTOR) accumulators, held in registers over the whole of k. They begin at zero
+ * and are added to c at the end: if they began at c, each of the k small terms would be rounded at c's
+ * magnitude. */
 #define TILE_PANEL(ROWS, VECTORS)                                                                            \
     INLINE void tile_##ROWS##_##VECTORS(size_t k, const float *a, size_t a_row, size_t a_col,                \
                                         const float *b, size_t ldb, float *c, size_t ldc, bool accumulate)   \
@@ -72,7 +74,7 @@
         }                                                                                                    \
     }
 
-/* ROWS full rows, or the last few. */
+/* The case of ROWS remaining rows. */
 #define TILE_STRIP(ROWS, VECTORS)                                                                            \
     case ROWS:                                                                                               \
         tile_##ROWS##_##VECTORS(k, a, a_row, a_col, b, ldb, c, ldc, accumulate);                             \
@@ -101,7 +103,7 @@
         }                                                                                                    \
     }
 
-/* As many accumulators as there are registers, less those for operands. */
+/* TILE_ROWS and TILE_WIDE give as many accumulators as the registers hold beside the operands. */
 #define TILE_FULL_6(VECTORS) tile_6_##VECTORS
 #define TILE_FULL_4(VECTORS) tile_4_##VECTORS
 #if VECTOR == 16
@@ -125,8 +127,8 @@ TILE_STRIPS(2)
 #endif
 TILE_STRIPS(1)
 
-/* x * y + sum, rounded alike wherever it stands: left to itself the compiler fuses it in one copy of a loop
- * and not in another. */
+/* sum + x * y, rounded alike everywhere. If the compiler chose, it would fuse the product and the sum in one
+ * copy of a loop and not in another. */
 INLINE float add_product(float sum, float x, float y)
 {
 #ifdef __FMA__
@@ -160,7 +162,7 @@ static void tile(size_t m, size_t n, size_t k, const float *a, size_t a_row, siz
         tile_scalar(m, n - j, k, a, a_row, a_col, b + j, ldb, c + j, ldc, accumulate);
 }
 
-/* ROWS x COLUMNS dot products over the whole of k, in lanes along k. */
+/* ROWS x COLUMNS dot products over the whole of k, with lanes along k. */
 #define DOT_PANEL(ROWS, COLUMNS)                                                                             \
     INLINE void dot_##ROWS##_##COLUMNS(size_t k, float alpha, const float *a, size_t lda, const float *b,    \
                                        size_t ldb, float beta, float *c, size_t ldc)                         \
@@ -227,7 +229,7 @@ static void gemm_nt_thin(size_t m, size_t n, size_t k, float alpha, const float 
     }
 }
 
-/* A square of VECTOR x VECTOR, transposed in registers by log2(VECTOR) rounds of exchanging halves. */
+/* Transposes a square of VECTOR x VECTOR values in registers, in log2(VECTOR) rounds of exchanges. */
 INLINE void transpose_square(const float *from, size_t ld, float *to, size_t ldt)
 {
     vf row[VECTOR];
@@ -236,7 +238,7 @@ INLINE void transpose_square(const float *from, size_t ld, float *to, size_t ldt
     _Pragma("GCC unroll 16") for (int i = 0; i < VECTOR; i++) store(to + (size_t)i * ldt, row[i]);
 }
 
-/* to[depth][columns] = b[columns][depth] transposed, rows of `to` ldt apart. */
+/* to[depth][columns] = b[columns][depth] transposed; rows of `to` are ldt values apart. */
 static void panel_transpose(const float *b, size_t ldb, size_t columns, size_t depth, float *to, size_t ldt)
 {
     size_t j = 0;
@@ -253,11 +255,16 @@ static void panel_transpose(const float *b, size_t ldb, size_t columns, size_t d
             to[p * ldt + j] = b[j * ldb + p];
 }
 
-/* Few rows: what is read of b is used too seldom to be transposed. */
-enum { DOT_ROWS_MAX = 4, COPY_ROWS_MIN = 24, GEMM_ROWS = 240 }; /* GEMM_ROWS of a and c stay in cache */
+/* Up to DOT_ROWS_MAX rows use dot products, because values of b are used too seldom to pay for transposing
+ * them. Up to COPY_ROWS_MIN rows read b in place. */
+enum {
+    DOT_ROWS_MAX = 4,
+    COPY_ROWS_MIN = 24,
+    GEMM_ROWS = 240
+}; /* GEMM_ROWS rows of a and c stay in the cache */
 
-/* to[depth][columns] = b, rows of `to` 64 apart: rows of b may lie so far apart that they share few cache
- * lines. */
+/* to[depth][columns] = b, with rows of `to` 64 values apart. Rows of b may be so far apart that they compete
+ * for few cache lines. */
 static void panel_copy(const float *b, size_t ldb, size_t columns, size_t depth, float *to)
 {
     for (size_t p = 0; p < depth; p++)

@@ -1,13 +1,12 @@
-/* Products whose operands are rounded to 16 bits: blocks of a and b are rounded as they are copied to where
- * the strips of kernels_gemm.h read them, in the order they are read in (Goto and van de Geijn 2008). Values
- * that lie in 16 bits already come from there. Part of kernels_body.h, which includes it once per instruction
- * set.
+/* Products whose operands are rounded to 16 bits. Blocks of a and b are rounded while they are copied to
+ * where the strips of kernels_gemm.h read them, in reading order (Goto and van de Geijn 2008). Operands may
+ * also be stored in 16 bits. Part of kernels_body.h, which includes it once per instruction set.
  */
 #ifndef MOTLEY_ENGINE_CPU_KERNELS_ROUNDED_H
 #define MOTLEY_ENGINE_CPU_KERNELS_ROUNDED_H
 
 enum {
-    ROUNDED_PANEL = TILE_WIDE * VECTOR /* columns of a strip */
+    ROUNDED_PANEL = TILE_WIDE * VECTOR /* columns of the widest strip */
 };
 
 typedef uint16_t vs __attribute__((vector_size(2 * VECTOR)));
@@ -20,8 +19,8 @@ INLINE vf round_bf16(vf x)
 }
 
 #ifndef ROUND_F16
-/* By an integer addition at the last bit kept; below the normal range by adding 1/2, whose last bit in fp32
- * is fp16's smallest number. */
+/* Rounds to fp16's precision by an integer addition at the last bit that is kept. Below the normal range it
+ * adds and subtracts 1/2, whose last bit in fp32 is fp16's smallest number. */
 INLINE vf round_f16(vf x)
 {
     vu bits = (vu)x & 0x7FFFFFFFu, sign = (vu)x & 0x80000000u;
@@ -32,7 +31,7 @@ INLINE vf round_f16(vf x)
     return select_f(x != x, x, (vf)((vu)y | sign));
 }
 
-/* The method of from_f16. */
+/* Converts fp16 to fp32 by the same method as from_f16. */
 INLINE vf widen_f16(vs x)
 {
     vu word = __builtin_convertvector(x, vu) << 16, sign = word & 0x80000000u, twice = word + word;
@@ -44,7 +43,7 @@ INLINE vf widen_f16(vs x)
 #define WIDEN_F16 widen_f16
 #endif
 
-/* `to` and `from` are constants wherever these are used. */
+/* Callers pass constants for `to` and `from`, so the compiler removes the branches. */
 INLINE vf round_to(enum value_kind to, enum value_kind from, vf x)
 {
     if (to == from)
@@ -62,7 +61,7 @@ INLINE vf values_load(enum value_kind to, enum value_kind from, const void *p, s
     return round_to(to, from, WIDEN_F16(*(const vsu *)half));
 }
 
-/* n < VECTOR values, then zeros. */
+/* The last n < VECTOR values, then zeros. */
 INLINE vf values_tail(enum value_kind to, enum value_kind from, const void *p, size_t at, size_t n)
 {
     uint32_t held[VECTOR] = {0};
@@ -71,7 +70,7 @@ INLINE vf values_tail(enum value_kind to, enum value_kind from, const void *p, s
     return values_load(to, from, held, 0);
 }
 
-/* to[rows][ldt] = values, columns to the next multiple of VECTOR. */
+/* to[rows][ldt] = rounded values; columns are padded with zeros to the next multiple of VECTOR. */
 INLINE void block_copy(enum value_kind as, enum value_kind kind, const void *x, size_t at, size_t ld,
                        size_t rows, size_t columns, float *to, size_t ldt)
 {
@@ -84,7 +83,8 @@ INLINE void block_copy(enum value_kind as, enum value_kind kind, const void *x, 
     }
 }
 
-/* to[depth][ldt] = x[columns][depth] transposed, both sides to the next multiple of VECTOR. */
+/* to[depth][ldt] = x[columns][depth] transposed and rounded; both sides are padded with zeros to the next
+ * multiple of VECTOR. */
 INLINE void block_transpose(enum value_kind as, enum value_kind kind, const void *x, size_t at, size_t ld,
                             size_t columns, size_t depth, float *to, size_t ldt)
 {
@@ -122,7 +122,7 @@ BLOCK_FUNCTIONS(F16, F32)
 BLOCK_FUNCTIONS(F16, BF16)
 BLOCK_FUNCTIONS(F16, F16)
 
-/* By what is rounded to and what is stored. */
+/* Copy functions by [dtype rounded to][dtype stored]. */
 static block_function *const copies[VALUE_KINDS][VALUE_KINDS] = {
     [VALUES_BF16] = {copy_BF16_F32, copy_BF16_BF16, copy_BF16_F16},
     [VALUES_F16] = {copy_F16_F32, copy_F16_BF16, copy_F16_F16},
@@ -144,11 +144,11 @@ static void round_transposed(enum value_kind as, const struct gemm_values *x, si
     transposes[as][x->kind](x->at, at, x->ld, rows, columns, to, ldt);
 }
 
-/* What the strips read: a's block, and of b strips of ROUNDED_PANEL columns one after another,
- * [depth][columns] each; and sums on their way to c. */
+/* Scratch memory of gemm_rounded: a block of a; a block of b as consecutive strips of ROUNDED_PANEL columns,
+ * [depth][columns] each; and sums before they are added to c. */
 struct rounded_room {
     float *a, *b, *sums;
-    size_t a_row, a_col; /* of a[i, p] */
+    size_t a_row, a_col; /* strides of element [i, p] */
 };
 
 static struct rounded_room room_of(const struct gemm_rounded *g, float *scratch)
@@ -160,7 +160,7 @@ static struct rounded_room room_of(const struct gemm_rounded *g, float *scratch)
                                  .a_col = g->a.transposed ? ROUNDED_ROWS : 1};
 }
 
-/* a[row.., depth..]: stored [k, m] it stays so. */
+/* Copies the block of a that begins at [row, p]; if stored as [k, m] it keeps that order. */
 static void rounded_a(const struct gemm_rounded *g, const struct rounded_room *room, size_t row, size_t rows,
                       size_t p, size_t depth)
 {
@@ -184,8 +184,8 @@ static void rounded_b(const struct gemm_rounded *g, float *to, size_t column, si
     }
 }
 
-/* to[rows, columns] = or += a's block times a strip of b's; what is left of a strip goes by single vectors,
- * and columns to the next multiple of one are written. */
+/* to[rows, columns] is set to the block of a times one strip of b, or increased by it. A partial strip is
+ * done vector by vector and writes columns up to the next multiple of VECTOR. */
 static void block_multiply(const struct rounded_room *room, const float *b, size_t rows, size_t columns,
                            size_t depth, float *to, size_t ld, bool accumulate)
 {
@@ -198,7 +198,7 @@ static void block_multiply(const struct rounded_room *room, const float *b, size
                  accumulate);
 }
 
-/* c[rows, columns] += or = one block's product; `first` of its sum. */
+/* Adds one block's product to c[rows, columns]; `first` marks the first block of k, which applies beta. */
 static void rounded_strip(const struct gemm_rounded *g, const struct rounded_room *room, const float *b,
                           size_t rows, size_t columns, size_t depth, bool first, float *c)
 {

@@ -1,5 +1,5 @@
-/* The rows of attention's tiles: scores become probabilities, and their gradients. Part of kernels_body.h,
- * which includes it once per instruction set.
+/* Rows of attention tiles: the softmax of scores, and its backward. Part of kernels_body.h, which includes it
+ * once per instruction set.
  */
 #ifndef MOTLEY_ENGINE_CPU_KERNELS_SOFTMAX_H
 #define MOTLEY_ENGINE_CPU_KERNELS_SOFTMAX_H
@@ -36,17 +36,18 @@ static float softmax_tile(float *s, size_t hidden, size_t valid, size_t n, float
     return correction;
 }
 
-/* `as` is a constant wherever this is used. */
+/* Callers pass a constant for `as`, so the compiler removes the branches. */
 INLINE vf rounded_as(enum value_kind as, vf x)
 {
     return as == VALUES_BF16 ? round_bf16(x) : as == VALUES_F16 ? ROUND_F16(x) : x;
 }
 
-/* 2^(t - k), k whole and t <= k: by exp_near of what t is beyond a whole number, so that k changes
- * the exponent alone. Below 2^-126: 0. */
+/* 2^(t - k) for a whole number k >= t. exp_near takes the fraction of t, so that k changes only the exponent
+ * of the result. 0 below 2^-126. */
 INLINE vf exp2_from(vf t, float k)
 {
-    float base = fabsf(k) < 1024.0f ? 0.0f : k; /* t is near so large a k, or far below */
+    /* beyond 1024 the magic number could not hold t: t - k is then computed first */
+    float base = fabsf(k) < 1024.0f ? 0.0f : k;
     int32_t shift = base == 0.0f ? (int32_t)k : 0;
     t -= base;
     vi tiny = t < splat((float)shift - 126.0f), nan = t != t;
@@ -101,7 +102,8 @@ static float softmax_tile_rounded(enum value_kind as, float *s, size_t hidden, s
     return correction;
 }
 
-/* One vector of scores y: they become probabilities, dp the gradient of the scores before scale and cap. */
+/* One vector of scores y: y becomes the probabilities, and dp the gradient of the scores before scale and
+ * cap. */
 INLINE void softmax_backward_vector(enum value_kind as, vf *y, vf *dp, float score, float factor, float cap,
                                     float lse, float delta)
 {

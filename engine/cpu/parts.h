@@ -1,22 +1,22 @@
-/* Ops cut into parts for the pool: rows, or columns, or stretches of flat arrays; never along a sum. */
+/* Cuts ops into parts for the pool: by rows, by columns, or by ranges of flat arrays; never along a sum. */
 #ifndef MOTLEY_ENGINE_CPU_PARTS_H
 #define MOTLEY_ENGINE_CPU_PARTS_H
 
 #include "engine/cpu/cpu.h"
 
 enum {
-    ROWS_PER_PART = 16,     /* of row kernels */
+    ROWS_PER_PART = 16,     /* rows of a matrix for row kernels */
     FLAT_PER_PART = 1 << 16 /* values of elementwise ops on flat arrays; a multiple of ADAMW8_BLOCK */
 };
 
-/* What a part is told. */
+/* The context of a part's function. */
 struct parts_job {
     struct cpu_runner *runner;
     const struct op *op;
-    void *extra; /* of the op's own */
+    void *extra; /* the op's own data */
 };
 
-/* Rows [begin, end) of part `index`. */
+/* The rows [begin, end) of part `index`. */
 static inline void part_range(uint64_t rows, uint32_t per_part, uint32_t index, uint64_t *begin,
                               uint64_t *end)
 {
@@ -24,7 +24,7 @@ static inline void part_range(uint64_t rows, uint32_t per_part, uint32_t index, 
     *end = *begin + per_part < rows ? *begin + per_part : rows;
 }
 
-/* Run `part` over all of `rows`. */
+/* Run the function `part` on all parts of `rows` rows. */
 static inline void run_parts(struct cpu_runner *runner, const struct op *op, void *extra, uint64_t rows,
                              uint32_t per_part, void (*part)(void *, uint32_t, uint32_t))
 {

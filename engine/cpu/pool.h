@@ -1,4 +1,4 @@
-/* A few threads that run the parts of one op together and then wait for the next. */
+/* A few threads that together run the parts of one op and then wait for the next op. */
 #ifndef MOTLEY_ENGINE_CPU_POOL_H
 #define MOTLEY_ENGINE_CPU_POOL_H
 
@@ -8,13 +8,13 @@
 
 struct pool;
 
-/* threads - 1 helpers; the caller is the first. threads >= 1. */
+/* Starts threads - 1 helpers; the caller is thread 0. threads >= 1. */
 int pool_create(uint32_t threads, struct pool **out, struct err *err);
 void pool_destroy(struct pool *pool); /* NULL is a no-op */
 uint32_t pool_threads(const struct pool *pool);
 
-/* Call part(context, i, thread) for i in [0, parts), any order, thread in [0, threads); returns when all are
- * done. One caller at a time. */
+/* Call part(context, i, thread) for each i in [0, parts), in any order, with thread in [0, threads). Returns
+ * when all are done. One caller at a time. */
 void pool_run(struct pool *pool, uint32_t parts, void (*part)(void *context, uint32_t index, uint32_t thread),
               void *context);
 

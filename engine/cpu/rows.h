@@ -4,7 +4,7 @@
 
 #include "engine/cpu/cpu.h"
 
-/* Each runs the op of its name (op.h). */
+/* Each function runs the op of its name (op.h). */
 void cpu_copy(struct cpu_runner *runner, const struct op *op);
 void cpu_add(struct cpu_runner *runner, const struct op *op);
 void cpu_bias(struct cpu_runner *runner, const struct op *op);

@@ -1,4 +1,4 @@
-/* Values that an operand may hold in fp32, bf16 or fp16. */
+/* Reads and writes values of operands in fp32, bf16 or fp16. */
 #ifndef MOTLEY_ENGINE_CPU_VALUES_H
 #define MOTLEY_ENGINE_CPU_VALUES_H
 
@@ -11,7 +11,7 @@ static inline enum value_kind value_kind_of(enum dtype dtype)
     return dtype == DTYPE_F32 ? VALUES_F32 : dtype == DTYPE_BF16 ? VALUES_BF16 : VALUES_F16;
 }
 
-/* to[n] = the n values from value `at` of the operand on. */
+/* to[n] = n values of the operand, from value `at` on, as fp32. */
 static inline void values_read(const struct kernels *kernels, const struct operand *from, uint64_t at,
                                float *to, size_t n)
 {
@@ -23,7 +23,7 @@ static inline void values_read(const struct kernels *kernels, const struct opera
         kernels->from_f16((const uint16_t *)operand_at(from) + at, to, n);
 }
 
-/* Those values of the operand = x[n], rounded. */
+/* Store x[n] in the operand from value `at` on, rounded to its dtype. */
 static inline void values_write(const struct kernels *kernels, const float *x, const struct operand *to,
                                 uint64_t at, size_t n)
 {
