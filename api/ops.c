@@ -1,5 +1,5 @@
 /* For operators: alive, ready, numbers, and the description of all this. */
-#include "api/route.h"
+#include "api/request/route.h"
 
 #include "store/jobs.h"
 

@@ -4,7 +4,7 @@
 #ifndef MOTLEY_API_PREPARE_H
 #define MOTLEY_API_PREPARE_H
 
-#include "api/config.h"
+#include "api/request/config.h"
 
 /* Bring the schema to this program's version (waiting start_seconds for PostgreSQL), and, if
  * 'admin_token_file' is not NULL, let the token in that file (its first line) be one of the user "admin",

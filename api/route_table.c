@@ -1,8 +1,8 @@
 /* Every route, and the way from a request's head to its handler: match, query, token, scope, body. */
-#include "api/route.h"
+#include "api/request/route.h"
 
-#include "api/access.h"
-#include "api/auth.h"
+#include "api/people/access.h"
+#include "api/people/auth.h"
 #include "common/clock.h"
 #include "common/digest.h"
 #include "common/json.h"

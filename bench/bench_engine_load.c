@@ -16,10 +16,10 @@
 #include <unistd.h>
 
 #include "common/clock.h"
-#include "engine/stage.h"
-#include "model/blocks.h"
-#include "model/safetensors.h"
-#include "model/tensors.h"
+#include "engine/stage/stage.h"
+#include "model/shape/blocks.h"
+#include "model/files/safetensors.h"
+#include "model/shape/tensors.h"
 
 enum { LAYERS = 28, LAYERS_PER_SHARD = 7, TENSORS_MAX = 16 * LAYERS_PER_SHARD };
 

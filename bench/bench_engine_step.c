@@ -21,7 +21,7 @@
 
 #include "common/clock.h"
 #include "common/rand.h"
-#include "engine/stage.h"
+#include "engine/stage/stage.h"
 
 enum { ROWS = 4, BATCHES_MAX = 64 };
 

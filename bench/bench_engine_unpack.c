@@ -12,8 +12,8 @@
 #include <time.h>
 
 #include "common/rand.h"
-#include "engine/op.h"
-#include "model/nf4.h"
+#include "engine/device/op.h"
+#include "model/files/nf4.h"
 
 enum { RUNS = 9, SMALL = 1 << 16, LARGE = 1 << 24 };
 

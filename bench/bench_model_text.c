@@ -12,8 +12,8 @@
 #include "common/clock.h"
 #include "common/file.h"
 #include "common/rand.h"
-#include "model/rows.h"
-#include "model/tensors.h"
+#include "model/rows/rows.h"
+#include "model/shape/tensors.h"
 
 enum { RUNS = 5, TEXT_BYTES_MAX = 256 << 20, WORDS = 160000 };
 

@@ -18,7 +18,7 @@
 
 #include "bench/planner_limit.h"
 #include "common/rand.h"
-#include "model/spec.h"
+#include "model/job/spec.h"
 #include "planner/cost/micro.h"
 #include "planner/cost/price.h"
 #include "planner/answer/plan.h"

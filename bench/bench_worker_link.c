@@ -1,5 +1,5 @@
 /* A boundary tensor between two CPU devices of one node: through TLS on loopback, and straight from one
- * device's memory into the other's, as worker/transfer.c and worker/local.c have it.
+ * device's memory into the other's, as worker/program/transfer.c and worker/program/local.c have it.
  *
  *     bench_worker_link [rounds]      (default 9)
  *
@@ -15,7 +15,7 @@
 #include "bench/two_ranks.h"
 #include "common/clock.h"
 #include "common/file.h"
-#include "engine/backend.h"
+#include "engine/device/backend.h"
 #include "mesh/mesh.h"
 
 enum { ROUNDS_MAX = 99, BYTES_MAX = 64 << 20, DATA_QUEUE = 1, READY_QUEUE = 2 };

@@ -10,11 +10,11 @@
 
 #include "common/buf.h"
 #include "common/file.h"
-#include "model/rows.h"
-#include "model/spec.h"
-#include "model/tensors.h"
-#include "model/tokenizer.h"
-#include "model/tokenizer_files.h"
+#include "model/rows/rows.h"
+#include "model/job/spec.h"
+#include "model/shape/tensors.h"
+#include "model/text/tokenizer.h"
+#include "model/text/tokenizer_files.h"
 
 enum { DATA_BYTES_MAX = 1 << 30 };
 

@@ -7,10 +7,10 @@
 #include <unistd.h>
 
 #include "common/buf.h"
-#include "model/config.h"
-#include "model/rows.h"
-#include "model/rows_show.h"
-#include "model/spec.h"
+#include "model/shape/config.h"
+#include "model/rows/rows.h"
+#include "model/rows/rows_show.h"
+#include "model/job/spec.h"
 
 enum { SHOWN_BYTES_MAX = 1 << 20 };
 

@@ -14,8 +14,8 @@
 #include "common/digest.h"
 #include "common/file.h"
 #include "common/upload.h"
-#include "model/source.h"
-#include "model/spec.h"
+#include "model/files/source.h"
+#include "model/job/spec.h"
 
 enum {
     MODEL_CALL_MS = 6 * 3600 * 1000, /* the server hashes all of the model before it answers */

@@ -43,11 +43,14 @@ endif()
 
 # What of the rooms below the engine it is linked with.
 set(common buf clock err file rand units)
-set(model arch blocks by_name config dequantise dynamic_map flat footprint gguf layer layer_tensors nf4 nf4_avx2
-  nf4_stored pack packing rope source tensor_type lora_sites)
+set(model shape/arch shape/blocks files/by_name shape/config files/dequantise files/dynamic_map shape/flat
+  shape/footprint files/gguf shape/layer shape/layer_tensors files/nf4 files/nf4_avx2 files/nf4_stored files/pack
+  shape/packing shape/rope files/source files/tensor_type shape/lora_sites)
 if(has_jansson)
   list(APPEND common json)
-  list(APPEND model config_parse gguf_config hub_json lora_match lora_rules names nf4_skipped peft safetensors safetensors_write source_local tensors)
+  list(APPEND model shape/config_parse shape/gguf_config files/hub_json shape/lora_match shape/lora_rules
+    shape/names shape/nf4_skipped adapters/peft files/safetensors files/safetensors_write files/source_local
+    shape/tensors)
 endif()
 file(GLOB_RECURSE engine ${CMAKE_SOURCE_DIR}/engine/*.c)
 list(FILTER engine EXCLUDE REGEX "engine/profile\\.c$") # it needs OpenSSL, for the key that agents ask by

@@ -8,7 +8,7 @@ set_source_files_properties(${CMAKE_SOURCE_DIR}/engine/cpu/kernels_avx512.c PROP
 # Unpacked weights are the same bits everywhere: no contraction.
 set_source_files_properties(${CMAKE_SOURCE_DIR}/engine/cpu/unpack_avx2.c PROPERTIES COMPILE_OPTIONS "-O3;-ffp-contract=off;-mavx2")
 # Checks and conversions of weights on their way are the compiler's to vectorise.
-set_source_files_properties(${CMAKE_SOURCE_DIR}/engine/load.c PROPERTIES COMPILE_OPTIONS -O3)
+set_source_files_properties(${CMAKE_SOURCE_DIR}/engine/stage/load.c PROPERTIES COMPILE_OPTIONS -O3)
 target_include_directories(motley_engine PUBLIC ${OPENBLAS_INCLUDE_DIRS})
 # GPU kernels give the same bits on the emulated device as on cards: no contraction.
 set_source_files_properties(${CMAKE_SOURCE_DIR}/engine/gpu/emulated/kernels.c PROPERTIES COMPILE_OPTIONS "-O3;-ffp-contract=off;-fno-math-errno")

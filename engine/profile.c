@@ -10,8 +10,8 @@
 
 #include "common/digest.h"
 #include "common/rand.h"
-#include "engine/layout.h"
-#include "model/blocks.h"
+#include "engine/stage/layout.h"
+#include "model/shape/blocks.h"
 
 /* There are no measurements of recomputation, which repeats part of forward: they would be the difference of
  * two noisy times.
@@ -482,7 +482,7 @@ static uint64_t process_base_bytes(const struct device *device)
     return resident_kib * 1024 > account.held_total ? resident_kib * 1024 - account.held_total : 0;
 }
 
-/* Names as in specifications (model/spec.h), by enum layer_base and enum dtype. */
+/* Names as in specifications (model/job/spec.h), by enum layer_base and enum dtype. */
 static const char *const base_names[] = {[LAYER_BASE_F32] = "fp32",
                                          [LAYER_BASE_BF16] = "bf16",
                                          [LAYER_BASE_F16] = "fp16",

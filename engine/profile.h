@@ -19,7 +19,7 @@
 #include <stdint.h>
 
 #include "common/err.h"
-#include "engine/stage.h"
+#include "engine/stage/stage.h"
 
 struct profile_request {
     const struct model_config *config;

@@ -6,12 +6,12 @@
 
 #include "common/buf.h"
 #include "common/json.h"
-#include "model/chat.h"
-#include "model/config.h"
-#include "model/peft.h"
-#include "model/rows_show.h"
-#include "model/tensors.h"
-#include "model/tokenizer.h"
+#include "model/templates/chat.h"
+#include "model/shape/config.h"
+#include "model/adapters/peft.h"
+#include "model/rows/rows_show.h"
+#include "model/shape/tensors.h"
+#include "model/text/tokenizer.h"
 #include "parse/parse.h"
 
 /* Of the first row, for the job's log. */

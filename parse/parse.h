@@ -14,7 +14,7 @@
  *   model          the model's files                               → {config, tokenizer: has it one?}
  *   rows           those, UPLOAD; {format, learn, sequence_tokens, chat?, memory, rows_max}
  *                                             → {stats, rows}, then rows × 8 bytes (struct row_size), then
- * the rows' file (model/rows.h) to the end prompt         the model's files; {prompt, format, learn,
+ * the rows' file (model/rows/rows.h) to the end prompt         the model's files; {prompt, format, learn,
  * sequence_tokens, chat?}   → {ids} adapter_files  UPLOAD, a list of an adapter's two files        → {file
  * name: sha256} adapter        the model's files, UPLOAD, an adapter_config.json, and WEIGHTS
  *                                             → the config, of what fits that model
@@ -31,7 +31,7 @@
 #include <stdint.h>
 
 #include "common/err.h"
-#include "model/source.h"
+#include "model/files/source.h"
 
 /* Names of files that are no part of a model. */
 #define PARSE_UPLOAD ""

@@ -7,8 +7,8 @@
 #include <stdint.h>
 
 #include "common/err.h"
-#include "model/rows.h"
-#include "model/source.h"
+#include "model/rows/rows.h"
+#include "model/files/source.h"
 
 /* Read the question from 'in', map its files, enter the sandbox with 'memory_bytes' beside what is mapped
  * then and 'seconds' of processor time, answer on 'out'. What is wrong with the files is an answer too, and

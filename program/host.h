@@ -1,9 +1,9 @@
 /* Host memory of a worker beside its device's, as the plan has it. Pure.
  *
- * The formulas are upper bounds of what worker/ops.c, worker/reduce.c and worker/state.c take; data sets come
- * on top, 8 bytes a token. P is one state of the rank's trained parameters: half of its purpose "adapters"
- * (values and gradients). What a peer sends before it is asked for stands beside it, at most mesh.h's window
- * a queue. */
+ * The formulas are upper bounds of what worker/program/ops.c, worker/program/reduce.c and
+ * worker/checkpoint/state.c take; data sets come on top, 8 bytes a token. P is one state of the rank's
+ * trained parameters: half of its purpose "adapters" (values and gradients). What a peer sends before it is
+ * asked for stands beside it, at most mesh.h's window a queue. */
 #ifndef MOTLEY_PROGRAM_HOST_H
 #define MOTLEY_PROGRAM_HOST_H
 

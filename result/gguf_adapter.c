@@ -8,8 +8,8 @@
 
 #include "common/file.h"
 #include "common/half.h"
-#include "model/blocks.h"
-#include "model/gguf_config.h"
+#include "model/shape/blocks.h"
+#include "model/shape/gguf_config.h"
 
 enum { ALIGNMENT = 32, NAME_BYTES = ARCH_NAME_MAX, HEADER_MAX = 64 << 20, PATH_BYTES = 4096 };
 /* The format's own numbers of types (ggml's public description of GGUF). */

@@ -12,8 +12,8 @@
 #ifndef MOTLEY_RESULT_GGUF_ADAPTER_H
 #define MOTLEY_RESULT_GGUF_ADAPTER_H
 
-#include "model/spec.h"
-#include "model/tensors.h"
+#include "model/job/spec.h"
+#include "model/shape/tensors.h"
 #include "result/state.h"
 
 /* Write it. dtype: SPEC_DTYPE_BASE is fp32. Errors: ERR_UNSUPPORTED (an architecture or a matrix that has no

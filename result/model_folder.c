@@ -8,8 +8,8 @@
 
 #include "common/file.h"
 #include "common/half.h"
-#include "model/blocks.h"
-#include "model/hub_json.h"
+#include "model/shape/blocks.h"
+#include "model/files/hub_json.h"
 
 enum { PIECE_VALUES = 1 << 18, PATH_BYTES = 4096, NAME_BYTES = 128, COPY_BYTES_MAX = 256 << 20 };
 

@@ -13,8 +13,8 @@
 #ifndef MOTLEY_RESULT_MODEL_FOLDER_H
 #define MOTLEY_RESULT_MODEL_FOLDER_H
 
-#include "model/spec.h"
-#include "model/tensors.h"
+#include "model/job/spec.h"
+#include "model/shape/tensors.h"
 #include "result/state.h"
 
 #define RESULT_SHARD_BYTES 5000000000u /* of tensors in a file, as save_pretrained's "5GB" */

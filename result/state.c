@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/gguf.h"
-#include "model/peft.h"
+#include "model/files/gguf.h"
+#include "model/adapters/peft.h"
 
 enum { NAME_BYTES = 256, PIECE_BYTES = 64 << 10 };
 

@@ -11,8 +11,8 @@
 #include <stdint.h>
 
 #include "common/err.h"
-#include "model/peft.h"
-#include "model/safetensors.h"
+#include "model/adapters/peft.h"
+#include "model/files/safetensors.h"
 
 /* All three are asked from the thread that writes; 'arg' is borrowed. */
 struct result_state {

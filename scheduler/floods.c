@@ -4,7 +4,7 @@
  * An honest agent sends at most one window of unacknowledged events (agent/feed.h), and sends again what an
  * emptied stream lost. A node that goes on flooding loses its Redis user until it is enrolled anew.
  */
-#include "scheduler/scheduler_private.h"
+#include "scheduler/leader/scheduler_private.h"
 
 #include <stdio.h>
 #include <stdlib.h>

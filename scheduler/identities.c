@@ -4,7 +4,7 @@
  * the list is told that it was removed. `told` is the list that the agents have; it is unknown (NULL) after a
  * change of leader or a new connection to Redis.
  */
-#include "scheduler/scheduler_private.h"
+#include "scheduler/leader/scheduler_private.h"
 
 #include <stdio.h>
 #include <string.h>

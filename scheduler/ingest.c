@@ -4,7 +4,7 @@
  * is trimmed only after its commit. Each node has a share of a batch, so a node that floods does not starve
  * the others.
  */
-#include "scheduler/scheduler_private.h"
+#include "scheduler/leader/scheduler_private.h"
 
 #include <stdio.h>
 #include <stdlib.h>

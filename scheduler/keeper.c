@@ -10,7 +10,7 @@
  * the connections of each user are counted at each comparison, and a user with too many loses all of them;
  * its agent then reconnects with its two.
  */
-#include "scheduler/scheduler_private.h"
+#include "scheduler/leader/scheduler_private.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* Which nodes and workers are alive. Silence counts only while it could have been heard: since this scheduler
  * leads and Redis is connected. An unreachable node is not yet a failed one. */
-#include "scheduler/scheduler_private.h"
+#include "scheduler/leader/scheduler_private.h"
 
 #include <stdio.h>
 #include <stdlib.h>

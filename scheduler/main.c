@@ -12,7 +12,7 @@
 #include "common/log.h"
 #include "common/redis.h"
 #include "common/tls.h"
-#include "scheduler/scheduler.h"
+#include "scheduler/leader/scheduler.h"
 #include "store/store.h"
 
 struct options {

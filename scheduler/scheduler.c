@@ -1,5 +1,5 @@
 /* The loop: standing by, leading, and one database task at a time. */
-#include "scheduler/scheduler_private.h"
+#include "scheduler/leader/scheduler_private.h"
 
 #include <event2/event.h>
 #include <stdio.h>
@@ -11,7 +11,7 @@
 #include "common/redis.h"
 #include "common/tls.h"
 #include "scheduler/leader_note.h"
-#include "scheduler/waiting.h"
+#include "scheduler/pass/waiting.h"
 
 #define TICK_MS 250
 /* Least time between two passes. It is short while a device is free, so that a submitted job starts at once,

@@ -3,7 +3,7 @@
 
 #include "common/clock.h"
 #include "common/log.h"
-#include "scheduler/scheduler_private.h"
+#include "scheduler/leader/scheduler_private.h"
 
 #define RETRY_MS 100
 

@@ -63,8 +63,8 @@ int store_blobs_drop(struct store *store, double unused_s, int64_t most, store_d
 struct store_dataset_new {
     const char *key;  /* SHA-256 over source blob, tokenizer, template, sequence_tokens, learn: encode once */
     const char *blob; /* sha256 of the encoded rows */
-    const void
-        *sizes; /* per row two little-endian uint32 (struct row_size of model/rows.h): tokens, labelled */
+    const void *
+        sizes; /* per row two little-endian uint32 (struct row_size of model/rows/rows.h): tokens, labelled */
     size_t sizes_bytes;  /* 8 a row; at most STORE_SIZES_MAX */
     const json_t *stats; /* {"rows","tokens","labelled","truncated","dropped","lengths": histogram …} */
 };

@@ -1,6 +1,6 @@
 /* Who asks. Whatever reads or changes what people own takes one, and the statement itself decides by the
  * rules of migrations/0007_access.sql: there is no id that means everybody. How a token becomes a principal,
- * and which routes it may use, is api/access.h's.
+ * and which routes it may use, is api/people/access.h's.
  */
 #ifndef MOTLEY_STORE_PRINCIPAL_H
 #define MOTLEY_STORE_PRINCIPAL_H

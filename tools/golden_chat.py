@@ -5,7 +5,7 @@ each part of the language.
     tools/golden_chat.py                 tests/data/chat/cases.json
     tools/golden_chat.py FILE COUNT      the same with COUNT small ones made by chance, for MOTLEY_CHAT_CASES=FILE
 
-Needs `transformers` and `jinja2`. The day of strftime_now is the one that model/chat.c tells.
+Needs `transformers` and `jinja2`. The day of strftime_now is the one that model/templates/chat.c tells.
 """
 import datetime
 import glob

@@ -24,7 +24,7 @@ EOS = "<|im_end|>"
 
 
 class Day(datetime.datetime):
-    """The day that templates are told (model/chat_names.c)."""
+    """The day that templates are told (model/templates/chat_names.c)."""
 
     @classmethod
     def now(cls, tz=None):

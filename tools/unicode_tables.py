@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write model/unicode_properties.c and model/unicode_sets.c: in what the kinds of characters that `tokenizers` has
+"""Write model/text/unicode_properties.c and model/text/unicode_sets.c: in what the kinds of characters that `tokenizers` has
 differ from those of the libraries that Motley uses.
 
 It asks `tokenizers` itself (0.23.3) and Debian 12's libonig (6.9.8, Unicode 14) about every code point, so both
@@ -228,7 +228,7 @@ def write_characters():
 
 PARTS = {"properties": (write_properties,), "sets": (write_sets, write_newer, write_characters)}
 print(f"/* Made by tools/unicode_tables.py {sys.argv[1]}. See unicode_tables.h. */")
-print('#include "model/unicode_tables.h"\n')
+print('#include "model/text/unicode_tables.h"\n')
 print("/* clang-format off */")
 for write in PARTS[sys.argv[1]]:
     write()

@@ -10,10 +10,10 @@
 #include "common/clock.h"
 #include "common/json.h"
 #include "engine/profile.h"
-#include "model/blocks.h"
-#include "model/manifest.h"
-#include "model/spec.h"
-#include "worker/method.h"
+#include "model/shape/blocks.h"
+#include "model/files/manifest.h"
+#include "model/job/spec.h"
+#include "worker/session/method.h"
 
 enum { START_SECONDS_MAX = 120, SECONDS_MAX = 600, PAUSE_MS = 5 };
 

@@ -6,8 +6,8 @@
 #include <jansson.h>
 
 #include "common/err.h"
-#include "worker/link.h"
-#include "worker/session.h"
+#include "worker/session/link.h"
+#include "worker/session/session.h"
 
 /* Handles a `profile` message with `local` (borrowed): waits until its start_at, measures, keeps the device
  * busy until `seconds` after start_at so that neighbours measure under load, and emits `profile`. */

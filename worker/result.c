@@ -10,7 +10,7 @@
 #include "common/file.h"
 #include "result/gguf_adapter.h"
 #include "result/model_folder.h"
-#include "worker/session.h"
+#include "worker/session/session.h"
 
 enum { PATH_BYTES = 1024, INPUTS_MAX = 1 << 14 };
 #define INPUT_BYTES_MAX ((uint64_t)2 << 30)

@@ -7,9 +7,9 @@
 #include <string.h>
 
 #include "common/clock.h"
-#include "worker/method.h"
-#include "worker/saver.h"
-#include "worker/session.h"
+#include "worker/session/method.h"
+#include "worker/checkpoint/saver.h"
+#include "worker/session/session.h"
 
 enum { TRACED_FIRST = 4, TRACED_MAX = 32 };
 

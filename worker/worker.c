@@ -8,7 +8,7 @@
 
 #include "common/clock.h"
 #include "worker/profile.h"
-#include "worker/session.h"
+#include "worker/session/session.h"
 
 #define SECOND_NS ((uint64_t)1000000000u)
 

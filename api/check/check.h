@@ -10,7 +10,7 @@
 
 #include <jansson.h>
 
-#include "api/app.h"
+#include "api/request/app.h"
 
 struct submits;
 

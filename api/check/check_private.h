@@ -2,10 +2,10 @@
 #ifndef MOTLEY_API_CHECK_CHECK_PRIVATE_H
 #define MOTLEY_API_CHECK_CHECK_PRIVATE_H
 
-#include "api/blob_dir.h"
+#include "api/request/blob_dir.h"
 #include "api/check/check.h"
-#include "model/rows.h"
-#include "model/spec.h"
+#include "model/rows/rows.h"
+#include "model/job/spec.h"
 
 #include <sys/queue.h>
 

@@ -2,7 +2,7 @@
 #include "api/check/check_private.h"
 
 #include "common/clock.h"
-#include "model/config.h"
+#include "model/shape/config.h"
 #include "planner/answer/plan.h"
 #include "planner/given/from_spec.h"
 #include "profiles/profile_key.h"

@@ -2,7 +2,7 @@
 #include "api/check/check_private.h"
 
 #include "common/clock.h"
-#include "model/order.h"
+#include "model/job/order.h"
 #include "planner/answer/plan.h"
 
 #include <stdlib.h>

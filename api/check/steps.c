@@ -1,9 +1,9 @@
 /* The steps of a check, each an asynchronous question and what its answer means for the specification. */
 #include "api/check/check_private.h"
 
-#include "api/dataset.h"
-#include "api/parsed.h"
-#include "model/config.h"
+#include "api/request/dataset.h"
+#include "api/request/parsed.h"
+#include "model/shape/config.h"
 #include "store/models.h"
 
 #include <stdio.h>

@@ -16,7 +16,7 @@
 #include "common/clock.h"
 #include "engine/gpu/gpu.h"
 #include "engine/gpu/trace.h"
-#include "engine/stage.h"
+#include "engine/stage/stage.h"
 
 enum { WINDOWS_MAX = 10, ROWS = 4, LAUNCHES_MAX = 60000 };
 static const double WINDOW_S = 0.25, AGREE = 0.02;

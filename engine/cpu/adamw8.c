@@ -6,7 +6,7 @@
 
 #include "engine/cpu/flat.h"
 #include "engine/cpu/parts.h"
-#include "model/dynamic_map.h"
+#include "model/files/dynamic_map.h"
 
 _Static_assert((int)CODES == (int)DYNAMIC_MAP_SIZE, "the kernels' map is the model's");
 

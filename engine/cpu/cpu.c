@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "model/footprint.h"
+#include "model/shape/footprint.h"
 
 struct cpu {
     struct device base;

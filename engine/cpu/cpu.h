@@ -2,7 +2,7 @@
 #ifndef MOTLEY_ENGINE_CPU_CPU_H
 #define MOTLEY_ENGINE_CPU_CPU_H
 
-#include "engine/backend_private.h"
+#include "engine/device/backend_private.h"
 #include "engine/cpu/blas.h"
 #include "engine/cpu/kernels.h"
 #include "engine/cpu/pool.h"

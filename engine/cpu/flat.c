@@ -9,7 +9,7 @@
 #include "common/rand.h"
 #include "engine/cpu/parts.h"
 #include "engine/cpu/values.h"
-#include "model/gguf.h"
+#include "model/files/gguf.h"
 
 static void embed_part(void *context, uint32_t index, uint32_t thread)
 {

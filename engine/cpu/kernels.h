@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "engine/scalars.h"
+#include "engine/device/scalars.h"
 
 /* Terms of a sum that `gemm` handles in one block of k, and floats of scratch for a transposed block of 64
  * columns. */

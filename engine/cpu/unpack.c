@@ -4,9 +4,9 @@
 #include <string.h>
 
 #include "engine/cpu/parts.h"
-#include "model/dynamic_map.h"
-#include "model/gguf.h"
-#include "model/nf4.h"
+#include "model/files/dynamic_map.h"
+#include "model/files/gguf.h"
+#include "model/files/nf4.h"
 
 enum { VALUES_PER_PART = 1 << 14 }; /* 64 KiB of y, which stay in cache; a multiple of every block */
 

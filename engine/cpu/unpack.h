@@ -4,7 +4,7 @@
 
 #include "engine/cpu/cpu.h"
 
-/* Gives the same bits as nf4_dequantise (model/nf4.h). */
+/* Gives the same bits as nf4_dequantise (model/files/nf4.h). */
 void unpack_nf4_avx2(const uint8_t *codes, const float *absmax, uint64_t count, float *values);
 
 /* Runs OP_UNPACK. */

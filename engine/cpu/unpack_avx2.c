@@ -2,7 +2,7 @@
 #include <immintrin.h>
 
 #include "engine/cpu/unpack.h"
-#include "model/nf4.h"
+#include "model/files/nf4.h"
 
 /* Values of 8 codes, each in the low 4 bits of a lane: the table's halves are permuted by the low 3, the
  * fourth, shifted to the sign, chooses. */

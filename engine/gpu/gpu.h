@@ -9,7 +9,7 @@
 #ifndef MOTLEY_ENGINE_GPU_GPU_H
 #define MOTLEY_ENGINE_GPU_GPU_H
 
-#include "engine/backend_private.h"
+#include "engine/device/backend_private.h"
 #include "engine/gpu/driver.h"
 #include "engine/gpu/kernels/list.h"
 

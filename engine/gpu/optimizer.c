@@ -1,6 +1,6 @@
 /* Norms of gradients and the optimiser's steps: see kernels/optimizer.k.h. */
 #include "engine/gpu/gpu.h"
-#include "engine/scalars.h"
+#include "engine/device/scalars.h"
 
 enum {
     SUM_BLOCKS_MAX = 1024,

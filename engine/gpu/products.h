@@ -14,7 +14,7 @@
 
 #include "common/err.h"
 #include "engine/gpu/driver.h"
-#include "engine/backend.h"
+#include "engine/device/backend.h"
 
 struct products; /* a library, opened for one queue of a card */
 

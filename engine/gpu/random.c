@@ -1,6 +1,6 @@
 /* Dropout and noise on embeddings: see kernels/random.k.h. */
 #include "engine/gpu/gpu.h"
-#include "engine/scalars.h"
+#include "engine/device/scalars.h"
 
 static int run_dropout(struct gpu_call *call, const struct op *op)
 {

@@ -4,7 +4,7 @@
 #ifndef MOTLEY_ENGINE_GPU_TRACE_H
 #define MOTLEY_ENGINE_GPU_TRACE_H
 
-#include "engine/backend.h"
+#include "engine/device/backend.h"
 
 struct gpu_trace_sums {
     uint32_t launches; /* of kernels, and fills with zeros */

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "common/units.h"
-#include "model/lora_sites.h"
+#include "model/shape/lora_sites.h"
 #include "planner/cost/memory.h"
 #include "planner/candidate/objective.h"
 #include "planner/kind/kind.h"

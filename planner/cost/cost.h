@@ -4,7 +4,7 @@
 #ifndef MOTLEY_PLANNER_COST_COST_H
 #define MOTLEY_PLANNER_COST_COST_H
 
-#include "model/blocks.h"
+#include "model/shape/blocks.h"
 #include "planner/cost/curve.h"
 #include "planner/given/workload.h"
 

@@ -1,4 +1,4 @@
-/* What the engine runs is model/footprint.h; the rest stands on it and on docs/PLANNER.md, Memory. */
+/* What the engine runs is model/shape/footprint.h; the rest stands on it and on docs/PLANNER.md, Memory. */
 #include "planner/cost/memory.h"
 
 #include <string.h>

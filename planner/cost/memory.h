@@ -1,5 +1,6 @@
-/* What a rank's device must hold. The engine lays a stage out by model/footprint.h and allocates everything
- * when the stage is made; so does this, and the peak is a sum that equals what the allocator will count.
+/* What a rank's device must hold. The engine lays a stage out by model/shape/footprint.h and allocates
+ * everything when the stage is made; so does this, and the peak is a sum that equals what the allocator will
+ * count.
  *
  * Where the engine does not run a placement yet (shards), the rules of docs/PLANNER.md, Memory, take over;
  * `exact` says which it was.

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/order.h"
+#include "model/job/order.h"
 
 #define MEANS_MAX 4096u      /* devices · sizes of which mean micro-batches are priced beforehand */
 #define LINK_NODES_MAX 1024u /* nodes up to which links are in a table: 16 MiB */

@@ -6,8 +6,8 @@
 #ifndef MOTLEY_PLANNER_COST_PROBLEM_H
 #define MOTLEY_PLANNER_COST_PROBLEM_H
 
-#include "model/blocks.h"
-#include "model/footprint.h"
+#include "model/shape/blocks.h"
+#include "model/shape/footprint.h"
 #include "planner/cost/cost.h"
 #include "planner/given/cluster_private.h"
 #include "planner/given/workload.h"

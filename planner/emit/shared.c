@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/footprint.h"
+#include "model/shape/footprint.h"
 #include "planner/given/cluster_private.h"
 
 /* CUDA and HIP share whole allocations, and make them in pieces of this. */

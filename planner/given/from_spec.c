@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/blocks.h"
+#include "model/shape/blocks.h"
 
 #define PROMPT_TOKENS_ASSUMED 256u /* of a sample whose prompt was not rendered yet. Rule of thumb */
 
@@ -71,7 +71,8 @@ static int method_copy(const struct job_spec *spec, struct workload *w, struct e
     return 0;
 }
 
-/* What is computed in 16 bits crosses boundaries in them; an odd width only in fp32 (engine/stage.h). */
+/* What is computed in 16 bits crosses boundaries in them; an odd width only in fp32 (engine/stage/stage.h).
+ */
 static int boundary_copy(const struct job_spec *spec, struct workload *w, struct err *err)
 {
     static const enum plan_dtype asked[] =

@@ -1,14 +1,14 @@
 /* From job specifications and documents to the planner's own structs: the one place of this room that knows
- * model/spec.h and model/rows.h. Pure.
+ * model/job/spec.h and model/rows/rows.h. Pure.
  */
 #ifndef MOTLEY_PLANNER_GIVEN_FROM_SPEC_H
 #define MOTLEY_PLANNER_GIVEN_FROM_SPEC_H
 
 #include <jansson.h>
 
-#include "model/config.h"
-#include "model/rows.h"
-#include "model/spec.h"
+#include "model/shape/config.h"
+#include "model/rows/rows.h"
+#include "model/job/spec.h"
 #include "planner/given/workload.h"
 
 /* Fills *workload (workload_fini). config is borrowed until its end; spec and sizes are copied. sizes NULL:

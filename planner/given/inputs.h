@@ -18,9 +18,9 @@
 
 #include <jansson.h>
 
-#include "model/config.h"
-#include "model/rows.h"
-#include "model/spec.h"
+#include "model/shape/config.h"
+#include "model/rows/rows.h"
+#include "model/job/spec.h"
 #include "planner/given/cluster.h"
 #include "planner/given/workload.h"
 

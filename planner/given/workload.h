@@ -10,8 +10,8 @@
 #include <stdint.h>
 
 #include "common/err.h"
-#include "model/blocks.h"
-#include "model/config.h"
+#include "model/shape/blocks.h"
+#include "model/shape/config.h"
 #include "program/program.h"
 
 enum workload_method { METHOD_LORA, METHOD_FULL };

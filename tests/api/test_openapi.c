@@ -9,7 +9,7 @@
 #include <string.h>
 #include <strings.h>
 
-#include "api/route.h"
+#include "api/request/route.h"
 #include "common/yaml.h"
 
 extern const char api_openapi_text[];

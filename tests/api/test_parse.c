@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "api/httpd_parse.h"
-#include "api/route.h"
+#include "api/http/httpd_parse.h"
+#include "api/request/route.h"
 #include "common/rand.h"
 
 static int parse(const char *text, struct httpd_head *head, char *copy)

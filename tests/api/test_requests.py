@@ -16,7 +16,7 @@ def without_a_valid_token_nothing_is_told():
 
 
 def who_shows_too_many_wrong_tokens_waits_and_right_ones_never_do():
-    """20 at once, then one in 2 s (api/wrong.h)."""
+    """20 at once, then one in 2 s (api/http/wrong.h)."""
     reader = api.token_for("neighbour", ["jobs:read"])  # shown for the first time below: looked up, not remembered
     seen, waits = [], []
     for n in range(30):

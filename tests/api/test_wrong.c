@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-#include "api/wrong.h"
+#include "api/http/wrong.h"
 #include "common/rand.h"
 
 #define SECOND UINT64_C(1000000000)

@@ -5,9 +5,9 @@
 
 #include "engine/ops.h"
 
-#include "model/dynamic_map.h"
-#include "model/gguf.h"
-#include "model/nf4.h"
+#include "model/files/dynamic_map.h"
+#include "model/files/gguf.h"
+#include "model/files/nf4.h"
 
 static const struct {
     enum pack_kind pack;

@@ -3,9 +3,9 @@
 #pragma once
 
 #include "engine/harness.h"
-#include "model/dynamic_map.h"
-#include "model/gguf.h"
-#include "model/nf4.h"
+#include "model/files/dynamic_map.h"
+#include "model/files/gguf.h"
+#include "model/files/nf4.h"
 
 /* Rows of whole blocks, or for NF4 of whole fours; 16-bit rows of any length and distance. */
 static void gemm_packed_draw(struct trial *t)

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "engine/harness.h"
-#include "model/dynamic_map.h"
+#include "model/files/dynamic_map.h"
 
 /* --- rows of tables */
 

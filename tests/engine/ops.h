@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 #include "common/rand.h"
-#include "engine/op.h"
+#include "engine/device/op.h"
 #include "support/must.h"
 
 enum { ARRAYS_MAX = 40 };

@@ -1,9 +1,10 @@
-/* 8-bit AdamW against steps that bitsandbytes made (tools/golden_adamw8.py), and its codes against a search. */
+/* 8-bit AdamW against steps that bitsandbytes made (tools/golden_adamw8.py), and its codes against a search.
+ */
 #include "engine/ops.h"
 
 #include <jansson.h>
 
-#include "model/dynamic_map.h"
+#include "model/files/dynamic_map.h"
 
 enum { COUNT = 650, STEPS = 4, BLOCKS = (COUNT + 255) / 256 };
 

@@ -7,7 +7,7 @@
 
 #include "common/half.h"
 #include "common/rand.h"
-#include "engine/ahead.h"
+#include "engine/stage/ahead.h"
 
 /* --- items --- */
 

@@ -4,8 +4,8 @@
 #include "engine/trainer.h"
 
 #include "common/digest.h"
-#include "engine/stage_private.h"
-#include "model/nf4.h"
+#include "engine/stage/stage_private.h"
+#include "model/files/nf4.h"
 #include "support/scratch.h"
 
 static void folder_of(char path[512], const char *name)

@@ -3,7 +3,7 @@
  */
 #include "engine/cases_experts.h"
 
-#include "model/safetensors.h"
+#include "model/files/safetensors.h"
 
 static void expert_ops_are_right_on_every_device(void **state)
 {

@@ -3,7 +3,7 @@
  */
 #include "engine/seeded.h"
 
-#include "engine/shard.h"
+#include "engine/stage/shard.h"
 
 static const char *tested = "cpu"; /* every test runs on both devices */
 

@@ -13,8 +13,8 @@
 #include "common/buf.h"
 #include "common/file.h"
 #include "common/json.h"
-#include "engine/rope.h"
-#include "model/config.h"
+#include "engine/stage/rope.h"
+#include "model/shape/config.h"
 #include "support/must.h"
 
 /* tools/golden_rope.py; it writes nine digits of single-precision numbers */

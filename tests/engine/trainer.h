@@ -20,9 +20,9 @@
 #include "common/err.h"
 #include "common/file.h"
 #include "common/json.h"
-#include "engine/stage.h"
-#include "model/peft.h"
-#include "model/tensors.h"
+#include "engine/stage/stage.h"
+#include "model/adapters/peft.h"
+#include "model/shape/tensors.h"
 #include "support/must.h"
 
 enum { STAGES_MAX = 8, BATCHES_MAX = 64, ROWS_MAX = 16 };

@@ -3,8 +3,8 @@
 
 #include <stdlib.h>
 
-#include "model/manifest.h"
-#include "worker/assign.h"
+#include "model/files/manifest.h"
+#include "worker/session/assign.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {

@@ -2,7 +2,7 @@
  * anywhere, the same bytes are the same requests with the same bodies. */
 #include "fuzz/fuzz.h"
 
-#include "api/httpd_private.h"
+#include "api/http/httpd_private.h"
 #include "common/buf.h"
 
 #include <stdlib.h>

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/chat.h"
+#include "model/templates/chat.h"
 
 static void render(const struct chat_template *chat, json_t *messages)
 {

@@ -3,8 +3,8 @@
 
 #include <string.h>
 
-#include "model/blocks.h"
-#include "model/config.h"
+#include "model/shape/blocks.h"
+#include "model/shape/config.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {

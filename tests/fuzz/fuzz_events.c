@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "scheduler/events.h"
+#include "scheduler/events/events.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {

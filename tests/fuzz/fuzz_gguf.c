@@ -3,8 +3,9 @@
 
 #include <stdlib.h>
 
-#include "model/tensors.h"
-#include "model/tokenizer.h"
+#include "model/shape/gguf_config.h"
+#include "model/shape/tensors.h"
+#include "model/text/tokenizer.h"
 
 static void header(const uint8_t *data, size_t size)
 {

@@ -3,8 +3,8 @@
 
 #include <string.h>
 
-#include "model/config.h"
-#include "model/peft.h"
+#include "model/shape/config.h"
+#include "model/adapters/peft.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {

@@ -3,8 +3,8 @@
 
 #include <string.h>
 
-#include "model/tokenizer.h"
-#include "model/tokenizer_files.h"
+#include "model/text/tokenizer.h"
+#include "model/text/tokenizer_files.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {

@@ -3,7 +3,7 @@
 #include "fuzz/fuzz.h"
 
 #include "common/file.h"
-#include "model/rows.h"
+#include "model/rows/rows.h"
 
 static const struct tokenizer *tokenizer_any(void)
 {

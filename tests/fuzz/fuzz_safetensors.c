@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-#include "model/safetensors.h"
+#include "model/files/safetensors.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {

@@ -2,7 +2,7 @@
 #include "fuzz/fuzz.h"
 
 #include "common/yaml.h"
-#include "model/spec.h"
+#include "model/job/spec.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {

@@ -1,7 +1,7 @@
 /* A checkpoint's state.json: what is accepted lies within its bounds. */
 #include "fuzz/fuzz.h"
 
-#include "worker/session.h"
+#include "worker/session/session.h"
 
 #include <string.h>
 
@@ -20,7 +20,7 @@ static uint64_t loaded;
 
 #define blobs_get(blobs, sha256, out, err) ((void)(blobs), input_get(out, err))
 #define stage_update_count_set(stage, count) ((void)(stage), loaded = (count))
-#include "worker/state.c"
+#include "worker/checkpoint/state.c"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "model/tokenizer.h"
+#include "model/text/tokenizer.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {

@@ -8,7 +8,7 @@
 #include "common/half.h"
 #include "common/rand.h"
 #include "model/gguf_build.h"
-#include "model/pack.h"
+#include "model/files/pack.h"
 
 enum { PACKED_LAYERS = 3, PACKED_VOCAB = 259, PACKED_EXPERTS = 4 };
 

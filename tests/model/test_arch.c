@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "model/arch.h"
+#include "model/shape/arch.h"
 
 static void every_name_is_recognised_as_itself(void **state)
 {

@@ -10,9 +10,9 @@
 
 #include <cmocka.h>
 
-#include "model/blocks.h"
-#include "model/config.h"
-#include "model/layer.h"
+#include "model/shape/blocks.h"
+#include "model/shape/config.h"
+#include "model/shape/layer.h"
 
 /* Parameters as the models' own pages state them (safetensors' counts); tied heads counted once. Shapes:
  * their config.json. All were counted once more as transformers 5 builds them from these shapes (parameters

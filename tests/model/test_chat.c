@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "model/chat.h"
+#include "model/templates/chat.h"
 
 static const char qwen2_template[] = "{% for message in messages %}{% if loop.first and messages[0]['role'] "
                                      "!= 'system' %}{{ '<|im_start|>system\\nYou are "

@@ -11,8 +11,8 @@
 #include <cmocka.h>
 
 #include "common/json.h"
-#include "model/blocks.h"
-#include "model/config.h"
+#include "model/shape/blocks.h"
+#include "model/shape/config.h"
 
 #define TWELVE "1,1,1.1,1.2,1.3,1.4,2,3,4.5,6,7,8"
 #define FACTORS TWELVE "," TWELVE "," TWELVE "," TWELVE /* of 48 frequencies */

@@ -13,8 +13,8 @@
 
 #include "common/file.h"
 #include "common/json.h"
-#include "model/blocks.h"
-#include "model/config.h"
+#include "model/shape/blocks.h"
+#include "model/shape/config.h"
 
 struct counts {
     unsigned equal, refused, both, harmless, wrong;

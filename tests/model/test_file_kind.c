@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/file_kind.h"
+#include "model/files/file_kind.h"
 
 #define HEAD(text) text, sizeof(text) - 1
 

@@ -13,8 +13,8 @@
 
 #include <cmocka.h>
 
-#include "model/blocks.h"
-#include "model/tensors.h"
+#include "model/shape/blocks.h"
+#include "model/shape/tensors.h"
 
 static double number(const json_t *object, const char *key)
 {

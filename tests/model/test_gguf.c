@@ -12,8 +12,8 @@
 
 #include "common/file.h"
 #include "common/rand.h"
-#include "model/config.h"
-#include "model/gguf.h"
+#include "model/shape/config.h"
+#include "model/shape/gguf_config.h"
 #include "model/gguf_build.h"
 #include "support/must.h"
 #include "support/scratch.h"

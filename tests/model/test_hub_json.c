@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "model/hub_json.h"
+#include "model/files/hub_json.h"
 
 static json_t *parse(const char *text)
 {

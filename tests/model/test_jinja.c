@@ -14,8 +14,8 @@
 
 #include "common/file.h"
 #include "common/json.h"
-#include "model/chat.h"
-#include "model/jinja.h"
+#include "model/templates/chat.h"
+#include "model/templates/jinja.h"
 
 static json_t *cases;
 

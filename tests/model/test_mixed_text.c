@@ -15,8 +15,8 @@
 
 #include "common/digest.h"
 #include "common/file.h"
-#include "model/tokenizer.h"
-#include "model/utf8.h"
+#include "model/text/tokenizer.h"
+#include "model/text/utf8.h"
 
 enum { TEXT_BYTES = 2 << 20, CODES = 0x33480 };
 

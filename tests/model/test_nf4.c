@@ -15,11 +15,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "model/dynamic_map.h"
-#include "model/nf4.h"
+#include "model/files/dynamic_map.h"
+#include "model/files/nf4.h"
 #define LANES 4
-#include "model/nf4_blocks.h"
-#include "model/safetensors.h"
+#include "model/files/nf4_blocks.h"
+#include "model/files/safetensors.h"
 #include "support/must.h"
 
 struct golden {

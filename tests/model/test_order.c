@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "common/rand.h"
-#include "model/order.h"
+#include "model/job/order.h"
 
 enum { ROWS_MAX = 3000, BATCH_MAX = 4096 };
 

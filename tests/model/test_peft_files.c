@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "common/json.h"
-#include "model/peft.h"
+#include "model/adapters/peft.h"
 #include "support/must.h"
 #include "support/scratch.h"
 

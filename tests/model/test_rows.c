@@ -12,7 +12,7 @@
 #include "common/digest.h"
 #include "common/file.h"
 #include "common/rand.h"
-#include "model/rows.h"
+#include "model/rows/rows.h"
 
 /* A small SmolLM-like tokenizer with a ChatML template. */
 struct fixture {

@@ -13,7 +13,7 @@
 
 #include "common/file.h"
 #include "common/json.h"
-#include "model/rows.h"
+#include "model/rows/rows.h"
 
 static struct tokenizer *open_tokenizer(const json_t *item)
 {

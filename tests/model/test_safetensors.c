@@ -12,7 +12,7 @@
 #include <cmocka.h>
 
 #include "common/rand.h"
-#include "model/safetensors.h"
+#include "model/files/safetensors.h"
 #include "support/scratch.h"
 
 /* A file in memory: length of the header (or 'claimed'), header with ' for ", 'data' zero bytes. */

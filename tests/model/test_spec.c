@@ -14,8 +14,8 @@
 #include "common/json.h"
 #include "common/rand.h"
 #include "common/yaml.h"
-#include "model/config.h"
-#include "model/spec.h"
+#include "model/shape/config.h"
+#include "model/job/spec.h"
 
 static const char smallest[] = "{model: m, data: {train: t.jsonl}}";
 

@@ -12,8 +12,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "model/rows.h"
-#include "model/tensors.h"
+#include "model/rows/rows.h"
+#include "model/shape/tensors.h"
 
 struct golden {
     struct model *model;

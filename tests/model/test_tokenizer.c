@@ -17,10 +17,10 @@
 
 #include "common/file.h"
 #include "common/rand.h"
-#include "model/gguf.h"
-#include "model/tensors.h"
-#include "model/tokenizer_files.h"
-#include "model/tokenizer.h"
+#include "model/files/gguf.h"
+#include "model/shape/tensors.h"
+#include "model/text/tokenizer_files.h"
+#include "model/text/tokenizer.h"
 #include "support/scratch.h"
 
 static const char *const families[] = {"smollm",  "gpt2",  "llama3", "qwen2",     "tekken",   "llama2",

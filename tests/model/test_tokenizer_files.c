@@ -12,9 +12,9 @@
 
 #include "common/file.h"
 #include "common/json.h"
-#include "model/chat.h"
-#include "model/tokenizer.h"
-#include "model/tokenizer_files.h"
+#include "model/templates/chat.h"
+#include "model/text/tokenizer.h"
+#include "model/text/tokenizer_files.h"
 #include "support/scratch.h"
 
 static void write_text(struct scratch *scratch, const char *name, const char *text)

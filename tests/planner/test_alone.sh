@@ -15,10 +15,10 @@ flags="-std=c17 -D_GNU_SOURCE ${MOTLEY_LONG:+-O2} -ffunction-sections -fdata-sec
 tests="bound catalogue kind_data planner"
 [ -z "${MOTLEY_LONG:-}" ] || tests=$(cd tests/planner && grep -L '\"\(show\|replay\)/\|oracle' test_*.c | sed 's/^test_//; s/\.c$//')
 allowed="common/buf.c common/digest.c common/err.c common/json.c common/rand.c common/units.c
-    model/arch.c model/block_cost.c model/blocks.c model/config.c model/config_keys.c model/config_parse.c model/flat.c model/footprint.c model/layer.c
-    model/layer_tensors.c model/lora_match.c model/lora_rules.c model/lora_sites.c model/names.c model/nf4_skipped.c model/order.c
-    model/pack.c model/packing.c model/rope.c model/spec.c model/spec_check.c model/spec_json.c
-    model/tensor_type.c"
+    model/shape/arch.c model/shape/block_cost.c model/shape/blocks.c model/shape/config.c model/shape/config_keys.c model/shape/config_parse.c model/shape/flat.c model/shape/footprint.c model/shape/layer.c
+    model/shape/layer_tensors.c model/shape/lora_match.c model/shape/lora_rules.c model/shape/lora_sites.c model/shape/names.c model/shape/nf4_skipped.c model/job/order.c
+    model/files/pack.c model/shape/packing.c model/shape/rope.c model/job/spec.c model/job/spec_check.c model/job/spec_json.c
+    model/files/tensor_type.c"
 
 build() { # SOURCE...
     printf '%s\n' "$@" | xargs -P 2 -I{} sh -c "$cc $flags -DMOTLEY_TEST_DATA='\"$root/tests/data\"' -c {} -o $work/\$(echo {} | tr / _).o"

@@ -5,7 +5,7 @@
 #include <math.h>
 
 #include "common/json.h"
-#include "model/config.h"
+#include "model/shape/config.h"
 #include "planner/given/from_spec.h"
 #include "show/print.h"
 

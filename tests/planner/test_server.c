@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-#include "model/blocks.h"
+#include "model/shape/blocks.h"
 #include "planner/emit/layered.h"
 
 #define MIB ((uint64_t)1 << 20)

@@ -13,7 +13,7 @@
 
 #include "common/file.h"
 #include "common/half.h"
-#include "model/gguf.h"
+#include "model/files/gguf.h"
 #include "result/gguf_adapter.h"
 #include "result/model_folder.h"
 #include "support/must.h"

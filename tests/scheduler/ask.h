@@ -11,8 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/spec.h"
-#include "scheduler/placer.h"
+#include "model/job/spec.h"
+#include "scheduler/placer/placer.h"
 
 struct ask {
     json_t *spec, *inputs, *model, *links;

@@ -8,7 +8,7 @@
 #include "common/clock.h"
 #include "common/file.h"
 #include "program/codec.h"
-#include "scheduler/config.h"
+#include "scheduler/leader/config.h"
 #include "support/must.h"
 
 static struct planners planners; /* of the one configuration below */

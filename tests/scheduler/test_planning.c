@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "scheduler/planning.h"
+#include "scheduler/placer/planning.h"
 
 static sem_t gate; /* each plan waits for one post */
 static atomic_int planned;

@@ -7,8 +7,8 @@
 #include <cmocka.h>
 #include <string.h>
 
-#include "scheduler/lifecycle.h"
-#include "scheduler/policy.h"
+#include "scheduler/pass/lifecycle.h"
+#include "scheduler/pass/policy.h"
 
 static uint64_t rng_state = 20260101;
 

@@ -8,7 +8,7 @@
 
 #include "common/digest.h"
 #include "scheduler/fake_agent.h"
-#include "scheduler/scheduler.h"
+#include "scheduler/leader/scheduler.h"
 #include "store/enrol.h"
 #include "store/store_fixture.h"
 #include "support/must.h"

@@ -24,13 +24,13 @@
 
 #include "common/buf.h"
 #include "common/json.h"
-#include "engine/stage.h"
-#include "model/chat.h"
-#include "model/jinja.h"
-#include "model/peft.h"
-#include "model/rows.h"
-#include "model/tensors.h"
-#include "model/tokenizer_files.h"
+#include "engine/stage/stage.h"
+#include "model/templates/chat.h"
+#include "model/templates/jinja.h"
+#include "model/adapters/peft.h"
+#include "model/rows/rows.h"
+#include "model/shape/tensors.h"
+#include "model/text/tokenizer_files.h"
 
 enum { TEXT_BYTES_MAX = 1 << 26 };
 

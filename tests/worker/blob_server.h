@@ -21,7 +21,7 @@
 #include "common/digest.h"
 #include "common/file.h"
 #include "common/json.h"
-#include "model/manifest.h"
+#include "model/files/manifest.h"
 
 struct blob_server {
     char dir[256], url[64];

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/config.h"
+#include "model/shape/config.h"
 #include "program/check/check.h"
 #include "program/codec.h"
 #include "program/program.h"

@@ -13,7 +13,7 @@
 
 #include "support/must.h"
 #include "support/scratch.h"
-#include "worker/blob.h"
+#include "worker/session/blob.h"
 #include "worker/blob_server.h"
 
 enum { LIMIT_BYTES = 9 << 20 /* a part passes, two do not */, BLOB_BYTES = 20 << 20 };

@@ -2,7 +2,7 @@
  * 16 bits stay near them, and the loss scale moves alike on all ranks, through checkpoints too. */
 #include "worker/shapes.h"
 
-#include "worker/scale.h"
+#include "worker/program/scale.h"
 
 enum { LAST = 20 };
 

@@ -12,7 +12,7 @@
 
 #include "common/clock.h"
 #include "common/rand.h"
-#include "worker/exec.h"
+#include "worker/program/exec.h"
 
 enum { PENDING_MAX = 4096 };
 

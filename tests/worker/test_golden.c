@@ -1,7 +1,7 @@
 /* What real workers over real stages and a real mesh compute, against PyTorch in double precision. */
 #include "worker/worker_fixture.h"
 
-#include "model/safetensors.h"
+#include "model/files/safetensors.h"
 
 /* `kind`: lora_fp64, full_fp64 or full_aux_fp64 of the golden file. */
 static double golden_of(const struct fixture *fix, const char *kind, const char *what, uint64_t step)

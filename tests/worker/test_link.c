@@ -16,7 +16,7 @@
 #include "common/clock.h"
 #include "common/frame.h"
 #include "support/scratch.h"
-#include "worker/link.h"
+#include "worker/session/link.h"
 
 #define SECONDS(n) ((uint64_t)(n)*1000000000u)
 

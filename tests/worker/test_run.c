@@ -2,7 +2,7 @@
  * away. */
 #include "worker/worker_fixture.h"
 
-#include "model/safetensors.h"
+#include "model/files/safetensors.h"
 
 static const char *text_of(const json_t *event, const char *key)
 {

@@ -1,4 +1,5 @@
-/* The 256 values of the 8-bit dynamic data type (model/dynamic_map.h), one by one and in the same bits. */
+/* The 256 values of the 8-bit dynamic data type (model/files/dynamic_map.h), one by one and in the same bits.
+ */
 #ifndef MOTLEY_ENGINE_GPU_KERNELS_DYNAMIC_MAP_H
 #define MOTLEY_ENGINE_GPU_KERNELS_DYNAMIC_MAP_H
 

@@ -21,7 +21,7 @@ struct sums_add_args {
     uint32_t count;
 };
 
-/* engine/scalars.h says what the scalars are. */
+/* engine/device/scalars.h says what the scalars are. */
 struct adamw_args {
     uint64_t value, gradient, moment1, moment2, count;
     float decay, beta1, beta2, one_minus_beta1, one_minus_beta2, inverse_root_correction2, eps, step_size,

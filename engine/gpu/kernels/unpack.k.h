@@ -1,5 +1,5 @@
-/* Packed weights to fp32: the bits of model/dequantise.c and model/nf4.c, which say what the blocks are. The
- * functions unpack_… give four values of a matrix at once and are for other kernels, too.
+/* Packed weights to fp32: the bits of model/files/dequantise.c and model/files/nf4.c, which say what the
+ * blocks are. The functions unpack_… give four values of a matrix at once and are for other kernels, too.
  */
 #ifndef MOTLEY_ENGINE_GPU_KERNELS_UNPACK_K_H
 #define MOTLEY_ENGINE_GPU_KERNELS_UNPACK_K_H

@@ -1,0 +1,403 @@
+/* Models: a name for a content. Registered from uploaded files, or by an administrator from a path on this
+ * host without a copy.
+ */
+#include "api/request/route.h"
+
+#include "api/people/access.h"
+#include "api/request/blob_dir.h"
+#include "api/check/check.h"
+#include "api/blobs/known.h"
+#include "api/request/parsed.h"
+#include "common/file.h"
+#include "common/clock.h"
+#include "common/digest.h"
+#include "common/json.h"
+#include "model/files/manifest.h"
+#include "store/jobs.h"
+#include "store/models.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+enum { FILES_MAX = 512 };
+
+struct registration {
+    struct pool_task task; /* first */
+    struct call *call;
+    char name[STORE_NAME_MAX + 1];
+    struct sharing sharing; /* its group lies in the call's body */
+    char *path;             /* by reference, else NULL */
+    json_t *files;          /* [{"name","size","sha256","path"?}] */
+    json_t *manifests;      /* the files' manifests, in order */
+    size_t at;              /* of files: which is looked up or recorded */
+    json_t *config, *info;
+    char content[DIGEST_HEX_SIZE];
+    struct err err;
+};
+
+static void registration_free(struct registration *r)
+{
+    free(r->path);
+    json_decref(r->files);
+    json_decref(r->manifests);
+    json_decref(r->config);
+    json_decref(r->info);
+    free(r);
+}
+
+static void registration_fail(struct registration *r, const struct err *err)
+{
+    if (err->code == ERR_NOT_FOUND || err->code == ERR_INVALID)
+        call_problem(r->call, 422, err_code_name(err->code), NULL, "%s", err->text);
+    else
+        call_refuse(r->call, err);
+    registration_free(r);
+}
+
+/* ---- on the pool ---- */
+
+/* The manifest of one local file, from memory if it is unchanged. */
+static int hash_file(struct known_files *known, struct model_source *source, uint32_t index, const char *path,
+                     struct manifest *manifest, struct err *err)
+{
+    if (known_files_find(known, path, manifest))
+        return 0;
+    int64_t since_ns = clock_wall_us() * 1000;
+    if (manifest_make(source, index, manifest, err) < 0)
+        return -1;
+    known_files_keep(known, path, since_ns, manifest);
+    return 0;
+}
+
+static int take_local(struct registration *r, struct model_source *source, uint32_t index, bool folder,
+                      struct err *err)
+{
+    const struct model_file *file = model_source_file(source, index);
+    struct manifest manifest = {0};
+    char path[BLOB_PATH_MAX], within[BLOB_PATH_MAX], sha256[DIGEST_HEX_SIZE];
+    if ((folder ? (model_source_folder(r->path, within, sizeof within, err) < 0
+                       ? -1
+                       : model_source_path(within, file->name, path, sizeof path, err))
+                : file_path(path, sizeof path, err, "%s", r->path)) < 0 ||
+        hash_file(r->call->app->known, source, index, path, &manifest, err) < 0)
+        return -1;
+    digest_hex(manifest.sha256, 32, sha256);
+    json_array_append_new(r->files, json_pack("{s:s, s:I, s:s, s:s}", "name", file->name, "size",
+                                              (json_int_t)file->size, "sha256", sha256, "path", path));
+    json_array_append_new(r->manifests, manifest_to_json(&manifest, err));
+    manifest_fini(&manifest);
+    return 0;
+}
+
+/* Hash every file of the source at r->path and fill files and manifests. */
+static int hash_local(struct registration *r, uint64_t bytes_max, struct err *err)
+{
+    struct model_source *source = NULL;
+    struct stat st;
+    if (stat(r->path, &st) < 0)
+        return err_set(err, ERR_NOT_FOUND, "path: %s: %s", r->path, strerror(errno));
+    if (model_source_open_local(r->path, &source, err) < 0)
+        return -1;
+    uint64_t total = 0;
+    int rc = 0;
+    for (uint32_t i = 0; i < model_source_file_count(source); i++)
+        total += model_source_file(source, i)->size;
+    if (total > bytes_max)
+        rc = err_set(err, ERR_TOO_BIG, "the model has %llu bytes, the limit is %llu",
+                     (unsigned long long)total, (unsigned long long)bytes_max);
+    for (uint32_t i = 0; rc == 0 && i < model_source_file_count(source); i++)
+        rc = take_local(r, source, i, S_ISDIR(st.st_mode), err);
+    model_source_close(source);
+    return rc;
+}
+
+static int content_of(struct registration *r, struct err *err)
+{
+    size_t count = json_array_size(r->files), made = 0;
+    const char **names = calloc(count, sizeof *names);
+    struct manifest *manifests = calloc(count, sizeof *manifests);
+    uint8_t content[32];
+    int rc = names && manifests ? 0 : err_set(err, ERR_NOMEM, "out of memory for a model's files");
+    for (; rc == 0 && made < count; made++) {
+        names[made] = json_string_value(json_object_get(json_array_get(r->files, made), "name"));
+        rc = manifest_parse(json_array_get(r->manifests, made), &manifests[made], err);
+    }
+    if (rc == 0)
+        rc = manifest_content_id(names, manifests, (uint32_t)count, content, err);
+    if (rc == 0)
+        digest_hex(content, 32, r->content);
+    for (size_t i = 0; manifests && i < made; i++)
+        manifest_fini(&manifests[i]);
+    free(manifests);
+    free(names);
+    return rc;
+}
+
+static void register_work(struct pool_task *task)
+{
+    struct registration *r = (struct registration *)task;
+    if (r->path && hash_local(r, r->call->app->config->model_bytes_max, &r->err) < 0)
+        return;
+    if (content_of(r, &r->err) == 0)
+        parsed_model(r->call->app, r->files, &r->config, &r->info, &r->err);
+}
+
+/* ---- on the loop ---- */
+
+static json_t *answer_of(const struct registration *r)
+{
+    json_t *files = json_array();
+    size_t index;
+    json_t *file;
+    json_array_foreach(r->files, index, file) json_array_append_new(
+        files, json_pack("{s:O, s:O, s:O}", "name", json_object_get(file, "name"), "size",
+                         json_object_get(file, "size"), "sha256", json_object_get(file, "sha256")));
+    return json_pack("{s:s, s:s, s:s, s:s?, s:s, s:O, s:O, s:o}", "name", r->name, "owner",
+                     r->call->principal.name, "visibility", visibility_name(r->sharing.visibility), "group",
+                     r->sharing.group, "content", r->content, "config", r->config, "info", r->info, "files",
+                     files);
+}
+
+static void model_recorded(void *arg, const struct err *err)
+{
+    struct registration *r = arg;
+    if (err) {
+        registration_fail(r, err);
+        return;
+    }
+    submits_forget(r->call->app->submits);
+    call_json(r->call, 201, answer_of(r), NULL);
+    registration_free(r);
+}
+
+static void record_next(struct registration *r);
+
+static void file_recorded(void *arg, const struct err *err)
+{
+    struct registration *r = arg;
+    if (err) {
+        registration_fail(r, err);
+        return;
+    }
+    r->at++;
+    record_next(r);
+}
+
+/* By-reference files become blobs with a path; then the model itself. */
+static void record_next(struct registration *r)
+{
+    struct store *store = r->call->app->store;
+    int rc;
+    if (r->path && r->at < json_array_size(r->files)) {
+        const json_t *file = json_array_get(r->files, r->at);
+        struct store_blob blob = {.sha256 = json_string_value(json_object_get(file, "sha256")),
+                                  .size = json_integer_value(json_object_get(file, "size")),
+                                  .path = json_string_value(json_object_get(file, "path")),
+                                  .manifest = json_array_get(r->manifests, r->at)};
+        rc = store_blob_put(store, &r->call->principal, &blob, file_recorded, r, &r->err);
+    } else {
+        struct store_model_new model = {.name = r->name,
+                                        .content = r->content,
+                                        .config = r->config,
+                                        .files = r->files,
+                                        .info = r->info,
+                                        .sharing = r->sharing};
+        rc = store_model_put(store, &r->call->principal, &model, model_recorded, r, &r->err);
+    }
+    if (rc < 0)
+        registration_fail(r, &r->err);
+}
+
+static void register_done(struct pool_task *task)
+{
+    struct registration *r = (struct registration *)task;
+    pool_ran(task, &r->err);
+    if (r->err.code) {
+        registration_fail(r, &r->err);
+        return;
+    }
+    r->at = 0;
+    record_next(r);
+}
+
+static void register_run(struct registration *r)
+{
+    r->task.work = register_work;
+    r->task.done = register_done;
+    if (pool_run(r->call->app->pool, &r->task, &r->err) < 0)
+        registration_fail(r, &r->err);
+}
+
+static void file_found(void *arg, const struct err *err, json_t *doc);
+
+static void lookup_next(struct registration *r)
+{
+    if (r->at == json_array_size(r->files)) {
+        register_run(r);
+        return;
+    }
+    const char *sha256 = json_string_value(json_object_get(json_array_get(r->files, r->at), "sha256"));
+    if (store_blob_get(r->call->app->store, &r->call->principal, sha256, file_found, r, &r->err) < 0)
+        registration_fail(r, &r->err);
+}
+
+static void file_found(void *arg, const struct err *err, json_t *doc)
+{
+    struct registration *r = arg;
+    json_t *file = json_array_get(r->files, r->at);
+    json_t *manifest = err ? NULL : json_object_get(doc, "manifest");
+    json_t *size = json_object_get(file, "size");
+    if (err && err->code == ERR_NOT_FOUND) {
+        err_set(&r->err, ERR_INVALID, "files[%zu]: %s (%s) was not uploaded", r->at,
+                json_string_value(json_object_get(file, "name")),
+                json_string_value(json_object_get(file, "sha256")));
+    } else if (err) {
+        r->err = *err;
+    } else if (!json_is_object(manifest)) {
+        err_set(&r->err, ERR_INTERNAL, "files[%zu]: the uploaded file has no manifest", r->at);
+    } else if (size && json_integer_value(size) != json_integer_value(json_object_get(doc, "size"))) {
+        err_set(&r->err, ERR_INVALID, "files[%zu].size: it is %lld, the uploaded file has %lld bytes", r->at,
+                (long long)json_integer_value(size),
+                (long long)json_integer_value(json_object_get(doc, "size")));
+    }
+    if (r->err.code) {
+        registration_fail(r, &r->err);
+        return;
+    }
+    json_object_set(file, "size", json_object_get(doc, "size"));
+    if (json_is_string(json_object_get(doc, "path")))
+        json_object_set(file, "path", json_object_get(doc, "path"));
+    json_array_append_new(r->manifests, json_deep_copy(manifest));
+    r->at++;
+    lookup_next(r);
+}
+
+static int take_file(struct json_reader *reader, const json_t *list, size_t index, json_t *files)
+{
+    struct json_reader item;
+    const char *name = NULL, *sha256 = NULL;
+    int64_t size = -1;
+    if (jr_item(reader, "files", list, index, &item) < 0)
+        return -1;
+    jr_str(&item, "name", JR_REQUIRED, 1, MODEL_FILE_NAME_MAX, &name);
+    jr_str(&item, "sha256", JR_REQUIRED, 64, 64, &sha256);
+    jr_i64(&item, "size", JR_OPTIONAL, 0, INT64_MAX, &size);
+    if (sha256 && !blob_name_valid(sha256))
+        return jr_fail(&item, "sha256", "it is not 64 lower-case hex digits");
+    if (name && (strchr(name, '/') || name[0] == '.'))
+        return jr_fail(&item, "name", "\"%.80s\" is not a plain file name", name);
+    if (jr_finish(&item) < 0)
+        return -1;
+    json_t *file = json_pack("{s:s, s:s}", "name", name, "sha256", sha256);
+    if (size >= 0)
+        json_object_set_new(file, "size", json_integer(size));
+    return json_array_append_new(files, file);
+}
+
+static int take_registration(struct call *call, struct registration *r, struct err *err)
+{
+    struct json_reader reader;
+    const char *name = NULL, *path = NULL;
+    const json_t *files = NULL;
+    jr_init(&reader, call->body, "", err);
+    jr_str(&reader, "name", JR_REQUIRED, 1, STORE_NAME_MAX, &name);
+    jr_str(&reader, "path", JR_OPTIONAL, 1, BLOB_PATH_MAX - 1 - MODEL_FILE_NAME_MAX - 1, &path);
+    jr_array(&reader, "files", JR_OPTIONAL, 1, FILES_MAX, &files);
+    for (size_t i = 0; !reader.failed && i < json_array_size(files); i++)
+        if (take_file(&reader, files, i, r->files) < 0)
+            return -1;
+    if (name && strchr(name, '/'))
+        jr_fail(&reader, "name", "\"%.80s\" holds a '/': a model is yours, and others say OWNER/NAME", name);
+    /* What an administrator registers where it lies is for everybody, what is uploaded the uploader's. */
+    call_sharing(&reader, path ? VISIBLE_EVERYONE : VISIBLE_MINE, &r->sharing);
+    if (jr_finish(&reader) < 0)
+        return -1;
+    if (!path == !files)
+        return err_set(err, ERR_INVALID, "give either files (uploaded before) or path (administrators)");
+    snprintf(r->name, sizeof r->name, "%s", name);
+    if (path && path[0] != '/')
+        return err_set(err, ERR_INVALID, "path: \"%.120s\" is not absolute", path);
+    if (path && !(r->path = strdup(path)))
+        return err_set(err, ERR_NOMEM, "out of memory for a model");
+    return 0;
+}
+
+void models_add(struct call *call)
+{
+    struct err err = {0};
+    struct registration *r = calloc(1, sizeof *r);
+    if (r) {
+        r->call = call;
+        r->files = json_array();
+        r->manifests = json_array();
+    }
+    if (!r || !r->files || !r->manifests) {
+        err_set(&err, ERR_NOMEM, "out of memory for a model");
+        call_fail(call, &err);
+        if (r)
+            registration_free(r);
+        return;
+    }
+    if (take_registration(call, r, &err) < 0) {
+        call_refuse(call, &err);
+        registration_free(r);
+    } else if (r->path && access_admin(&call->principal,
+                                       "path: only an administrator may register by reference", &err) < 0) {
+        call_fail(call, &err);
+        registration_free(r);
+    } else if (r->path) {
+        register_run(r);
+    } else {
+        lookup_next(r);
+    }
+}
+
+void models_list(struct call *call)
+{
+    struct err err = {0};
+    if (store_model_list(call->app->store, &call->principal, call_answer_doc, call, &err) < 0)
+        call_fail(call, &err);
+}
+
+static void model_found(void *arg, const struct err *err, json_t *doc)
+{
+    struct call *call = arg;
+    if (err) {
+        call_fail(call, err);
+        return;
+    }
+    json_t *answer = json_deep_copy(doc); /* without where its files lie */
+    size_t index;
+    json_t *file;
+    json_array_foreach(json_object_get(answer, "files"), index, file) json_object_del(file, "path");
+    call_json(call, 200, answer, NULL);
+}
+
+void models_get(struct call *call)
+{
+    struct err err = {0};
+    if (store_model_get(call->app->store, &call->principal, call->params[0], model_found, call, &err) < 0)
+        call_fail(call, &err);
+}
+
+static void model_removed(void *arg, const struct err *err, json_t *doc)
+{
+    (void)doc;
+    struct call *call = arg;
+    submits_forget(call->app->submits);
+    if (err)
+        call_fail(call, err);
+    else
+        call_empty(call, 204);
+}
+
+void models_remove(struct call *call)
+{
+    struct err err = {0};
+    if (store_model_remove(call->app->store, &call->principal, call->params[0], model_removed, call, &err) <
+        0)
+        call_fail(call, &err);
+}

@@ -1,0 +1,92 @@
+/* What httpd_server.c (listening and reading) and httpd_reply.c (answering) share. Not for handlers. */
+#ifndef MOTLEY_API_HTTP_HTTPD_PRIVATE_H
+#define MOTLEY_API_HTTP_HTTPD_PRIVATE_H
+
+#include "api/http/address.h"
+#include "api/http/httpd_server.h"
+
+#include <event2/bufferevent.h>
+#include <sys/queue.h>
+
+enum conn_state {
+    CONN_HEAD,   /* waiting for a head, or inside one */
+    CONN_HELD,   /* head delivered, the body not yet wanted */
+    CONN_BODY,   /* reading the body */
+    CONN_RUN,    /* body complete, the handler works or streams its answer */
+    CONN_SKIP,   /* answered; the rest of a short body is read over, then the next head */
+    CONN_LINGER, /* answered with "close": flush, then read and drop until the client closes */
+};
+
+enum chunk_state { CHUNK_SIZE, CHUNK_DATA, CHUNK_END, CHUNK_TRAILER };
+
+struct httpd_conn {
+    TAILQ_ENTRY(httpd_conn) link;
+    struct httpd_server *server;
+    struct bufferevent *bev;
+    enum conn_state state;
+    struct httpd_request *request; /* NULL between requests */
+    uint64_t deadline_ns;          /* 0: none; the tick closes what is over it */
+    uint64_t lingered_bytes;
+    bool processing; /* conn_process is on the stack: do not free, do not recurse */
+    bool dead;       /* free when it is not */
+    bool is_tls;
+    uint8_t address[ADDRESS_BYTES]; /* of the other end, IPv4 mapped into IPv6; zeros: unknown */
+};
+
+struct httpd_request {
+    struct httpd_server *server;
+    struct httpd_conn *conn; /* NULL: the client has gone */
+    struct httpd_head head;
+    char *text; /* what head points into */
+    void *data;
+    void (*release)(void *data);
+    /* body */
+    char *body;
+    size_t body_size, body_capacity;
+    uint64_t body_max, body_left; /* body_left: of Content-Length, or of the chunk at hand */
+    uint64_t body_seen;
+    enum chunk_state chunk;
+    const struct httpd_sink *sink;
+    void *sink_arg;
+    struct evbuffer *sink_input; /* decoded, not yet taken by the sink */
+    bool paused, body_done;
+    /* answer */
+    bool answered, streaming, chunked_reply, no_body, close_after;
+    int64_t reply_left;
+    void (*drained)(struct httpd_request *request, void *arg);
+    void *drained_arg;
+};
+
+TAILQ_HEAD(httpd_conns, httpd_conn);
+
+struct httpd_server {
+    struct event_base *base;
+    struct evconnlistener *listener;
+    struct event *tick;
+    SSL_CTX *tls;
+    struct httpd_limits limits;
+    struct httpd_hooks hooks;
+    struct httpd_conns conns;
+    struct address_counts addresses;
+    int conn_count, request_count;
+    uint64_t refused;
+    uint16_t port;
+    bool stopping;
+    char date[40]; /* the Date header, renewed by the tick */
+};
+
+/* The answer is complete: go on with the connection, or let it go. Frees the request. */
+void httpd_request_finish(struct httpd_request *request);
+/* Release it, calling the owner's release; it must not be a connection's any more. */
+void httpd_request_free(struct httpd_request *request);
+/* Move the connection on as far as what was received allows. */
+void httpd_conn_process(struct httpd_conn *conn);
+/* The connection is over; its request, if any, learns that the client has gone. */
+void httpd_conn_gone(struct httpd_conn *conn);
+/* The connection must be further within that time from now; 0: no deadline. */
+void httpd_conn_deadline(struct httpd_conn *conn, int seconds);
+/* That many bytes have moved: its deadline, if it has one, recedes by what they buy. */
+void httpd_conn_moved(struct httpd_conn *conn, uint64_t bytes);
+void httpd_server_date(struct httpd_server *server);
+
+#endif

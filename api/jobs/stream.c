@@ -1,0 +1,391 @@
+/* GET /v1/jobs/{id}/events: what happened and what happens, as Server-Sent Events.
+ *
+ * Each event carries the database's id, so a follower that reconnects with Last-Event-ID misses and repeats
+ * nothing. A follower is woken by NOTIFY, reads pages after its last id until one is short, and then sleeps.
+ * One that takes its events slowly waits too: while more than UNSENT_BYTES_MAX are on their way nothing more
+ * is read for it, so that it costs no more memory than that and one event, and misses nothing. One that takes
+ * nothing at all for httpd's idle time is cut off and may come again with its last id. A user has a bounded
+ * number of streams at a server, and each ends soon after the token it was opened with is not valid any more.
+ *
+ * The stream of a finished job ends with the event "end": after the job was seen to be over one more page is
+ * read, since what was said before that may have become visible after the page before. Nothing of this waits
+ * for a NOTIFY, which may come before the query it belongs to, meanwhile or after it.
+ */
+#include "api/jobs/stream.h"
+
+#include "api/people/auth.h"
+#include "api/request/route.h"
+#include "store/jobs.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/queue.h>
+
+enum {
+    FOLLOWERS_MAX = 512,
+    EVENTS_PAGE = 500,
+    UNSENT_BYTES_MAX = 256 << 10,
+    CHECK_SECONDS = 5,
+    CHECKS_PER_BEAT = 3
+};
+
+struct follower {
+    LIST_ENTRY(follower) link;
+    struct followers *followers;
+    struct call *call;
+    int64_t job, last, user;
+    uint8_t token_hash[32]; /* of what it was opened with */
+    char type[32];          /* "" all */
+    json_t *over;           /* the job as it was seen to be over, or NULL; owned */
+    bool reading;           /* a query is under way */
+    bool waiting;           /* until the client has taken what was sent; then it reads on */
+    bool again;             /* something happened meanwhile */
+    bool closing;           /* a state event that may be the last has been seen */
+    bool gone;
+};
+
+struct followers {
+    struct app *app;
+    LIST_HEAD(, follower) all;
+    struct event *heartbeat;
+    unsigned checks;
+};
+
+static void follower_read(struct follower *follower);
+
+static void follower_end(struct follower *follower, bool broken)
+{
+    LIST_REMOVE(follower, link);
+    follower->followers->app->counters.followers--;
+    httpd_stream_end(follower->call->request, broken);
+    json_decref(follower->over);
+    free(follower);
+}
+
+static int send_event(struct follower *follower, const char *type, int64_t id, const json_t *data)
+{
+    struct httpd_request *request = follower->call->request;
+    char head[128];
+    char *text = json_dumps(data, JSON_COMPACT | JSON_ENCODE_ANY);
+    if (!text)
+        return -1;
+    int n = snprintf(head, sizeof head, "id: %lld\nevent: %.40s\ndata: ", (long long)id, type);
+    int rc = httpd_stream_write(request, head, (size_t)n);
+    if (rc == 0)
+        rc = httpd_stream_write(request, text, strlen(text));
+    if (rc == 0)
+        rc = httpd_stream_write(request, "\n\n", 2);
+    free(text);
+    return rc;
+}
+
+static bool is_final(const json_t *state)
+{
+    int number = json_is_string(state) ? state_from_name(&job_machine, json_string_value(state)) : -1;
+    return number >= 0 && state_is_final(&job_machine, number);
+}
+
+/* The last event: the job is over and everything of it is sent. */
+static int send_end(struct follower *follower)
+{
+    json_t *data =
+        json_pack("{s:O, s:O, s:O}", "job", json_object_get(follower->over, "id"), "state",
+                  json_object_get(follower->over, "state"), "why", json_object_get(follower->over, "why"));
+    int rc = data ? send_event(follower, "end", follower->last, data) : -1;
+    json_decref(data);
+    return rc;
+}
+
+/* The page is sent and nothing is left: is the job over? */
+static void follower_job(void *arg, const struct err *err, json_t *doc)
+{
+    struct follower *follower = arg;
+    follower->reading = false;
+    if (follower->gone || err) { /* the database's trouble: the follower comes again with its last id */
+        follower_end(follower, true);
+        return;
+    }
+    follower->closing = false;
+    if (is_final(json_object_get(doc, "state")))
+        follower->over = json_incref(doc);
+    if (follower->over || follower->again)
+        follower_read(follower);
+}
+
+/* One event of a page, as the store gives it. */
+static int send_row(struct follower *follower, const json_t *event)
+{
+    const char *type = json_string_value(json_object_get(event, "type"));
+    follower->last = json_integer_value(json_object_get(event, "id"));
+    if (type && strcmp(type, "state") == 0) {
+        follower->closing = is_final(json_object_get(json_object_get(event, "body"), "state"));
+        if (!follower->closing) { /* it was over and is resumed */
+            json_decref(follower->over);
+            follower->over = NULL;
+        }
+    }
+    json_t *data = json_copy(json_object_get(event, "body"));
+    if (json_is_object(data))
+        json_object_set(data, "at", json_object_get(event, "at"));
+    int rc = data ? send_event(follower, type ? type : "message", follower->last, data) : -1;
+    json_decref(data);
+    return rc;
+}
+
+static void follower_page(void *arg, const struct err *err, json_t *doc)
+{
+    struct follower *follower = arg;
+    follower->reading = false;
+    if (follower->gone || err) { /* the database's trouble: the follower comes again with its last id */
+        follower_end(follower, true);
+        return;
+    }
+    size_t index;
+    json_t *event, *events = json_object_get(doc, "events");
+    json_array_foreach(events, index, event)
+    {
+        if (send_row(follower, event) < 0) {
+            follower_end(follower, true);
+            return;
+        }
+        if (httpd_stream_unsent(follower->call->request) > UNSENT_BYTES_MAX) {
+            follower->waiting = true; /* what is left of the page is read again then */
+            return;
+        }
+    }
+    struct err failed = {0};
+    if (json_array_size(events) == EVENTS_PAGE) {
+        follower_read(follower);
+    } else if (follower->over) {
+        follower_end(follower, send_end(follower) < 0);
+    } else if (follower->again) {
+        follower_read(follower);
+    } else if (follower->closing || *follower->type) { /* of other types, it is not told of states */
+        follower->reading = true;
+        if (store_job_get(follower->followers->app->store, &follower->call->principal, follower->job,
+                          follower_job, follower, &failed) < 0)
+            follower_end(follower, true);
+    }
+}
+
+static void follower_read(struct follower *follower)
+{
+    struct err err = {0};
+    if (follower->waiting)
+        return;
+    if (follower->reading) {
+        follower->again = true;
+        return;
+    }
+    follower->again = false;
+    follower->reading = true;
+    if (store_event_list(follower->followers->app->store, follower->job,
+                         *follower->type ? follower->type : NULL, follower->last, EVENTS_PAGE, follower_page,
+                         follower, &err) < 0) {
+        follower->reading = false;
+        follower_end(follower, true);
+    }
+}
+
+static void follower_drained(struct httpd_request *request, void *arg)
+{
+    struct follower *follower = arg;
+    if (httpd_gone(request)) {
+        follower->gone = true;
+        if (!follower->reading)
+            follower_end(follower, true);
+    } else if (follower->waiting) {
+        follower->waiting = false;
+        follower_read(follower);
+    }
+}
+
+static void on_notify(void *arg, const char *channel, const char *payload)
+{
+    (void)channel;
+    struct followers *followers = arg;
+    int64_t job = payload && *payload ? strtoll(payload, NULL, 10) : 0;
+    struct follower *next;
+    for (struct follower *follower = LIST_FIRST(&followers->all); follower; follower = next) {
+        next = LIST_NEXT(follower, link);
+        if (!job || follower->job == job)
+            follower_read(follower);
+    }
+}
+
+/* A question whether a token is still valid. */
+struct token_check {
+    struct followers *followers;
+    uint8_t hash[32];
+};
+
+static void token_checked(void *arg, const struct err *err, const struct principal *principal)
+{
+    struct token_check *check = arg;
+    struct follower *next;
+    if (!principal && err->code == ERR_AUTH)
+        for (struct follower *follower = LIST_FIRST(&check->followers->all); follower; follower = next) {
+            next = LIST_NEXT(follower, link);
+            if (memcmp(follower->token_hash, check->hash, sizeof check->hash) != 0)
+                continue;
+            follower->gone = true; /* a query that is under way ends it */
+            if (!follower->reading)
+                follower_end(follower, true);
+        }
+    free(check);
+}
+
+static void check_tokens(struct followers *followers)
+{
+    struct token_check *checks[FOLLOWERS_MAX];
+    size_t count = 0;
+    const struct follower *follower;
+    LIST_FOREACH(follower, &followers->all, link)
+    {
+        struct token_check *check = count < FOLLOWERS_MAX ? malloc(sizeof *check) : NULL;
+        if (!check)
+            break;
+        check->followers = followers;
+        memcpy(check->hash, follower->token_hash, sizeof check->hash);
+        checks[count++] = check;
+    }
+    for (size_t i = 0; i < count; i++) /* an answer from the cache comes at once, and may end followers */
+        auth_find(followers->app->auth, checks[i]->hash, token_checked, checks[i]);
+}
+
+static void on_check(evutil_socket_t fd, short what, void *arg)
+{
+    (void)fd, (void)what;
+    struct followers *followers = arg;
+    struct follower *next;
+    check_tokens(followers);
+    if (++followers->checks % CHECKS_PER_BEAT)
+        return;
+    for (struct follower *follower = LIST_FIRST(&followers->all); follower; follower = next) {
+        next = LIST_NEXT(follower, link);
+        if (httpd_stream_unsent(follower->call->request) > 0)
+            continue; /* it has enough to take */
+        if (httpd_stream_write(follower->call->request, ": beat\n\n", 8) < 0 && !follower->reading)
+            follower_end(follower, true);
+    }
+}
+
+int followers_create(struct app *app, struct followers **followers, struct err *err)
+{
+    struct followers *made = calloc(1, sizeof *made);
+    struct timeval beat = {CHECK_SECONDS, 0};
+    if (!made)
+        return err_set(err, ERR_NOMEM, "out of memory for followers");
+    made->app = app;
+    LIST_INIT(&made->all);
+    made->heartbeat = event_new(app->base, -1, EV_PERSIST, on_check, made);
+    if (!made->heartbeat || event_add(made->heartbeat, &beat) < 0 ||
+        store_listen(app->store, "motley_events", on_notify, made, err) < 0) {
+        if (!err->code)
+            err_set(err, ERR_NOMEM, "out of memory for followers");
+        followers_destroy(made);
+        return -1;
+    }
+    *followers = made;
+    return 0;
+}
+
+void followers_destroy(struct followers *followers)
+{
+    if (!followers)
+        return;
+    while (!LIST_EMPTY(&followers->all))
+        follower_end(LIST_FIRST(&followers->all), true);
+    if (followers->heartbeat)
+        event_free(followers->heartbeat);
+    free(followers);
+}
+
+static unsigned streams_of(const struct followers *followers, int64_t user)
+{
+    unsigned count = 0;
+    const struct follower *follower;
+    LIST_FOREACH(follower, &followers->all, link)
+    count += follower->user == user;
+    return count;
+}
+
+static void follow(struct call *call, json_t *job, int64_t after)
+{
+    struct followers *followers = call->app->followers;
+    const char *type = call_query(call, "type");
+    if (streams_of(followers, call->principal.id) >= call->app->config->streams_per_user_max) {
+        call_problem(call, 429, "busy", NULL, "%s has %u event streams open, the limit of one user",
+                     call->principal.name, call->app->config->streams_per_user_max);
+        return;
+    }
+    struct follower *follower =
+        followers->app->counters.followers < FOLLOWERS_MAX ? calloc(1, sizeof *follower) : NULL;
+    if (!follower) {
+        call_problem(call, 503, "busy", NULL, "there are %d followers, the limit of this server",
+                     FOLLOWERS_MAX);
+        return;
+    }
+    follower->followers = followers;
+    follower->call = call;
+    follower->job = json_integer_value(json_object_get(job, "id"));
+    follower->last = after;
+    follower->user = call->principal.id;
+    memcpy(follower->token_hash, call->token_hash, sizeof follower->token_hash);
+    if (is_final(json_object_get(job, "state")))
+        follower->over = json_incref(job);
+    snprintf(follower->type, sizeof follower->type, "%s", type ? type : "");
+    LIST_INSERT_HEAD(&followers->all, follower, link);
+    followers->app->counters.followers++;
+    call_count(call, 200);
+    static const struct httpd_field fields[] = {
+        {"Cache-Control", "no-store"}, {"X-Accel-Buffering", "no"}, {NULL, NULL}};
+    httpd_stream_begin(call->request, 200, "text/event-stream", fields, -1, follower_drained, follower);
+    if (httpd_request_head(call->request)->method == HTTP_HEAD || httpd_gone(call->request)) {
+        follower_end(follower, false);
+        return;
+    }
+    httpd_stream_write(call->request, "retry: 1000\n\n", 13);
+    follower_read(follower);
+}
+
+static void follow_seen(void *arg, const struct err *err, json_t *doc)
+{
+    struct call *call = arg;
+    if (err) {
+        call_fail(call, err);
+        return;
+    }
+    const char *resumed = httpd_head_get(httpd_request_head(call->request), "last-event-id");
+    int64_t after = 0;
+    struct err bad = {0};
+    if (call_query_i64(call, "after", 0, INT64_MAX, 0, &after, &bad) < 0) {
+        call_fail(call, &bad);
+        return;
+    }
+    if (resumed) {
+        char *end = NULL;
+        after = strtoll(resumed, &end, 10);
+        if (!*resumed || *end || after < 0) {
+            call_problem(call, 400, "invalid", NULL, "Last-Event-ID: \"%.40s\" is no id of ours", resumed);
+            return;
+        }
+    }
+    follow(call, doc, after);
+}
+
+void jobs_events(struct call *call)
+{
+    int64_t id;
+    struct err err = {0};
+    const char *type = call_query(call, "type");
+    if (type &&
+        (!*type || strlen(type) > 31 || strspn(type, "abcdefghijklmnopqrstuvwxyz_") != strlen(type))) {
+        call_problem(call, 400, "invalid", NULL, "type: \"%.40s\" is not 1 to 31 of a-z and _", type);
+        return;
+    }
+    if (call_id(call, 0, "job", &id) == 0 &&
+        store_job_get(call->app->store, &call->principal, id, follow_seen, call, &err) < 0)
+        call_fail(call, &err);
+}

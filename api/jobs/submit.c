@@ -1,0 +1,151 @@
+/* POST /v1/jobs and POST /v1/jobs:validate. */
+#include "api/request/route.h"
+
+#include "api/people/access.h"
+#include "api/check/check.h"
+#include "common/clock.h"
+#include "common/digest.h"
+#include "store/jobs.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { KEY_BYTES_MAX = 200 };
+
+static void job_made(void *arg, const struct err *err, const struct store_job_made *made)
+{
+    struct call *call = arg;
+    if (err) {
+        call_fail(call, err);
+        return;
+    }
+    char location[48], created[32];
+    snprintf(location, sizeof location, "/v1/jobs/%lld", (long long)made->id);
+    clock_rfc3339(made->created_us, created);
+    struct httpd_field fields[] = {
+        {"Location", location}, {made->repeated ? "Idempotent-Replayed" : NULL, "true"}, {NULL, NULL}};
+    json_t *document = json_pack("{s:I, s:s, s:s}", "id", (json_int_t)made->id, "state",
+                                 state_name(&job_machine, (int)made->state), "created", created);
+    call->app->counters.submits++;
+    call_json(call, 201, document, fields);
+}
+
+/* The key's header is visible ASCII, so that it means the same to everybody. */
+static int take_key(struct call *call, const char **key)
+{
+    *key = httpd_head_get(httpd_request_head(call->request), "idempotency-key");
+    if (!*key)
+        return 0;
+    size_t size = strlen(*key);
+    bool good = size >= 1 && size <= KEY_BYTES_MAX;
+    for (size_t i = 0; good && i < size; i++)
+        good = (*key)[i] > 0x20 && (*key)[i] < 0x7f;
+    if (good)
+        return 0;
+    call_problem(call, 400, "invalid", NULL, "Idempotency-Key: it is not 1 to %d visible ASCII characters",
+                 KEY_BYTES_MAX);
+    return -1;
+}
+
+static void refused(struct call *call, const struct err *err, json_t *more)
+{
+    if (err->code == ERR_NOFIT)
+        call_problem(call, 422, err_code_name(err->code), json_incref(more), "%s", err->text);
+    else
+        call_refuse(call, err);
+}
+
+static void checked_to_insert(void *arg, const struct err *err, struct checked *checked, json_t *more)
+{
+    struct call *call = arg;
+    if (err) {
+        refused(call, err, more);
+        return;
+    }
+    const char *key = NULL;
+    if (take_key(call, &key) < 0)
+        return;
+    struct err failed = {0};
+    if (access_priority(&call->principal, checked->priority, &failed) < 0) {
+        call_fail(call, &failed);
+        return;
+    }
+    uint8_t digest[32];
+    size_t size;
+    const char *body = httpd_request_body(call->request, &size);
+    json_t *spec = json_copy(checked->spec); /* the name is each job's own */
+    json_t *name = json_object_get(call->body, "name");
+    if (spec && name)
+        json_object_set(spec, "name", name);
+    const char *text = spec ? json_string_value(json_object_get(spec, "name")) : NULL;
+    struct store_job_new job = {
+        .owner = &call->principal,
+        .name = text,
+        .idempotency_key = key,
+        .request_digest = digest,
+        .spec = spec,
+        .inputs = checked->inputs,
+        .priority = checked->priority,
+        .held = checked->held,
+        .retries_max = checked->retries_max,
+        .time_limit_ms = checked->time_limit_ms,
+        .steps = checked->steps,
+    };
+    if (!text)
+        err_set(&failed, ERR_NOMEM, "out of memory for a job");
+    else if (digest_sha256(body, size, digest, &failed) == 0)
+        store_job_insert(call->app->store, &job, job_made, call, &failed);
+    json_decref(spec);
+    if (failed.code)
+        call_fail(call, &failed);
+}
+
+/* Which planner is asked is the administrators' business: it is a program on the scheduler's host, and a slow
+ * one holds up everybody's queue. What is no text check_spec refuses. */
+static int take_planner(struct call *call)
+{
+    json_t *placement = json_object_get(call->body, "placement");
+    struct err err = {0};
+    if (!json_is_string(json_object_get(placement, "planner")) ||
+        access_admin(&call->principal, "placement.planner: only an administrator may choose it", &err) == 0)
+        return 0;
+    call_fail(call, &err);
+    return -1;
+}
+
+void jobs_submit(struct call *call)
+{
+    const char *key;
+    if (take_key(call, &key) == 0 && take_planner(call) == 0)
+        check_spec(call->app->submits, &call->principal, call->body, CHECK_SUBMIT, checked_to_insert, call);
+}
+
+static void checked_to_answer(void *arg, const struct err *err, struct checked *checked, json_t *more)
+{
+    struct call *call = arg;
+    if (err) {
+        refused(call, err, more);
+        return;
+    }
+    json_t *answer = json_copy(checked->answer);
+    if (answer) {
+        json_object_set(answer, "data", checked->data);
+        json_object_set_new(answer, "steps", json_integer(checked->steps));
+    }
+    call_json(call, 200, answer, NULL);
+}
+
+void jobs_validate(struct call *call)
+{
+    int64_t programs, inputs;
+    struct err err = {0};
+    if (call_query_i64(call, "programs", 0, 1, 0, &programs, &err) < 0 ||
+        call_query_i64(call, "inputs", 0, 1, 0, &inputs, &err) < 0)
+        call_fail(call, &err);
+    else if (take_planner(call) == 0)
+        check_spec(call->app->submits, &call->principal, call->body,
+                   inputs     ? CHECK_INPUTS
+                   : programs ? CHECK_PROGRAM
+                              : CHECK_PLAN,
+                   checked_to_answer, call);
+}

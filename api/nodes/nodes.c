@@ -1,0 +1,107 @@
+/* Nodes, devices, profiles. */
+#include "api/request/route.h"
+
+#include "api/people/auth.h"
+#include "api/request/blob_dir.h"
+#include "common/json.h"
+#include "profiles/profiles.h"
+#include "store/enrol.h"
+#include "store/nodes.h"
+
+void nodes_list(struct call *call)
+{
+    struct err err = {0};
+    if (store_node_list(call->app->store, call_answer_doc, call, &err) < 0)
+        call_fail(call, &err);
+}
+
+static void removed(void *arg, const struct err *err, json_t *doc)
+{
+    struct call *call = arg;
+    if (!err)
+        auth_forget(call->app->auth); /* its token, which this server may still remember as good */
+    call_answer_doc(call, err, doc);
+}
+
+void nodes_remove(struct call *call)
+{
+    struct err err = {0};
+    if (store_node_remove(call->app->store, &call->principal, call->params[0], removed, call, &err) < 0)
+        call_fail(call, &err);
+}
+
+void devices_list(struct call *call)
+{
+    struct err err = {0};
+    if (store_device_list(call->app->store, &call->principal, call_answer_doc, call, &err) < 0)
+        call_fail(call, &err);
+}
+
+static void drain(struct call *call, bool drained)
+{
+    struct err err = {0};
+    struct json_reader reader;
+    if (call->body) {
+        jr_init(&reader, call->body, "", &err);
+        if (jr_finish(&reader) < 0) {
+            call_refuse(call, &err);
+            return;
+        }
+    }
+    if (store_device_drain(call->app->store, &call->principal, call->params[0], drained, call_answer_doc,
+                           call, &err) < 0)
+        call_fail(call, &err);
+}
+
+void devices_drain(struct call *call)
+{
+    drain(call, true);
+}
+
+void devices_undrain(struct call *call)
+{
+    drain(call, false);
+}
+
+void profiles_list(struct call *call)
+{
+    struct err err = {0};
+    const char *content = call_query(call, "model");
+    if (content && !blob_name_valid(content))
+        call_problem(call, 400, "invalid", NULL,
+                     "model: \"%.80s\" is no content id (64 lower-case hex digits)", content);
+    else if (store_profile_list(call->app->store, &call->principal, content, call_answer_doc, call, &err) < 0)
+        call_fail(call, &err);
+}
+
+/* The document's profiles as the store keeps them. */
+static json_t *profile_rows(const json_t *document)
+{
+    size_t index;
+    json_t *profile, *rows = json_array();
+    json_array_foreach(json_object_get(document, "profiles"), index, profile) json_array_append_new(
+        rows, json_pack("{s:O, s:O, s:O?, s:O?, s:O}", "device", json_object_get(profile, "device"), "key",
+                        json_object_get(profile, "key"), "content", json_object_get(profile, "content"),
+                        "digest", json_object_get(profile, "digest"), "document", profile));
+    return rows;
+}
+
+void profiles_import(struct call *call)
+{
+    struct err err = {0};
+    const char *origin = json_string_value(json_object_get(call->body, "origin"));
+    struct sharing sharing;
+    if (call_query_sharing(call, VISIBLE_EVERYONE, &sharing, &err) < 0) {
+        call_fail(call, &err);
+        return;
+    }
+    if (profiles_check(call->body, &err) < 0) {
+        call_refuse(call, &err);
+        return;
+    }
+    json_t *rows = profile_rows(call->body);
+    if (store_profile_import(call->app->store, &call->principal, rows, origin ? origin : "unknown", &sharing,
+                             call_answer_changed, call, &err) < 0)
+        call_fail(call, &err);
+    json_decref(rows);
+}

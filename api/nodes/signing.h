@@ -1,0 +1,18 @@
+/* Asking the signing process (signer/signer.h) for an agent's certificate: the api has no key of the CA's. */
+#ifndef MOTLEY_API_NODES_SIGNING_H
+#define MOTLEY_API_NODES_SIGNING_H
+
+#include <event2/event.h>
+#include <stdint.h>
+
+#include "common/err.h"
+
+/* 'certificate' is PEM, borrowed for the call, NULL with 'err'. ERR_BUSY: the process is away or late; else
+ * what it says of the request. */
+typedef void signing_fn(void *arg, const struct err *err, const char *certificate);
+
+/* On the loop's thread; 'done' comes exactly once, later, within 5 s. -1: it does not come. */
+int signing_ask(struct event_base *base, const char *socket, const char *node, int64_t generation,
+                const char *csr, signing_fn *done, void *arg, struct err *err);
+
+#endif

@@ -1,0 +1,51 @@
+/* The configuration file of motley-api (api/README.md), read and checked. */
+#ifndef MOTLEY_API_REQUEST_CONFIG_H
+#define MOTLEY_API_REQUEST_CONFIG_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "common/err.h"
+
+struct tls_paths {
+    char *ca, *cert, *key; /* NULL where not given */
+};
+
+struct api_config {
+    char *host; /* of listen */
+    uint16_t port;
+    char *address_file; /* or NULL */
+    bool has_tls;
+    struct tls_paths tls;
+    char *postgres;
+    uint32_t connections;
+    uint32_t start_seconds;   /* how long the database is waited for at start */
+    uint32_t wait_seconds;    /* how long a request waits for the database */
+    uint32_t measure_seconds; /* how long a plan waits for devices to be measured */
+    bool has_redis;
+    struct {
+        char *address;
+        bool tls;
+    } redis; /* what agents are told */
+    char *blobs;
+    uint32_t unused_seconds;   /* files nobody refers to or asks for are removed after that; 0: never */
+    char *ca_cert, *ca_signer; /* of the CA; socket of the signing process. NULL: nobody can be enrolled */
+    uint32_t threads;
+    struct {
+        char *program; /* NULL: motley-parse beside motley-api */
+        uint64_t memory_bytes;
+        uint32_t seconds;
+    } parser;
+    uint64_t rows_bytes_max, upload_bytes_max, model_bytes_max;
+    uint64_t user_bytes_max; /* of the files that one user sent and that are kept or on their way */
+    uint32_t connections_max, connections_per_address_max;
+    uint64_t bytes_per_second_min; /* what a body or a reader must keep up with (api/http/httpd_server.h) */
+    uint32_t streams_per_user_max; /* event streams that one user may have open at this server */
+    uint32_t idle_seconds_max;     /* a connection on which nothing moves is closed after that */
+};
+
+/* Returns new (api_config_destroy), or NULL with the path of what is wrong in the file. */
+struct api_config *api_config_load(const char *path, struct err *err);
+void api_config_destroy(struct api_config *config);
+
+#endif

@@ -1,0 +1,89 @@
+/* The one table of routes. */
+#ifndef MOTLEY_API_REQUEST_ROUTE_H
+#define MOTLEY_API_REQUEST_ROUTE_H
+
+#include "api/request/app.h"
+
+enum route_body {
+    BODY_NONE,          /* what a client sends all the same is read over */
+    BODY_JSON,          /* an application/json object, required */
+    BODY_JSON_OPTIONAL, /* the same, or nothing */
+    BODY_STREAM,        /* the handler calls httpd_accept_stream itself, before any byte was read */
+};
+
+struct route {
+    enum http_method method;
+    const char *pattern; /* "/v1/jobs/{id}/cancel": {…} matches one segment */
+    unsigned scope;      /* enum store_scope bits, any of which is enough (access.h); 0: no token asked for */
+    enum route_body body;
+    uint64_t body_max; /* bytes; 0: CALL_BODY_BYTES_MAX */
+    const char *query; /* known query parameters, separated by spaces; "" none */
+    void (*handle)(struct call *call);
+};
+
+/* The hooks for httpd_server_create; 'app' outlives the server. */
+struct httpd_hooks route_hooks(struct app *app);
+
+/* The table, ended by a NULL pattern (for tests that compare it with openapi.yaml). */
+const struct route *route_table(void);
+
+/* Match 'path' (still percent-encoded) against a pattern; parameters are decoded into params. Returns true,
+ * or false; *bad is set when a segment is no valid percent-encoded UTF-8. */
+bool route_match(const char *pattern, const char *path, char params[CALL_PARAMS_MAX][CALL_PARAM_BYTES],
+                 bool *bad);
+
+/* ---- handlers, by file ---- */
+void jobs_submit(struct call *call); /* submit.c */
+void jobs_validate(struct call *call);
+void jobs_list(struct call *call); /* jobs.c */
+void jobs_get(struct call *call);
+void jobs_cancel(struct call *call);
+void jobs_hold(struct call *call);
+void jobs_release(struct call *call);
+void jobs_resume(struct call *call);
+void jobs_share(struct call *call);
+void jobs_metrics(struct call *call);
+void jobs_logs(struct call *call);
+void jobs_plan(struct call *call);
+void jobs_runs(struct call *call);
+void jobs_trace(struct call *call);
+void jobs_why(struct call *call);
+void queue_get(struct call *call);
+void jobs_events(struct call *call);    /* stream.c */
+void artifacts_list(struct call *call); /* artifacts.c */
+void artifacts_get(struct call *call);
+void blobs_put(struct call *call); /* blobs.c */
+void blobs_get(struct call *call);
+void blobs_manifest(struct call *call);
+/* Answer with a stored file (Range and HEAD included); for artifacts too. */
+void blob_stream(struct call *call, const char *sha256);
+void models_list(struct call *call); /* models.c */
+void models_get(struct call *call);
+void models_add(struct call *call);
+void models_remove(struct call *call);
+void nodes_list(struct call *call); /* nodes.c */
+void devices_list(struct call *call);
+void devices_drain(struct call *call);
+void devices_undrain(struct call *call);
+void profiles_list(struct call *call);
+void profiles_import(struct call *call);
+void nodes_remove(struct call *call);
+void enroll_post(struct call *call); /* enroll.c */
+void renew_post(struct call *call);
+void join_tokens_post(struct call *call);
+void users_list(struct call *call); /* people.c */
+void users_patch(struct call *call);
+void groups_list(struct call *call);
+void groups_post(struct call *call);
+void groups_remove(struct call *call);
+void audit_list(struct call *call);
+void tokens_list(struct call *call); /* tokens.c */
+void tokens_post(struct call *call);
+void tokens_revoke(struct call *call);
+void whoami_get(struct call *call);
+void health_get(struct call *call); /* ops.c */
+void ready_get(struct call *call);
+void metrics_get(struct call *call);
+void openapi_get(struct call *call);
+
+#endif

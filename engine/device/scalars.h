@@ -1,0 +1,56 @@
+/* Scalars that kernels need and ops do not carry directly. The host works them out once, so that all devices
+ * compute with the same bits.
+ */
+#ifndef MOTLEY_ENGINE_DEVICE_SCALARS_H
+#define MOTLEY_ENGINE_DEVICE_SCALARS_H
+
+#include <math.h>
+#include <stdint.h>
+
+/* What selects the dropout mask of one row of features; see op_dropout. */
+struct dropout_key {
+    uint32_t key[2];
+    uint32_t position, row_id, step, site; /* site = layer << 20 | target << 16; feature / 8 is added */
+    uint16_t keep_last;                    /* a feature is kept when its 16 bits are at most this */
+    float scale;                           /* 1 / (1 - p) */
+};
+
+/* Fills everything except step, position and row_id. */
+static inline struct dropout_key dropout_key_of(float p, uint64_t seed, uint32_t layer, uint32_t target)
+{
+    double kept = floor((1.0 - (double)p) * 65536.0 + 0.5);
+    return (struct dropout_key){
+        .key = {(uint32_t)seed, (uint32_t)(seed >> 32)},
+        .site = layer << 20 | target << 16,
+        .keep_last = (uint16_t)(kept < 1 ? 0 : kept - 1),
+        .scale = 1.0f / (1.0f - p),
+    };
+}
+
+struct adamw_scalars {
+    float decay; /* 1 - lr * weight_decay */
+    float beta1, beta2, one_minus_beta1, one_minus_beta2;
+    float inverse_root_correction2; /* 1 / sqrt(1 - beta2^t) */
+    float eps, step_size;           /* lr / (1 - beta1^t) */
+    float grad_scale;
+};
+
+/* The scalars of AdamW's kernels, from the fields of op_adamw. */
+static inline struct adamw_scalars adamw_scalars_of(double learning_rate, double beta1, double beta2,
+                                                    double eps, double weight_decay, double grad_scale,
+                                                    double bias_correction1, double bias_correction2)
+{
+    return (struct adamw_scalars){
+        .decay = (float)(1.0 - learning_rate * weight_decay),
+        .beta1 = (float)beta1,
+        .beta2 = (float)beta2,
+        .one_minus_beta1 = (float)(1.0 - beta1),
+        .one_minus_beta2 = (float)(1.0 - beta2),
+        .inverse_root_correction2 = (float)(1.0 / sqrt(bias_correction2)),
+        .eps = (float)eps,
+        .step_size = (float)(learning_rate / bias_correction1),
+        .grad_scale = (float)grad_scale,
+    };
+}
+
+#endif

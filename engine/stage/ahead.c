@@ -1,0 +1,98 @@
+/* A ring of slots under one lock: items are large, so that the lock is hardly ever waited for. */
+#include "engine/stage/ahead.h"
+
+#include <pthread.h>
+
+struct ring {
+    const struct ahead *ahead;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    uint64_t begun, used;        /* items, since the beginning */
+    bool ready[AHEAD_SLOTS_MAX]; /* prepared, and not used yet */
+    struct err err[AHEAD_SLOTS_MAX];
+    int status[AHEAD_SLOTS_MAX]; /* of the preparation */
+    bool ended;                  /* there is no further item */
+    bool stop;
+};
+
+/* Under the lock. Returns whether an item was begun; its slot. */
+static bool item_begin(struct ring *ring, uint32_t *slot)
+{
+    while (!ring->stop && !ring->ended && ring->begun - ring->used == ring->ahead->slots)
+        pthread_cond_wait(&ring->changed, &ring->lock);
+    if (ring->stop || ring->ended)
+        return false;
+    *slot = (uint32_t)(ring->begun % ring->ahead->slots);
+    if (ring->ahead->next(ring->ahead->context, *slot)) {
+        ring->begun++;
+        return true;
+    }
+    ring->ended = true;
+    pthread_cond_broadcast(&ring->changed);
+    return false;
+}
+
+static void *helper_main(void *argument)
+{
+    struct ring *ring = argument;
+    uint32_t slot;
+    pthread_mutex_lock(&ring->lock);
+    while (item_begin(ring, &slot)) {
+        pthread_mutex_unlock(&ring->lock);
+        ring->status[slot] = ring->ahead->prepare(ring->ahead->context, slot, &ring->err[slot]);
+        pthread_mutex_lock(&ring->lock);
+        ring->ready[slot] = true;
+        pthread_cond_broadcast(&ring->changed);
+    }
+    pthread_mutex_unlock(&ring->lock);
+    return NULL;
+}
+
+/* Under the lock. The slot of the next item in order once it is ready; false: all are used. */
+static bool item_await(struct ring *ring, uint32_t *slot)
+{
+    *slot = (uint32_t)(ring->used % ring->ahead->slots);
+    while (!ring->ready[*slot] && !(ring->ended && ring->used == ring->begun))
+        pthread_cond_wait(&ring->changed, &ring->lock);
+    return ring->ready[*slot];
+}
+
+static int items_use(struct ring *ring, struct err *err)
+{
+    int status = 0;
+    uint32_t slot;
+    pthread_mutex_lock(&ring->lock);
+    while (status == 0 && item_await(ring, &slot)) {
+        pthread_mutex_unlock(&ring->lock);
+        status = ring->status[slot];
+        if (status != 0)
+            *err = ring->err[slot];
+        else
+            status = ring->ahead->use(ring->ahead->context, slot, err);
+        pthread_mutex_lock(&ring->lock);
+        ring->ready[slot] = false;
+        ring->used++;
+        pthread_cond_broadcast(&ring->changed);
+    }
+    ring->stop = true;
+    pthread_cond_broadcast(&ring->changed);
+    pthread_mutex_unlock(&ring->lock);
+    return status;
+}
+
+int ahead_run(const struct ahead *ahead, struct err *err)
+{
+    struct ring ring = {
+        .ahead = ahead, .lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+    pthread_t helpers[AHEAD_THREADS_MAX];
+    uint32_t started = 0;
+    while (started < ahead->threads && pthread_create(&helpers[started], NULL, helper_main, &ring) == 0)
+        started++;
+    int status = started == 0 ? err_set(err, ERR_INTERNAL, "could not start a thread to read ahead")
+                              : items_use(&ring, err);
+    for (uint32_t i = 0; i < started; i++)
+        pthread_join(helpers[i], NULL);
+    pthread_cond_destroy(&ring.changed);
+    pthread_mutex_destroy(&ring.lock);
+    return status;
+}

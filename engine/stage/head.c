@@ -1,0 +1,121 @@
+/* Final norm, head and cross-entropy, at labelled positions only and a few of them at a time: logits of a
+ * whole micro-batch never exist. In training, forward goes on to the gradient while a chunk's logits are
+ * there, so they are computed once; backward only puts it in place. (What head and norm learn is added there,
+ * too.)
+ */
+#include "engine/stage/stage_private.h"
+
+enum { HEAD_NORM = 0, HEAD_MATRIX = 1 }; /* tensors of the last block */
+
+static struct block_state *head_block(const struct stage *stage)
+{
+    return stage_block(stage, stage->config.layers + 1);
+}
+
+/* The head's matrix: its own, or the embedding's, or the copy of that. */
+static const struct block_state *matrix_block(const struct stage *stage, const struct layer_tensor **matrix)
+{
+    const struct footprint *l = &stage->layout;
+    const struct block_state *block = l->shares_table   ? stage_block(stage, 0)
+                                      : l->copies_table ? &stage->table
+                                                        : head_block(stage);
+    *matrix = &block->tensors->list[l->shares_table || l->copies_table ? 0 : HEAD_MATRIX];
+    return block;
+}
+
+/* Logits before the cap, from rows that are normed into the workspace's head_n first. */
+static void logits_of(struct pass *pass, struct operand x, uint32_t rows)
+{
+    const struct stage *stage = pass->stage;
+    const struct footprint *l = &stage->layout;
+    const struct layer_tensor *matrix;
+    const struct block_state *block = matrix_block(stage, &matrix);
+    uint32_t hidden = l->model->shape.hidden, vocab = l->model->shape.vocab;
+    struct operand norm = pass_workspace(pass, l->workspace.head_n);
+    block_norm(pass, head_block(stage), HEAD_NORM, rows, x, norm);
+    matrix_multiply(pass, block, matrix, false, rows, norm, hidden, 0,
+                    pass_workspace(pass, l->workspace.logits), vocab);
+}
+
+void head_logits(struct pass *pass, struct operand x, uint32_t rows)
+{
+    const struct stage *stage = pass->stage;
+    logits_of(pass, x, rows);
+    if (stage->config.logit_softcap > 0)
+        queue_op(&pass->queue,
+                 &(struct op){.kind = OP_SOFTCAP,
+                              .softcap = {.rows = rows,
+                                          .width = stage->config.vocab,
+                                          .cap = (float)stage->config.logit_softcap,
+                                          .x = pass_workspace(pass, stage->layout.workspace.logits)}});
+}
+
+/* The gradient of the logits, which have become it, in the chunk's rows and in what is trained here. */
+static void chunk_backward(struct pass *pass, uint32_t at, uint32_t rows)
+{
+    const struct stage *stage = pass->stage;
+    const struct footprint *l = &stage->layout;
+    const struct layer_tensor *matrix;
+    const struct block_state *block = matrix_block(stage, &matrix);
+    uint32_t hidden = l->model->shape.hidden, vocab = l->model->shape.vocab;
+    struct operand logits = pass_workspace(pass, l->workspace.logits);
+    struct operand norm = pass_workspace(pass, l->workspace.head_n);
+    if (matrix->trained)
+        queue_gemm(&pass->queue, GEMM_TN, vocab, hidden, rows, 1, logits, vocab, norm, hidden, 1,
+                   tensor_gradient(block, matrix), hidden);
+    matrix_multiply(pass, block, matrix, true, rows, logits, vocab, 0, norm, hidden);
+    block_norm_backward(pass, head_block(stage), HEAD_NORM, rows, pass_workspace(pass, l->workspace.head_x),
+                        norm, false, f32_at(pass->slot->buffer, l->slot.head + 4ull * at * hidden));
+}
+
+static void chunk_forward(struct pass *pass, struct operand x, uint32_t at, uint32_t rows, bool gradient)
+{
+    const struct stage *stage = pass->stage;
+    const struct footprint *l = &stage->layout;
+    struct operand chosen = pass_workspace(pass, l->workspace.head_x);
+    queue_op(
+        &pass->queue,
+        &(struct op){.kind = OP_GATHER_ROWS,
+                     .gather_rows = {.rows = rows,
+                                     .width = l->model->shape.hidden,
+                                     .x_rows = pass->tokens,
+                                     .x = x,
+                                     .index = pass_meta(pass, l->slot.label_index + 4ull * at, DTYPE_U32),
+                                     .y = chosen}});
+    logits_of(pass, chosen, rows);
+    queue_op(
+        &pass->queue,
+        &(struct op){.kind = OP_CROSS_ENTROPY,
+                     .cross_entropy = {.rows = rows,
+                                       .vocab = l->model->shape.vocab,
+                                       .smoothing = pass->train ? (float)stage->options.label_smoothing : 0,
+                                       .cap = (float)stage->config.logit_softcap,
+                                       .gradient = gradient,
+                                       .gradient_scale = stage->loss_scale,
+                                       .logits = pass_workspace(pass, l->workspace.logits),
+                                       .targets = pass_meta(pass, l->slot.targets + 4ull * at, DTYPE_I32),
+                                       .loss = {.buffer = stage->scalars, .dtype = DTYPE_F64}}});
+    if (gradient)
+        chunk_backward(pass, at, rows);
+}
+
+void head_forward(struct pass *pass, struct operand x, bool gradient)
+{
+    uint32_t chunk = pass->stage->layout.head_rows, labelled = pass->slot->labelled;
+    for (uint32_t at = 0; at < labelled; at += chunk)
+        chunk_forward(pass, x, at, labelled - at < chunk ? labelled - at : chunk, gradient);
+}
+
+void head_backward(struct pass *pass, float scale)
+{
+    const struct footprint *l = &pass->stage->layout;
+    queue_op(&pass->queue,
+             &(struct op){.kind = OP_SCATTER_ROWS,
+                          .scatter_rows = {.rows = pass->slot->labelled,
+                                           .width = l->model->shape.hidden,
+                                           .y_rows = pass->tokens,
+                                           .scale = scale,
+                                           .x = f32_at(pass->slot->buffer, l->slot.head),
+                                           .index = pass_meta(pass, l->slot.label_index, DTYPE_U32),
+                                           .y = pass_workspace(pass, l->workspace.d)}});
+}

@@ -1,0 +1,60 @@
+/* The KV cache of one sequence: making, ending, where a layer's keys and values are. */
+#include "engine/stage/kv_cache.h"
+
+#include <stdlib.h>
+
+static struct operand cache_at(const struct kv_cache *cache, uint32_t matrix)
+{
+    uint64_t bytes = 4ull * cache->tokens_max * cache->stage->layout.model->shape.kv_width;
+    return f32_at(cache->buffer, bytes * matrix);
+}
+
+struct operand kv_cache_keys(const struct kv_cache *cache, uint32_t layer)
+{
+    return cache_at(cache, 2 * layer);
+}
+
+struct operand kv_cache_values(const struct kv_cache *cache, uint32_t layer)
+{
+    return cache_at(cache, 2 * layer + 1);
+}
+
+int kv_cache_create(struct stage *stage, uint32_t tokens_max, struct kv_cache **out, struct err *err)
+{
+    const struct footprint *l = &stage->layout;
+    *out = NULL;
+    if (tokens_max == 0 || tokens_max > stage->options.positions_max)
+        return err_set(err, ERR_TOO_BIG, "a KV cache of %u tokens; the stage was made for %u positions",
+                       tokens_max, stage->options.positions_max);
+    struct kv_cache *cache = calloc(1, sizeof *cache);
+    if (cache == NULL)
+        return err_set(err, ERR_NOMEM, "out of memory for a KV cache's handle");
+    cache->stage = stage;
+    cache->tokens_max = tokens_max;
+    uint64_t bytes = footprint_cache_bytes(l, tokens_max); /* 0: a stage without layers keeps nothing */
+    if (bytes > 0 &&
+        buffer_create(stage->device, bytes, MEM_BUFFERS, "a KV cache", &cache->buffer, err) != 0) {
+        free(cache);
+        return -1;
+    }
+    *out = cache;
+    return 0;
+}
+
+void kv_cache_destroy(struct kv_cache *cache)
+{
+    if (cache == NULL)
+        return;
+    buffer_destroy(cache->buffer);
+    free(cache);
+}
+
+void kv_cache_clear(struct kv_cache *cache)
+{
+    cache->tokens = 0;
+}
+
+uint32_t kv_cache_tokens(const struct kv_cache *cache)
+{
+    return cache->tokens;
+}

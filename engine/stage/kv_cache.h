@@ -1,0 +1,18 @@
+/* The KV cache of one sequence in one stage: [layer][keys, values][tokens_max, kv_width] f32. */
+#ifndef MOTLEY_ENGINE_STAGE_KV_CACHE_H
+#define MOTLEY_ENGINE_STAGE_KV_CACHE_H
+
+#include "engine/stage/stage_private.h"
+
+struct kv_cache {
+    struct stage *stage;
+    struct buffer *buffer;
+    uint32_t tokens, tokens_max;
+};
+
+/* A layer's keys [tokens_max, kv_width]; layers count from 0 within the stage. */
+struct operand kv_cache_keys(const struct kv_cache *cache, uint32_t layer);
+/* The layer's values, likewise. */
+struct operand kv_cache_values(const struct kv_cache *cache, uint32_t layer);
+
+#endif

@@ -1,0 +1,572 @@
+/* Runs a micro-batch through a stage: describes it on the device, runs the blocks forward, and backward in
+ * reverse. */
+#include "engine/stage/stage_private.h"
+
+#include <string.h>
+
+static int batch_check(const struct stage *stage, const struct micro_batch *batch, struct err *err)
+{
+    const struct stage_options *o = &stage->options;
+    uint32_t tokens = batch->row_start[batch->rows];
+    if (batch->rows > o->rows_max || tokens > o->tokens_max)
+        return err_set(err, ERR_TOO_BIG,
+                       "micro-batch %u: %u rows and %u tokens, the stage was made for %u and %u",
+                       batch->index, batch->rows, tokens, o->rows_max, o->tokens_max);
+    for (uint32_t row = 0; row < batch->rows; row++) {
+        if (batch->row_start[row] > batch->row_start[row + 1] || (row == 0 && batch->row_start[0] != 0))
+            return err_set(err, ERR_INVALID, "micro-batch %u: row %u begins at %u and ends at %u",
+                           batch->index, row, batch->row_start[row], batch->row_start[row + 1]);
+        if (batch->row_start[row + 1] - batch->row_start[row] > o->row_tokens_max)
+            return err_set(err, ERR_TOO_BIG,
+                           "micro-batch %u: row %u has %u tokens, the stage was made for %u", batch->index,
+                           row, batch->row_start[row + 1] - batch->row_start[row], o->row_tokens_max);
+    }
+    if (stage->layout.has_embedding)
+        for (uint32_t i = 0; i < tokens; i++)
+            if (batch->ids[i] < 0 || (uint32_t)batch->ids[i] >= stage->layout.model->shape.vocab)
+                return err_set(err, ERR_INVALID, "micro-batch %u: token %u has id %d, the vocabulary is %u",
+                               batch->index, i, batch->ids[i], stage->layout.model->shape.vocab);
+    return 0;
+}
+
+static int labels_collect(struct saved *slot, const struct micro_batch *batch, struct err *err)
+{
+    const struct footprint *l = &slot->stage->layout;
+    uint32_t *index = (uint32_t *)(void *)(slot->staging + l->slot.label_index);
+    int32_t *targets = (int32_t *)(void *)(slot->staging + l->slot.targets);
+    slot->labelled = 0;
+    if (!l->has_head || batch->labels == NULL)
+        return 0;
+    for (uint32_t row = 0; row < batch->rows; row++)
+        for (uint32_t t = batch->row_start[row]; t + 1 < batch->row_start[row + 1]; t++) {
+            int32_t label = batch->labels[t + 1];
+            if (label == -100)
+                continue;
+            if (label < 0 || (uint32_t)label >= l->model->shape.vocab)
+                return err_set(err, ERR_INVALID,
+                               "micro-batch %u: token %u has label %d, the vocabulary is %u", batch->index,
+                               t + 1, label, l->model->shape.vocab);
+            if (slot->labelled == slot->stage->options.labelled_max)
+                return err_set(err, ERR_TOO_BIG, "micro-batch %u: more than %u labelled tokens", batch->index,
+                               slot->stage->options.labelled_max);
+            index[slot->labelled] = t;
+            targets[slot->labelled++] = label;
+        }
+    return 0;
+}
+
+int slot_take(struct stage *stage, const struct micro_batch *batch, struct saved **out, struct err *err)
+{
+    const struct footprint_slot *l = &stage->layout.slot;
+    struct saved *slot;
+    if (batch_check(stage, batch, err) != 0 || slot_find(stage, &slot, err) != 0)
+        return -1;
+    uint32_t *positions = (uint32_t *)(void *)(slot->staging + l->positions);
+    uint32_t *row_ids = (uint32_t *)(void *)(slot->staging + l->row_ids);
+    slot->rows = batch->rows;
+    slot->tokens = batch->row_start[batch->rows];
+    slot->step = batch->step;
+    slot->router_scale = batch->router_scale;
+    for (uint32_t row = 0; row < batch->rows; row++)
+        for (uint32_t t = batch->row_start[row]; t < batch->row_start[row + 1]; t++) {
+            positions[t] = t - batch->row_start[row];
+            row_ids[t] = batch->row_ids == NULL ? row : batch->row_ids[row];
+        }
+    memcpy(slot->staging + l->row_start, batch->row_start, 4ull * (batch->rows + 1));
+    *(uint32_t *)(void *)(slot->staging + l->step) = (uint32_t)batch->step;
+    if (stage->layout.has_embedding)
+        memcpy(slot->staging + l->ids, batch->ids, 4ull * slot->tokens);
+    if (labels_collect(slot, batch, err) != 0 || slot_write(slot, err) != 0)
+        return -1;
+    slot->taken = true;
+    *out = slot;
+    return 0;
+}
+
+/* --- boundary tensors --- */
+
+struct boundary boundary_in(const struct stage *stage, uint32_t block_begin, struct buffer *buffer)
+{
+    bool end = block_begin == stage->options.block_begin;
+    return (struct boundary){.buffer = buffer, .dtype = end ? stage->options.boundary_in : DTYPE_F32};
+}
+
+struct boundary boundary_out(const struct stage *stage, uint32_t block_end, struct buffer *buffer)
+{
+    bool end = block_end == stage->options.block_end;
+    return (struct boundary){.buffer = buffer, .dtype = end ? stage->options.boundary_out : DTYPE_F32};
+}
+
+static uint64_t boundary_bytes(const struct stage *stage, const struct boundary *boundary, uint32_t tokens)
+{
+    return (uint64_t)dtype_bytes(boundary->dtype) * tokens * stage->config.hidden;
+}
+
+static struct operand boundary_at(const struct boundary *boundary)
+{
+    return (struct operand){.buffer = boundary->buffer, .dtype = boundary->dtype};
+}
+
+/* y = x [tokens, hidden]; one of the two is a boundary tensor of `dtype`. */
+static void boundary_move(struct pass *pass, enum dtype dtype, struct operand x, struct operand y)
+{
+    uint32_t hidden = pass->stage->config.hidden;
+    if (dtype == DTYPE_F32)
+        queue_copy(&pass->queue, pass->tokens, hidden, x, hidden, y, hidden);
+    else
+        queue_op(&pass->queue,
+                 &(struct op){.kind = OP_CAST,
+                              .cast = {.count = (uint64_t)pass->tokens * hidden, .x = x, .y = y}});
+}
+
+void boundary_read(struct pass *pass, const struct boundary *boundary, struct operand x)
+{
+    boundary_move(pass, boundary->dtype, boundary_at(boundary), x);
+}
+
+void boundary_write(struct pass *pass, struct operand x, const struct boundary *boundary)
+{
+    boundary_move(pass, boundary->dtype, x, boundary_at(boundary));
+}
+
+struct operand boundary_end(const struct pass *pass, uint32_t block_end, const struct boundary *out)
+{
+    bool head = block_end == pass->stage->config.layers + 2;
+    return head || out->dtype != DTYPE_F32 ? pass_workspace(pass, pass->stage->layout.workspace.d)
+                                           : boundary_at(out);
+}
+
+int boundary_check(const struct stage *stage, const struct boundary *boundary, uint32_t tokens, uint64_t tail,
+                   bool wanted, const char *what, struct err *err)
+{
+    const struct buffer *buffer = boundary->buffer;
+    if (!wanted)
+        return 0;
+    if (buffer == NULL)
+        return err_set(err, ERR_INVALID, "stage of blocks %u..%u: no buffer for %s",
+                       stage->options.block_begin, stage->options.block_end, what);
+    if (buffer_bytes(buffer) < boundary_bytes(stage, boundary, tokens) + 4 * tail ||
+        buffer_device(buffer) != stage->device)
+        return err_set(err, ERR_INVALID,
+                       "stage of blocks %u..%u: the buffer for %s is too small or elsewhere",
+                       stage->options.block_begin, stage->options.block_end, what);
+    return 0;
+}
+
+/* Does the stage have only a part of this layer? */
+static bool layer_is_part(const struct stage *stage, uint32_t block)
+{
+    const struct layer_part *part = &stage->options.part;
+    bool cut = part->follows || part->kv_head_end > 0 || part->column_end > 0 || part->expert_end > 0;
+    bool apart = part->holds == HOLDS_EXPERTS ||
+                 (part->holds == HOLDS_NO_EXPERTS && model_layer_is_sparse(&stage->config, block - 1));
+    return cut || apart;
+}
+
+static int range_check(const struct stage *stage, uint32_t begin, uint32_t end, struct err *err)
+{
+    const struct stage_options *o = &stage->options;
+    for (uint32_t b = begin > 1 ? begin : 1; b < end && b <= stage->config.layers; b++)
+        if (layer_is_part(stage, b))
+            return err_set(err, ERR_INVALID,
+                           "stage of blocks %u..%u: block %u is here in part, to be run in halves",
+                           o->block_begin, o->block_end, b);
+    if (begin >= o->block_begin && end <= o->block_end && begin < end)
+        return 0;
+    return err_set(err, ERR_INVALID, "stage of blocks %u..%u: blocks %u..%u are asked of it", o->block_begin,
+                   o->block_end, begin, end);
+}
+
+void embed(struct pass *pass, struct operand out)
+{
+    const struct stage *stage = pass->stage;
+    const struct block_state *block = stage_block(stage, 0);
+    const struct layer_tensor *table = &block->tensors->list[0];
+    const struct footprint_slot *l = &stage->layout.slot;
+    queue_op(&pass->queue, &(struct op){.kind = OP_EMBED,
+                                        .embed = {.tokens = pass->tokens,
+                                                  .hidden = stage->config.hidden,
+                                                  .vocab = stage->config.vocab,
+                                                  .pack = table->trained ? PACK_F32 : table->pack,
+                                                  .scale = (float)stage->config.embed_scale,
+                                                  .ids = pass_meta(pass, l->ids, DTYPE_I32),
+                                                  .table = tensor_at(block, table),
+                                                  .out = out}});
+    if (pass->train && stage->options.embed_noise > 0)
+        queue_op(&pass->queue,
+                 &(struct op){.kind = OP_EMBED_NOISE,
+                              .embed_noise = {.rows = pass->rows,
+                                              .tokens = pass->tokens,
+                                              .width = stage->config.hidden,
+                                              .alpha = (float)stage->options.embed_noise,
+                                              .seed = stage->options.seed,
+                                              .x = out,
+                                              .row_start = pass_meta(pass, l->row_start, DTYPE_U32),
+                                              .row_ids = pass_meta(pass, l->row_ids, DTYPE_U32),
+                                              .step = pass_meta(pass, l->step, DTYPE_U32)}});
+}
+
+/* Adds the embedding's gradient, from the gradient d of its output. */
+static void embed_backward(struct pass *pass, struct operand d)
+{
+    const struct stage *stage = pass->stage;
+    const struct block_state *block = stage_block(stage, 0);
+    const struct layer_tensor *table = &block->tensors->list[0];
+    if (table->trained)
+        queue_op(&pass->queue,
+                 &(struct op){.kind = OP_EMBED_BACKWARD,
+                              .embed_backward = {.tokens = pass->tokens,
+                                                 .hidden = stage->config.hidden,
+                                                 .vocab = stage->config.vocab,
+                                                 .scale = (float)stage->config.embed_scale,
+                                                 .ids = pass_meta(pass, stage->layout.slot.ids, DTYPE_I32),
+                                                 .dout = d,
+                                                 .dtable = tensor_gradient(block, table)}});
+}
+
+/* The layers among blocks [begin, end), counted from the stage's first layer. */
+static void range_layers(const struct stage *stage, uint32_t begin, uint32_t end, uint32_t *first,
+                         uint32_t *after)
+{
+    uint32_t layers = stage->config.layers, offset = stage->layout.layer_begin + 1;
+    begin = begin > 1 ? begin : 1;
+    end = end <= layers + 1 ? end : layers + 1;
+    *first = begin - offset;
+    *after = end > begin ? end - offset : *first;
+}
+
+/* Run embedding and layers; the result goes to `out` (boundary_end). keep: each layer's input is saved. */
+static void blocks_forward(struct pass *pass, uint32_t begin, uint32_t end, const struct boundary *in,
+                           struct operand out, bool keep)
+{
+    uint32_t first, after;
+    range_layers(pass->stage, begin, end, &first, &after);
+    struct operand entry = first < after ? pass_x(pass, keep ? first : 0) : out;
+    if (begin == 0)
+        embed(pass, entry);
+    else
+        boundary_read(pass, in, entry);
+    for (uint32_t i = first; i < after; i++) {
+        struct operand x = pass_x(pass, keep ? i : 0);
+        struct operand next = i + 1 == after ? out : pass_x(pass, keep ? i + 1 : 0);
+        layer_forward(pass, i, x, HALF_BOTH, next);
+    }
+}
+
+struct pass pass_of(struct stage *stage, struct saved *slot, bool train, struct err *err)
+{
+    return (struct pass){
+        .stage = stage,
+        .queue = {.device = stage->device, .err = err, .compute = stage->options.compute},
+        .slot = slot,
+        .tokens = slot->tokens,
+        .rows = slot->rows,
+        .train = train,
+        .counting = train && slot->router_scale != 0,
+        .dropout = train && stage->options.lora.dropout > 0,
+    };
+}
+
+/* Number of counts, or of sums, that a micro-batch's rows have for the load-balancing loss; 0 without that
+ * loss. */
+static uint64_t router_values(const struct stage *stage, const struct micro_batch *batch, bool train)
+{
+    return train && batch->router_scale != 0 ? (uint64_t)batch->rows * stage->config.experts : 0;
+}
+
+/* The load-balancing loss is taken over all layers of a row together. Counts and sums travel forward behind
+ * the boundary tensor, and each stage adds its own, so the last stage has those of all layers. The counts
+ * travel back with the gradient, because every router's gradient needs the counts of all layers. */
+static void router_copy(struct pass *pass, const struct boundary *boundary, bool arrives, uint32_t arrays)
+{
+    const struct stage *stage = pass->stage;
+    uint32_t values = pass->rows * stage->config.experts;
+    struct operand at = f32_at(boundary->buffer, boundary_bytes(stage, boundary, pass->tokens));
+    for (uint32_t i = 0; i < arrays && values > 0 && pass->counting; i++) {
+        uint64_t each = 4ull * stage->options.rows_max * stage->config.experts;
+        struct operand kept = f32_at(pass->slot->buffer, stage->layout.slot.router + i * each);
+        struct operand travels = operand_skip(at, (uint64_t)i * values);
+        if (arrives)
+            queue_copy(&pass->queue, 1, values, travels, values, kept, values);
+        else
+            queue_copy(&pass->queue, 1, values, kept, values, travels, values);
+    }
+}
+
+enum { ROUTER_COUNTS = 1, ROUTER_BOTH = 2 };
+
+/* Receives, or starts, the counts and sums at the stage's first block. */
+static void router_begin(struct pass *pass, const struct boundary *in)
+{
+    const struct stage *stage = pass->stage;
+    if (stage->options.block_begin > 0)
+        router_copy(pass, in, true, ROUTER_BOTH);
+    else if (pass->counting && stage->config.experts > 0)
+        queue_zero(&pass->queue, f32_at(pass->slot->buffer, stage->layout.slot.router),
+                   2ull * stage->options.rows_max * stage->config.experts);
+}
+
+static void router_end(struct pass *pass)
+{
+    const struct stage *stage = pass->stage;
+    const struct footprint *l = &stage->layout;
+    uint64_t sums = l->slot.router + 4ull * stage->options.rows_max * stage->config.experts;
+    if (!pass->counting || stage->config.experts == 0)
+        return;
+    queue_op(&pass->queue,
+             &(struct op){.kind = OP_ROUTER_LOSS,
+                          .router_loss = {.rows = pass->rows,
+                                          .experts = stage->config.experts,
+                                          .layers = l->model->sparse_before[stage->config.layers],
+                                          .row_start = pass_meta(pass, l->slot.row_start, DTYPE_U32),
+                                          .counts = f32_at(pass->slot->buffer, l->slot.router),
+                                          .sums = f32_at(pass->slot->buffer, sums),
+                                          .loss = {.buffer = stage->scalars, .at = 8, .dtype = DTYPE_F64}}});
+}
+
+int place_take(struct stage *stage, const struct micro_batch *batch, struct saved *earlier,
+               struct saved **slot, struct err *err)
+{
+    if (earlier == NULL)
+        return slot_take(stage, batch, slot, err);
+    *slot = earlier;
+    if (earlier->stage == stage && earlier->taken && earlier->rows == batch->rows &&
+        earlier->tokens == batch->row_start[batch->rows] && earlier->step == batch->step)
+        return 0;
+    return err_set(err, ERR_INVALID, "micro-batch %u: its place is that of another", batch->index);
+}
+
+/* A saved forward adds to the head's gradients at once, so they must be bound, too. */
+static int forward_bound(const struct stage *stage, uint32_t begin, uint32_t end, bool saves, struct err *err)
+{
+    uint32_t head = stage->config.layers + 1;
+    if (blocks_bound(stage, begin, end, false, err) != 0)
+        return -1;
+    return saves && end == head + 1 ? blocks_bound(stage, head, end, true, err) : 0;
+}
+
+static void forward_queue(struct pass *pass, const struct pass_range *range)
+{
+    const struct stage *stage = pass->stage;
+    bool head = range->end == stage->config.layers + 2, last = range->end == stage->options.block_end;
+    struct boundary enters = boundary_in(stage, range->begin, range->in),
+                    leaves = boundary_out(stage, range->end, range->out);
+    struct operand end = boundary_end(pass, range->end, &leaves);
+    if (range->begin == stage->options.block_begin)
+        router_begin(pass, &enters);
+    blocks_forward(pass, range->begin, range->end, &enters, end, pass->train);
+    if (!head && leaves.dtype != DTYPE_F32)
+        boundary_write(pass, end, &leaves);
+    if (last && !head)
+        router_copy(pass, &leaves, false, ROUTER_BOTH);
+    if (head) {
+        router_end(pass);
+        head_forward(pass, end, pass->train);
+    }
+}
+
+int stage_forward_blocks(struct stage *stage, const struct micro_batch *batch, uint32_t block_begin,
+                         uint32_t block_end, struct buffer *in, struct buffer *out, struct saved **saved,
+                         struct err *err)
+{
+    uint32_t tokens = batch->row_start[batch->rows];
+    bool head = block_end == stage->config.layers + 2, first = block_begin == stage->options.block_begin,
+         last = block_end == stage->options.block_end;
+    uint64_t tail = ROUTER_BOTH * router_values(stage, batch, saved != NULL);
+    struct boundary enters = boundary_in(stage, block_begin, in),
+                    leaves = boundary_out(stage, block_end, out);
+    struct saved *slot, *earlier = saved != NULL ? *saved : NULL;
+    if (saved != NULL && stage->options.mode != STAGE_TRAIN)
+        return err_set(err, ERR_INVALID, "a stage made for inference saves nothing for backward");
+    if (range_check(stage, block_begin, block_end, err) != 0 ||
+        boundary_check(stage, &enters, tokens, first ? tail : 0, block_begin > 0, "its input", err) != 0 ||
+        boundary_check(stage, &leaves, tokens, last ? tail : 0, !head, "its output", err) != 0 ||
+        forward_bound(stage, block_begin, block_end, saved != NULL, err) != 0 ||
+        place_take(stage, batch, earlier, &slot, err) != 0)
+        return -1;
+    struct pass pass = pass_of(stage, slot, saved != NULL, err);
+    if (tokens > 0)
+        pass_run(&pass,
+                 &(struct pass_range){
+                     .kind = PASS_FORWARD, .begin = block_begin, .end = block_end, .in = in, .out = out},
+                 forward_queue);
+    if (pass.queue.failed || saved == NULL)
+        slot_give(slot);
+    if (saved != NULL)
+        *saved = pass.queue.failed ? NULL : slot;
+    if (pass.queue.failed)
+        return -1;
+    stage->labelled += head ? slot->labelled : 0;
+    return 0;
+}
+
+int stage_forward(struct stage *stage, const struct micro_batch *batch, struct buffer *in, struct buffer *out,
+                  struct saved **saved, struct err *err)
+{
+    if (saved != NULL)
+        *saved = NULL;
+    return stage_forward_blocks(stage, batch, stage->options.block_begin, stage->options.block_end, in, out,
+                                saved, err);
+}
+
+static void blocks_backward(struct pass *pass, const struct pass_range *range, const struct boundary *grad_in,
+                            const struct boundary *grad_out)
+{
+    const struct stage *stage = pass->stage;
+    uint32_t begin = range->begin, end = range->end, first, after;
+    struct operand d = pass_workspace(pass, stage->layout.workspace.d);
+    bool learns = begin == 0 && stage_block(stage, 0)->tensors->parameters > 0;
+    enum backward_part part = stage->options.split ? BACKWARD_OF_INPUT : BACKWARD_ALL;
+    if (end == stage->config.layers + 2)
+        head_backward(pass, (float)range->scale);
+    else
+        boundary_read(pass, grad_in, d);
+    range_layers(stage, begin, end, &first, &after);
+    for (uint32_t i = after; i-- > first;) {
+        layer_again(pass, i, pass_x(pass, i), HALF_BOTH);
+        layer_backward(pass, i, pass_x(pass, i), i > first || grad_out->buffer != NULL || learns, part,
+                       HALF_BOTH);
+    }
+    if (learns)
+        embed_backward(pass, d);
+    if (grad_out->buffer != NULL)
+        boundary_write(pass, d, grad_out);
+}
+
+static void backward_queue(struct pass *pass, const struct pass_range *range)
+{
+    const struct stage *stage = pass->stage;
+    bool head = range->end == stage->config.layers + 2;
+    struct boundary enters = boundary_out(stage, range->end, range->in),
+                    leaves = boundary_in(stage, range->begin, range->out);
+    if (range->end == stage->options.block_end && !head)
+        router_copy(pass, &enters, true, ROUTER_COUNTS);
+    blocks_backward(pass, range, &enters, &leaves);
+    if (range->begin == stage->options.block_begin && range->out != NULL)
+        router_copy(pass, &leaves, false, ROUTER_COUNTS);
+}
+
+static void weights_queue(struct pass *pass, const struct pass_range *range)
+{
+    uint32_t first, after;
+    range_layers(pass->stage, range->begin, range->end, &first, &after);
+    for (uint32_t i = after; i-- > first;)
+        layer_backward(pass, i, pass_x(pass, i), true, BACKWARD_OF_WEIGHT, HALF_BOTH);
+}
+
+int backward_check(const struct stage *stage, const struct micro_batch *batch, struct saved *saved,
+                   struct err *err)
+{
+    if (saved == NULL || !saved->taken || saved->stage != stage)
+        return err_set(err, ERR_INVALID, "micro-batch %u: backward without its forward", batch->index);
+    if (batch->row_start[batch->rows] == saved->tokens && batch->rows == saved->rows &&
+        batch->step == saved->step)
+        return 0;
+    slot_give(saved);
+    return err_set(err, ERR_INVALID, "micro-batch %u: backward of another micro-batch than forward's",
+                   batch->index);
+}
+
+int stage_backward_blocks(struct stage *stage, const struct micro_batch *batch, struct saved *saved,
+                          uint32_t block_begin, uint32_t block_end, struct buffer *grad_in,
+                          struct buffer *grad_out, double scale, struct err *err)
+{
+    bool head = block_end == stage->config.layers + 2, first = block_begin == stage->options.block_begin,
+         last = block_end == stage->options.block_end;
+    uint32_t tokens = batch->row_start[batch->rows];
+    uint64_t tail = ROUTER_COUNTS * router_values(stage, batch, true);
+    struct boundary enters = boundary_out(stage, block_end, grad_in),
+                    leaves = boundary_in(stage, block_begin, grad_out);
+    if (backward_check(stage, batch, saved, err) != 0)
+        return -1;
+    if (range_check(stage, block_begin, block_end, err) != 0 ||
+        boundary_check(stage, &enters, tokens, last ? tail : 0, !head, "the gradient of its output", err) !=
+            0 ||
+        boundary_check(stage, &leaves, tokens, first ? tail : 0, grad_out != NULL,
+                       "the gradient of its input", err) != 0 ||
+        blocks_bound(stage, block_begin, block_end, true, err) != 0) {
+        slot_give(saved);
+        return -1;
+    }
+    struct pass pass = pass_of(stage, saved, true, err);
+    if (tokens > 0)
+        pass_run(&pass,
+                 &(struct pass_range){.kind = PASS_BACKWARD,
+                                      .begin = block_begin,
+                                      .end = block_end,
+                                      .in = grad_in,
+                                      .out = grad_out,
+                                      .scale = scale},
+                 backward_queue);
+    if (pass.queue.failed || (block_begin == stage->options.block_begin && !stage->options.split))
+        slot_give(saved);
+    return pass.queue.failed ? -1 : 0;
+}
+
+int stage_backward_weights(struct stage *stage, const struct micro_batch *batch, struct saved *saved,
+                           uint32_t block_begin, uint32_t block_end, struct err *err)
+{
+    if (!stage->options.split)
+        return err_set(err, ERR_INVALID, "a stage that was not made for backward in two halves");
+    if (backward_check(stage, batch, saved, err) != 0)
+        return -1;
+    if (range_check(stage, block_begin, block_end, err) != 0 ||
+        blocks_bound(stage, block_begin, block_end, true, err) != 0) {
+        slot_give(saved);
+        return -1;
+    }
+    struct pass pass = pass_of(stage, saved, true, err);
+    if (saved->tokens > 0)
+        pass_run(&pass,
+                 &(struct pass_range){.kind = PASS_BACKWARD_WEIGHTS, .begin = block_begin, .end = block_end},
+                 weights_queue);
+    if (pass.queue.failed || block_begin == stage->options.block_begin)
+        slot_give(saved);
+    return pass.queue.failed ? -1 : 0;
+}
+
+int stage_backward(struct stage *stage, const struct micro_batch *batch, struct saved *saved,
+                   struct buffer *grad_in, struct buffer *grad_out, double scale, struct err *err)
+{
+    const struct stage_options *o = &stage->options;
+    if (stage_backward_blocks(stage, batch, saved, o->block_begin, o->block_end, grad_in, grad_out, scale,
+                              err) != 0)
+        return -1;
+    return o->split ? stage_backward_weights(stage, batch, saved, o->block_begin, o->block_end, err) : 0;
+}
+
+void stage_saved_release(struct saved *saved)
+{
+    if (saved != NULL)
+        slot_give(saved);
+}
+
+int stage_logits(struct stage *stage, const struct micro_batch *batch, struct buffer *in, float *logits,
+                 struct err *err)
+{
+    const struct footprint *l = &stage->layout;
+    uint32_t tokens = batch->row_start[batch->rows], vocab = l->model->shape.vocab;
+    struct boundary enters = boundary_in(stage, stage->options.block_begin, in);
+    struct saved *slot;
+    if (!l->has_head)
+        return err_set(err, ERR_INVALID, "logits are asked of a stage without the head");
+    if (boundary_check(stage, &enters, tokens, 0, !l->has_embedding, "its input", err) != 0 ||
+        blocks_bound(stage, stage->options.block_begin, stage->options.block_end, false, err) != 0 ||
+        slot_take(stage, batch, &slot, err) != 0)
+        return -1;
+    struct pass pass = pass_of(stage, slot, false, err);
+    struct operand end = pass_workspace(&pass, l->workspace.d);
+    if (tokens > 0)
+        blocks_forward(&pass, stage->options.block_begin, stage->options.block_end, &enters, end, false);
+    slot_give(slot);
+    for (uint32_t at = 0; at < tokens && !pass.queue.failed; at += l->head_rows) {
+        uint32_t rows = tokens - at < l->head_rows ? tokens - at : l->head_rows;
+        head_logits(&pass, operand_skip(end, (uint64_t)at * l->model->shape.hidden), rows);
+        if (pass.queue.failed ||
+            buffer_read(stage->workspace, l->workspace.logits, logits + (size_t)at * vocab,
+                        4ull * rows * vocab, err) != 0 ||
+            device_sync(stage->device, err) != 0)
+            return -1;
+    }
+    return pass.queue.failed ? -1 : 0;
+}

@@ -1,0 +1,94 @@
+/* Passes that a device may record and run again as a whole: what a stage queues for a micro-batch is the same
+ * ops again wherever the shape, the place and the buffers are, and what a shard queues for its sums always
+ * is.
+ */
+#include "engine/stage/stage_private.h"
+
+/* One step of a hash of 64-bit words (the finaliser of splitmix64; Steele et al. 2014). */
+static uint64_t mix(uint64_t key, uint64_t word)
+{
+    uint64_t z = (key ^ word) + 0x9E3779B97F4A7C15ull;
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9ull;
+    z = (z ^ z >> 27) * 0x94D049BB133111EBull;
+    return z ^ z >> 31;
+}
+
+static uint64_t mix_double(uint64_t key, double value)
+{
+    union {
+        double value;
+        uint64_t bits;
+    } same = {.value = value};
+    return mix(key, same.bits);
+}
+
+static uint64_t mix_buffer(uint64_t key, const struct buffer *buffer, uint64_t at)
+{
+    return buffer == NULL ? mix(key, 0) : mix(mix(key, buffer_serial(buffer)), at);
+}
+
+/* Everything on which the ops of a pass and their operands depend, beside the stage's options, for which the
+ * buffer of its scalars stands. Whoever makes ops depend on something more adds it here; what changes with
+ * every step lies in the micro-batch's description on the device (ids, rows, the step's number). */
+static uint64_t pass_key(const struct pass *pass, const struct pass_range *range)
+{
+    const struct stage *stage = pass->stage;
+    const struct saved *slot = pass->slot;
+    uint64_t key = buffer_serial(stage->scalars);
+    key = mix(mix(mix(key, range->kind), range->begin), range->end);
+    key = mix_buffer(mix_buffer(key, range->in, 0), range->out, 0);
+    key = mix_double(mix_double(key, range->scale), (double)stage->loss_scale);
+    key = mix_buffer(key, slot->buffer, 0);
+    key = mix(mix(mix(key, slot->rows), slot->tokens), slot->labelled);
+    key = mix_double(mix(key, pass->train), slot->router_scale);
+    for (uint32_t b = stage->options.block_begin; b < stage->options.block_end; b++) {
+        const struct block_state *block = stage_block(stage, b);
+        key = mix_buffer(key, block->frozen, block->frozen_at);
+        key = mix_buffer(key, block->trained, block->trained_at);
+        key = mix_buffer(key, block->gradients, block->gradients_at);
+    }
+    return key;
+}
+
+static void run(struct queue *queue, uint64_t key, void (*queue_all)(void *context), void *context)
+{
+    bool replayed, again;
+    if (device_pass_begin(queue->device, key == 0 ? 1 : key, &replayed, queue->err) != 0) {
+        queue->failed = true;
+        return;
+    }
+    if (replayed)
+        return;
+    queue_all(context);
+    if (device_pass_end(queue->device, !queue->failed, &again, queue->err) != 0)
+        queue->failed = true;
+    if (!again)
+        return;
+    queue->failed = false;
+    queue_all(context);
+}
+
+struct ranged {
+    struct pass *pass;
+    const struct pass_range *range;
+    void (*queue_all)(struct pass *pass, const struct pass_range *range);
+};
+
+static void ranged_queue(void *context)
+{
+    const struct ranged *x = context;
+    x->queue_all(x->pass, x->range);
+}
+
+void pass_run(struct pass *pass, const struct pass_range *range,
+              void (*queue_all)(struct pass *pass, const struct pass_range *range))
+{
+    struct ranged x = {.pass = pass, .range = range, .queue_all = queue_all};
+    run(&pass->queue, pass_key(pass, range), ranged_queue, &x);
+}
+
+void sums_run(struct queue *queue, struct area_view sums, bool of_gradients, void (*queue_all)(void *context),
+              void *context)
+{
+    run(queue, mix(mix_buffer(0, sums.buffer, sums.at), of_gradients), queue_all, context);
+}

@@ -1,0 +1,49 @@
+/* NF4 exactly as bitsandbytes' quantize_4bit stores it (Dettmers et al. 2023, section 3; version 0.50.2, on
+ * CPUs): blocks of 64 values along the whole tensor, each with its largest magnitude and 4-bit codes, two to
+ * a byte, the first in the high half. With double quantisation the magnitudes, less their mean, are kept as
+ * 8-bit codes of the dynamic map (model/files/dynamic_map.h) in blocks of 256 with an fp32 scale each.
+ *
+ * A tensor may come in pieces: nf4_quantise each, then nf4_nest once, since the mean is that of the whole.
+ * Memory is the caller's; nothing here fails. Products and sums are fp32, rounded one by one.
+ */
+#ifndef MOTLEY_MODEL_FILES_NF4_H
+#define MOTLEY_MODEL_FILES_NF4_H
+
+#include <stdint.h>
+
+enum { NF4_BLOCK = 64, NF4_NESTED_BLOCK = 256 };
+
+extern const float nf4_table[16]; /* the value of each code, times the block's scale */
+
+/* Of a tensor of `count` values: bytes of codes, number of absmax, and f32 of `scales` (offset first). */
+static inline uint64_t nf4_code_bytes(uint64_t count)
+{
+    return count / 2 + count % 2;
+}
+static inline uint64_t nf4_blocks(uint64_t count)
+{
+    return count / NF4_BLOCK + (count % NF4_BLOCK != 0);
+}
+static inline uint64_t nf4_scales(uint64_t count)
+{
+    uint64_t blocks = nf4_blocks(count);
+    return 1 + blocks / NF4_NESTED_BLOCK + (blocks % NF4_NESTED_BLOCK != 0);
+}
+
+/* values[count] -> codes[nf4_code_bytes(count)], absmax[nf4_blocks(count)]. count is a multiple of 64 but in
+ * the tensor's last piece. */
+void nf4_quantise(const float *values, uint64_t count, uint8_t *codes, float *absmax);
+
+/* The absmax of all `blocks` of a tensor -> codes[blocks], scales[1 + ceil(blocks / 256)]: the mean, then the
+ * scale of each 256. */
+void nf4_nest(const float *absmax, uint64_t blocks, uint8_t *codes, float *scales);
+
+/* The absmax of blocks [begin, begin + count) back from the nested codes and scales of the whole tensor; map
+ * is the dynamic map with sign. */
+void nf4_unnest(const float *map, const uint8_t *codes, const float *scales, uint64_t begin, uint64_t count,
+                float *absmax);
+
+/* values[count] from their codes and absmax, both from the same block on. */
+void nf4_dequantise(const uint8_t *codes, const float *absmax, uint64_t count, float *values);
+
+#endif

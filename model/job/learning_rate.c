@@ -1,0 +1,53 @@
+/* Learning rates by transformers' names (optimization.py of transformers 5: get_scheduler and the functions
+ * it lists), each as the share of the peak that is left. */
+#include <math.h>
+
+#include "model/job/spec.h"
+
+#define PI 3.14159265358979323846
+#define INVERSE_SQRT_SCALE 10000.0 /* transformers' timescale where there is no warm-up */
+
+static double half_cosine(double part)
+{
+    return 0.5 * (1 + cos(PI * part));
+}
+
+/* What is left of a schedule that comes to an end, from 1 to 0, at its part p of the way, 0..1. */
+static double share_left(const struct spec_train_part *t, uint64_t total, uint64_t step, double p)
+{
+    double cycles = t->cycles;
+    switch (t->schedule) {
+    case SPEC_SCHEDULE_LINEAR:
+        return 1 - p;
+    case SPEC_SCHEDULE_POLYNOMIAL:
+        return p < 1 ? pow(1 - p, t->power) : 0;
+    case SPEC_SCHEDULE_COSINE_WITH_RESTARTS:
+        return p < 1 ? half_cosine(fmod(cycles * p, 1)) : 0;
+    case SPEC_SCHEDULE_WARMUP_STABLE_DECAY:
+        if (step >= total || t->decay_steps == 0)
+            return step >= total ? 0 : 1;
+        return half_cosine(fmax(0, 1 - (double)(total - step) / (double)t->decay_steps));
+    case SPEC_SCHEDULE_COSINE_WARMUP_WITH_MIN_LR: /* a step ahead, so that the last step is at the end */
+        return half_cosine(p < 1 ? p + 1 / (double)(total - t->warmup_steps) : 1);
+    default:
+        return half_cosine(p);
+    }
+}
+
+double spec_learning_rate(const struct spec_train_part *train, uint64_t total_steps, uint64_t step)
+{
+    const double peak = train->learning_rate, last = train->final_fraction;
+    const uint64_t warm = train->warmup_steps;
+    if (step < warm)
+        return peak * (double)(step + 1) / (double)warm;
+    if (train->schedule == SPEC_SCHEDULE_CONSTANT || train->schedule == SPEC_SCHEDULE_CONSTANT_WITH_WARMUP)
+        return peak;
+    if (train->schedule == SPEC_SCHEDULE_INVERSE_SQRT) {
+        double scale = warm > 0 ? (double)warm : INVERSE_SQRT_SCALE;
+        return peak * sqrt(scale / ((double)(step - warm) + scale));
+    }
+    double progress = 1;
+    if (total_steps > warm && step < total_steps)
+        progress = (double)(step - warm) / (double)(total_steps - warm);
+    return peak * (last + (1 - last) * share_left(train, total_steps, step, progress));
+}

@@ -1,0 +1,82 @@
+/* What a specification asks of a model that this model does not have. */
+#include <string.h>
+
+#include "model/shape/blocks.h"
+#include "model/shape/packing.h"
+#include "model/job/spec.h"
+
+int spec_lora_sites(const struct spec_method_part *method, const struct model_config *config,
+                    struct lora_sites *sites, struct err *err)
+{
+    const struct lora_defaults defaults = {.rank = method->rank,
+                                           .alpha = method->alpha,
+                                           .rslora = method->rslora,
+                                           .where = "method",
+                                           .targets = "targets",
+                                           .strict = true};
+    memset(sites, 0, sizeof *sites);
+    return method->kind == SPEC_METHOD_LORA ? lora_sites_of(&method->lora, &defaults, config, sites, err) : 0;
+}
+
+/* transformers 5 keeps gate and up of all experts as one tensor: one rank, and neither without the other. */
+static int check_experts(const struct lora_sites *sites, const struct model_config *config, struct err *err)
+{
+    uint32_t layer = 0, asked = 0;
+    while (layer < config->layers && !model_layer_is_sparse(config, layer))
+        layer++;
+    for (uint32_t i = 0; i < LORA_TARGET_COUNT && layer < config->layers; i++)
+        asked |= lora_rank_at(sites, layer, i) > 0 ? 1u << i : 0;
+    if (!(asked & LORA_GATE) != !(asked & LORA_UP))
+        return err_set(
+            err, ERR_INVALID,
+            "method.targets: gate_proj and up_proj of experts are one tensor to those who load the "
+            "adapter; name both or neither");
+    return 0;
+}
+
+/* A base kept as the file's blocks needs a file that has some. */
+static int check_packed(const struct model_packing *packing, struct err *err)
+{
+    if (packing->ways == 0 || packing_is_nf4(packing))
+        return err_set(
+            err, ERR_INVALID,
+            "method.base: packed keeps the quantised blocks of a GGUF, and this model's file has none");
+    if (packing->ways > MODEL_PACKINGS_MAX)
+        return err_set(err, ERR_UNSUPPORTED,
+                       "method.base: packed: the file's layers are quantised in more than %d ways",
+                       MODEL_PACKINGS_MAX);
+    return 0;
+}
+
+/* The rotary setting must hold for rows so long. */
+static int check_rows(const struct model_config *config, uint32_t sequence_tokens, struct err *err)
+{
+    if (config->rope.kind == ROPE_DYNAMIC && model_rope_check(&config->rope, sequence_tokens, err) < 0)
+        return err_wrap(err, "data.sequence_tokens");
+    return 0;
+}
+
+int spec_check_model(const struct job_spec *spec, const struct model_config *config, struct err *err)
+{
+    const struct spec_method_part *method = &spec->method;
+    struct lora_sites sites;
+    if (spec->train.router_aux != 0 && config->experts == 0)
+        return err_set(
+            err, ERR_INVALID,
+            "train.router_aux: this model has no experts, and so no router whose loss could count");
+    if (check_rows(config, spec->data.sequence_tokens, err) < 0)
+        return -1;
+    if (method->kind != SPEC_METHOD_LORA)
+        return 0;
+    if (spec_lora_sites(method, config, &sites, err) < 0)
+        return -1;
+    if (method->base == SPEC_BASE_PACKED && check_packed(&config->packing, err) < 0)
+        return -1;
+    if (config->experts > 0 && check_experts(&sites, config, err) < 0)
+        return -1;
+    if (config->tied && method->modules_to_save.count == 1 &&
+        strcmp(method->modules_to_save.names[0], "lm_head") == 0)
+        return err_set(err, ERR_INVALID,
+                       "method.modules_to_save: this model's head is its embedding: name embed_tokens");
+    return 0;
+}

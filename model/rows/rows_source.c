@@ -1,0 +1,327 @@
+/* A window on the text: the whole file as it lies in memory, or what was inflated and not yet taken. */
+#include "model/rows/rows_source.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <zlib.h>
+
+#include "common/buf.h"
+#include "model/files/file_kind.h"
+#include "model/rows/rows.h"
+
+enum { INFLATE_STEP_BYTES = 1 << 18, GZIP_WINDOW_BITS = 15 + 16 };
+
+/* Of a gzip file: beyond this much text no data set is meant, only a small file that never ends. */
+static const uint64_t inflated_bytes_max = UINT64_C(1) << 37;
+
+struct rows_source {
+    const char *text; /* the window */
+    size_t size, at;
+    bool whole; /* nothing comes behind the window */
+    bool begun, array, ended;
+    uint32_t number;
+    bool gzip;
+    z_stream stream;
+    struct buf inflated;
+    uint64_t inflated_bytes;
+};
+
+/* ---- gzip ---- */
+
+/* A gzip file may be several behind each other. */
+static int inflate_some(struct rows_source *s, struct err *err)
+{
+    if (buf_reserve(&s->inflated, INFLATE_STEP_BYTES, err) < 0) {
+        return -1;
+    }
+    s->stream.next_out = s->inflated.data + s->inflated.size;
+    s->stream.avail_out = INFLATE_STEP_BYTES;
+    const int status = inflate(&s->stream, Z_NO_FLUSH);
+    const size_t made = INFLATE_STEP_BYTES - s->stream.avail_out;
+    s->inflated.size += made;
+    s->inflated_bytes += made;
+    if (status == Z_STREAM_END) {
+        s->whole = s->stream.avail_in == 0;
+        if (!s->whole && inflateReset(&s->stream) != Z_OK) {
+            return err_set(err, ERR_INTERNAL, "gzip: the library cannot go on");
+        }
+    } else if (status != Z_OK || (made == 0 && s->stream.avail_in == 0)) {
+        return err_set(err, ERR_CORRUPT, "the gzip file is %s",
+                       s->stream.avail_in == 0 ? "cut off" : "damaged");
+    }
+    if (s->inflated_bytes > inflated_bytes_max) {
+        return err_set(err, ERR_TOO_BIG, "the gzip file holds more than 128 GiB");
+    }
+    return 0;
+}
+
+/* More text in the window; what was taken is given back. 0 with 'whole' when there is none. */
+static int refill(struct rows_source *s, struct err *err)
+{
+    if (s->whole) {
+        return 0;
+    }
+    buf_consume(&s->inflated, s->at);
+    s->at = 0;
+    const int status = inflate_some(s, err);
+    s->text = buf_str(&s->inflated);
+    s->size = s->inflated.size;
+    return status;
+}
+
+/* ---- opening ---- */
+
+/* ERR_UNSUPPORTED unless the first bytes can be rows. 'in': " in it" of what was inflated. */
+static int kind_check(const void *bytes, size_t size, const char *in, struct err *err)
+{
+    const enum file_kind kind = file_kind_of(bytes, size);
+    if (kind == FILE_KIND_JSON_OBJECT || kind == FILE_KIND_JSON_ARRAY || kind == FILE_KIND_OTHER ||
+        (kind == FILE_KIND_GZIP && *in == '\0')) {
+        return 0;
+    }
+    const char *advice = file_kind_advice(kind);
+    return err_set(err, ERR_UNSUPPORTED, "the file%s is %s; %s", in, file_kind_name(kind),
+                   *advice != '\0' ? advice : "data are JSON objects, one a line, or one array of them");
+}
+
+int rows_source_open(const void *bytes, size_t size, struct rows_source **source, struct err *err)
+{
+    if (kind_check(bytes, size, "", err) < 0) {
+        return -1;
+    }
+    struct rows_source *s = calloc(1, sizeof(*s));
+    if (s == NULL) {
+        return err_set(err, ERR_NOMEM, "out of memory for a data file");
+    }
+    s->text = bytes;
+    s->size = size;
+    s->whole = true;
+    s->gzip = file_kind_of(bytes, size) == FILE_KIND_GZIP;
+    if (s->gzip) {
+        s->inflated.limit = (size_t)ROWS_LINE_BYTES_MAX + 4 * INFLATE_STEP_BYTES;
+        s->stream.next_in = (Bytef *)(uintptr_t)bytes;
+        s->stream.avail_in = (uInt)size;
+        s->text = "";
+        s->size = 0;
+        s->whole = false;
+        if (size > UINT32_MAX || inflateInit2(&s->stream, GZIP_WINDOW_BITS) != Z_OK) {
+            free(s);
+            return err_set(err, ERR_TOO_BIG,
+                           "the gzip file has more than 4 GiB, or there is no memory for it");
+        }
+    }
+    *source = s;
+    return 0;
+}
+
+void rows_source_close(struct rows_source *source)
+{
+    if (source == NULL) {
+        return;
+    }
+    if (source->gzip) {
+        inflateEnd(&source->stream);
+    }
+    buf_fini(&source->inflated);
+    free(source);
+}
+
+/* ---- rows ---- */
+
+static bool is_blank(char c)
+{
+    return c == ' ' || c == '\t' || c == '\r' || c == '\n';
+}
+
+/* Skip white space; at == size then means the end of the file. */
+static int skip_blanks(struct rows_source *s, struct err *err)
+{
+    for (;;) {
+        while (s->at < s->size && is_blank(s->text[s->at])) {
+            s->at++;
+        }
+        if (s->at < s->size || s->whole) {
+            return 0;
+        }
+        if (refill(s, err) < 0) {
+            return -1;
+        }
+    }
+}
+
+static int too_big(struct err *err)
+{
+    return err_set(err, ERR_TOO_BIG, "the row has more than %d bytes", ROWS_LINE_BYTES_MAX);
+}
+
+/* A text that begins with neither '{' nor '['. */
+static int not_rows(const char *text, size_t size, struct err *err)
+{
+    const char *newline = memchr(text, '\n', size);
+    const size_t line = newline != NULL ? (size_t)(newline - text) : size;
+    const bool table = memchr(text, ',', line) != NULL || memchr(text, '\t', line) != NULL;
+    char shown[41];
+    size_t kept = 0;
+    while (kept < line && kept < sizeof(shown) - 1 && text[kept] >= ' ' && text[kept] < 0x7f) {
+        shown[kept] = text[kept];
+        kept++;
+    }
+    shown[kept] = '\0';
+    return err_set(
+        err, ERR_UNSUPPORTED,
+        "the file begins with \"%s\"%s; rows are JSON objects, {…}, one a line, or one array of them; "
+        "convert it, as with pandas.read_csv(FILE).to_json(OUT, orient=\"records\", lines=True)",
+        shown, table ? ", which looks like a table (CSV)" : "");
+}
+
+static int begin(struct rows_source *s, struct err *err)
+{
+    s->begun = true;
+    while (s->size < FILE_KIND_BYTES && !s->whole) {
+        if (refill(s, err) < 0) {
+            return -1;
+        }
+    }
+    if (s->gzip && kind_check(s->text, s->size, " in the gzip file", err) < 0) {
+        return -1;
+    }
+    s->at = s->size >= 3 && memcmp(s->text, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
+    /* An array begins the file, behind white space at most; lines before it are lines. */
+    size_t first = s->at;
+    while (first < s->size && is_blank(s->text[first])) {
+        first++;
+    }
+    s->array = first < s->size && s->text[first] == '[';
+    s->at = s->array ? first + 1 : s->at;
+    return s->array || first == s->size || s->text[first] == '{'
+               ? 0
+               : not_rows(s->text + first, s->size - first, err);
+}
+
+static int next_line(struct rows_source *s, const char **text, size_t *size, struct err *err)
+{
+    for (;;) {
+        size_t looked = 0; /* of the line, for its end */
+        const char *newline;
+        while ((newline = memchr(s->text + s->at + looked, '\n', s->size - s->at - looked)) == NULL &&
+               !s->whole) {
+            looked = s->size - s->at;
+            if (looked > ROWS_LINE_BYTES_MAX) {
+                s->number++;
+                return too_big(err);
+            }
+            if (refill(s, err) < 0) {
+                return -1;
+            }
+        }
+        if (s->at >= s->size) {
+            return 0;
+        }
+        const size_t end = newline != NULL ? (size_t)(newline - s->text) : s->size;
+        *text = s->text + s->at;
+        *size = end - s->at;
+        s->at = newline != NULL ? end + 1 : end;
+        if (s->number == ROWS_COUNT_MAX) {
+            return err_set(err, ERR_TOO_BIG, "the data set has more than %d lines", ROWS_COUNT_MAX);
+        }
+        s->number++;
+        size_t blank = 0;
+        while (blank < *size && is_blank((*text)[blank])) {
+            blank++;
+        }
+        if (blank < *size) {
+            return *size > ROWS_LINE_BYTES_MAX ? too_big(err) : 1;
+        }
+    }
+}
+
+/* Bytes of the array's element that begins at the window's place, up to the ',' or ']' behind it. */
+static int element_size(struct rows_source *s, size_t *size, struct err *err)
+{
+    unsigned depth = 0;
+    bool quoted = false;
+    size_t i = 0;
+    for (;; i++) {
+        while (s->at + i >= s->size) {
+            if (s->whole) {
+                return err_set(err, ERR_INVALID, "the array has no end: the file is cut off");
+            }
+            if (refill(s, err) < 0) {
+                return -1;
+            }
+        }
+        const char c = s->text[s->at + i];
+        if (i > ROWS_LINE_BYTES_MAX) {
+            return too_big(err);
+        }
+        if (quoted) {
+            i += c == '\\';
+            quoted = c != '"';
+        } else if (c == '"') {
+            quoted = true;
+        } else if (c == '{' || c == '[') {
+            depth++;
+        } else if (depth > 0 && (c == '}' || c == ']')) {
+            depth--;
+        } else if (depth == 0 && (c == ',' || c == ']')) {
+            break;
+        }
+    }
+    *size = i;
+    return 0;
+}
+
+static int next_element(struct rows_source *s, const char **text, size_t *size, struct err *err)
+{
+    if (s->ended) {
+        return 0;
+    }
+    if (s->number == ROWS_COUNT_MAX) {
+        return err_set(err, ERR_TOO_BIG, "the data set has more than %d rows", ROWS_COUNT_MAX);
+    }
+    if (skip_blanks(s, err) < 0) {
+        return -1;
+    }
+    if (s->number > 0) { /* behind an element: ',' and the next, or the end */
+        s->ended = s->at < s->size && s->text[s->at] == ']';
+        s->at++;
+    } else if (s->at < s->size && s->text[s->at] == ']') {
+        s->ended = true;
+        s->at++;
+    }
+    if (s->at > s->size || skip_blanks(s, err) < 0) {
+        return s->at > s->size ? err_set(err, ERR_INVALID, "the array has no end: the file is cut off") : -1;
+    }
+    if (s->ended) {
+        return s->at == s->size
+                   ? 0
+                   : err_set(err, ERR_INVALID,
+                             "there is more behind the end of the array; a data file is one array of "
+                             "rows, or one row a line");
+    }
+    s->number++;
+    if (element_size(s, size, err) < 0) {
+        return -1;
+    }
+    *text = s->text + s->at;
+    s->at += *size;
+    return 1;
+}
+
+int rows_source_next(struct rows_source *source, const char **text, size_t *size, struct err *err)
+{
+    if (!source->begun && begin(source, err) < 0) {
+        return -1;
+    }
+    return source->array ? next_element(source, text, size, err) : next_line(source, text, size, err);
+}
+
+const char *rows_source_unit(const struct rows_source *source)
+{
+    return source->array ? "row" : "line";
+}
+
+uint32_t rows_source_number(const struct rows_source *source)
+{
+    return source->number;
+}

@@ -1,0 +1,443 @@
+/* One entry per architecture. Names that an entry leaves out are Llama's, which most families took over. The
+ * values of absent keys are those that `transformers` gives them; GGUF's names and what is behind them are
+ * llama.cpp's (its gguf-py/gguf/constants.py and convert_hf_to_gguf.py). */
+#include "model/shape/arch.h"
+
+#include <math.h>
+#include <string.h>
+
+#define LAYER "model.layers.%u."
+
+static const struct arch_name llama_names[ARCH_TENSOR_COUNT] = {
+    [ARCH_EMBEDDING] = {"model.embed_tokens", "token_embd"},
+    [ARCH_HEAD] = {"lm_head", "output"},
+    [ARCH_NORM_FINAL] = {"model.norm", "output_norm"},
+    [ARCH_NORM_INPUT] = {LAYER "input_layernorm", "blk.%u.attn_norm"},
+    [ARCH_NORM_FFN] = {LAYER "post_attention_layernorm", "blk.%u.ffn_norm"},
+    [ARCH_NORM_Q] = {LAYER "self_attn.q_norm", "blk.%u.attn_q_norm"},
+    [ARCH_NORM_K] = {LAYER "self_attn.k_norm", "blk.%u.attn_k_norm"},
+    [ARCH_Q] = {LAYER "self_attn.q_proj", "blk.%u.attn_q"},
+    [ARCH_K] = {LAYER "self_attn.k_proj", "blk.%u.attn_k"},
+    [ARCH_V] = {LAYER "self_attn.v_proj", "blk.%u.attn_v"},
+    [ARCH_O] = {LAYER "self_attn.o_proj", "blk.%u.attn_output"},
+    [ARCH_GATE] = {LAYER "mlp.gate_proj", "blk.%u.ffn_gate"},
+    [ARCH_UP] = {LAYER "mlp.up_proj", "blk.%u.ffn_up"},
+    [ARCH_DOWN] = {LAYER "mlp.down_proj", "blk.%u.ffn_down"},
+    [ARCH_QKV] = {LAYER "self_attn.qkv_proj", "blk.%u.attn_qkv"},
+    [ARCH_GATE_UP] = {LAYER "mlp.gate_up_proj", NULL},
+    [ARCH_ROUTER] = {LAYER "mlp.gate", "blk.%u.ffn_gate_inp"},
+    [ARCH_EXPERT_GATE] = {LAYER "mlp.experts.%u.gate_proj", "blk.%u.ffn_gate_exps"},
+    [ARCH_EXPERT_UP] = {LAYER "mlp.experts.%u.up_proj", "blk.%u.ffn_up_exps"},
+    [ARCH_EXPERT_DOWN] = {LAYER "mlp.experts.%u.down_proj", "blk.%u.ffn_down_exps"},
+};
+
+#define GEMMA_NORMS                                                                                          \
+    [ARCH_NORM_ATTENTION_POST] = {LAYER "post_attention_layernorm", "blk.%u.post_attention_norm"},           \
+    [ARCH_NORM_FFN] = {LAYER "pre_feedforward_layernorm", "blk.%u.ffn_norm"},                                \
+    [ARCH_NORM_FFN_POST] = {LAYER "post_feedforward_layernorm", "blk.%u.post_ffw_norm"}
+
+static const struct arch archs[MODEL_ARCH_COUNT] = {
+    [MODEL_LLAMA] = {.model_type = "llama",
+                     .class_name = "LlamaForCausalLM",
+                     .gguf = "llama",
+                     .max_positions = 2048,
+                     .norm_eps = 1e-6,
+                     .theta = 1e4,
+                     .bias = ARCH_BIAS_ALL,
+                     .whole_heads = true,
+                     .gguf_permutes = true},
+    [MODEL_MISTRAL] = {.model_type = "mistral",
+                       .class_name = "MistralForCausalLM",
+                       .gguf = "llama",
+                       .max_positions = 131072,
+                       .kv_heads = 8,
+                       .window = 4096,
+                       .norm_eps = 1e-6,
+                       .theta = 1e4,
+                       .windows = ARCH_WINDOW_EVERY,
+                       .gguf_permutes = true},
+    [MODEL_QWEN2] = {.model_type = "qwen2",
+                     .class_name = "Qwen2ForCausalLM",
+                     .gguf = "qwen2",
+                     .max_positions = 32768,
+                     .kv_heads = 32,
+                     .window = 4096,
+                     .max_window_layers = 28,
+                     .norm_eps = 1e-6,
+                     .theta = 1e4,
+                     .bias = ARCH_BIAS_QKV,
+                     .windows = ARCH_WINDOW_FROM},
+    [MODEL_QWEN3] = {.model_type = "qwen3",
+                     .class_name = "Qwen3ForCausalLM",
+                     .gguf = "qwen3",
+                     .max_positions = 32768,
+                     .kv_heads = 32,
+                     .head_dim = 128,
+                     .window = 4096,
+                     .max_window_layers = 28,
+                     .norm_eps = 1e-6,
+                     .theta = 1e4,
+                     .bias = ARCH_BIAS_ATTENTION,
+                     .windows = ARCH_WINDOW_FROM,
+                     .qk_norm = 1},
+    [MODEL_GEMMA2] = {.model_type = "gemma2",
+                      .class_name = "Gemma2ForCausalLM",
+                      .gguf = "gemma2",
+                      .names = {GEMMA_NORMS},
+                      .hidden = 2304,
+                      .layers = 26,
+                      .heads = 8,
+                      .ffn = 9216,
+                      .vocab = 256000,
+                      .max_positions = 8192,
+                      .kv_heads = 4,
+                      .head_dim = 256,
+                      .window = 4096,
+                      .window_period = 2,
+                      .norm_eps = 1e-6,
+                      .theta = 1e4,
+                      .attention_cap = 50,
+                      .logit_cap = 30,
+                      .attention_scalar = 256,
+                      .tied = true,
+                      .bias = ARCH_BIAS_ATTENTION,
+                      .windows = ARCH_WINDOW_BUT_LAST,
+                      .post_norms = true,
+                      .gelu = true,
+                      .embed_scaled = true,
+                      .norm_offset = 1,
+                      .whole_heads = true,
+                      .gguf_scaled_layers = 46},
+    [MODEL_GEMMA3] = {.model_type = "gemma3_text",
+                      .class_name = "Gemma3ForCausalLM",
+                      .outer_type = "gemma3",
+                      .outer_class = "Gemma3ForConditionalGeneration",
+                      .gguf = "gemma3",
+                      .names = {GEMMA_NORMS},
+                      .hidden = 2304,
+                      .layers = 26,
+                      .heads = 8,
+                      .ffn = 9216,
+                      .vocab = 262208,
+                      .max_positions = 131072,
+                      .kv_heads = 4,
+                      .head_dim = 256,
+                      .window = 4096,
+                      .window_period = 6,
+                      .norm_eps = 1e-6,
+                      .theta = 1e6,
+                      .theta_local = 1e4,
+                      .attention_scalar = 256,
+                      .tied = true,
+                      .bias = ARCH_BIAS_ATTENTION,
+                      .windows = ARCH_WINDOW_BUT_LAST,
+                      .qk_norm = 1,
+                      .post_norms = true,
+                      .gelu = true,
+                      .embed_scaled = true,
+                      .norm_offset = 1,
+                      .window_period_given = true,
+                      .whole_heads = true,
+                      .rope_by_type = true,
+                      .gguf_scaled_layers = 62},
+    [MODEL_PHI3] = {.model_type = "phi3",
+                    .class_name = "Phi3ForCausalLM",
+                    .gguf = "phi3",
+                    .names = {[ARCH_GATE_UP] = {LAYER "mlp.gate_up_proj", "blk.%u.ffn_up"},
+                              [ARCH_UP] = {LAYER "mlp.up_proj", NULL}},
+                    .hidden = 3072,
+                    .layers = 32,
+                    .heads = 32,
+                    .ffn = 8192,
+                    .vocab = 32064,
+                    .max_positions = 4096,
+                    .norm_eps = 1e-5,
+                    .theta = 1e4,
+                    .windows = ARCH_WINDOW_EVERY,
+                    .packed = true,
+                    .partial_rotary = true},
+    [MODEL_SMOLLM3] = {.model_type = "smollm3",
+                       .class_name = "SmolLM3ForCausalLM",
+                       .gguf = "smollm3",
+                       .hidden = 2048,
+                       .layers = 36,
+                       .heads = 16,
+                       .ffn = 11008,
+                       .vocab = 128256,
+                       .max_positions = 32768,
+                       .kv_heads = 4,
+                       .norm_eps = 1e-6,
+                       .theta = 2e6,
+                       .tied = true,
+                       .bias = ARCH_BIAS_ALL,
+                       .windows = ARCH_WINDOW_UNROTATED,
+                       .no_rope_period = 4,
+                       .gguf_permutes = true},
+    [MODEL_MIXTRAL] =
+        {.model_type = "mixtral",
+         .class_name = "MixtralForCausalLM",
+         .gguf = "llama",
+         .names = {[ARCH_ROUTER] = {LAYER "block_sparse_moe.gate", "blk.%u.ffn_gate_inp"},
+                   [ARCH_EXPERT_GATE] = {LAYER "block_sparse_moe.experts.%u.w1", "blk.%u.ffn_gate_exps"},
+                   [ARCH_EXPERT_UP] = {LAYER "block_sparse_moe.experts.%u.w3", "blk.%u.ffn_up_exps"},
+                   [ARCH_EXPERT_DOWN] = {LAYER "block_sparse_moe.experts.%u.w2", "blk.%u.ffn_down_exps"}},
+         .router_too = LAYER "mlp.gate",
+         .max_positions = 131072,
+         .kv_heads = 8,
+         .norm_eps = 1e-5,
+         .theta = 1e6,
+         .aux_coef = 0.001,
+         .windows = ARCH_WINDOW_EVERY,
+         .sparse = true,
+         .experts_key = "num_local_experts",
+         .renormalise = true,
+         .gguf_permutes = true,
+         .gguf_renormalise = true},
+    [MODEL_QWEN3_MOE] = {.model_type = "qwen3_moe",
+                         .class_name = "Qwen3MoeForCausalLM",
+                         .gguf = "qwen3moe",
+                         .max_positions = 32768,
+                         .kv_heads = 4,
+                         .window = 4096,
+                         .norm_eps = 1e-6,
+                         .theta = 1e4,
+                         .aux_coef = 0.001,
+                         .bias = ARCH_BIAS_ATTENTION,
+                         .windows = ARCH_WINDOW_SWITCHED,
+                         .qk_norm = 1,
+                         .sparse = true,
+                         .experts_key = "num_experts",
+                         .expert_ffn_key = "moe_intermediate_size",
+                         .dense_layers = true,
+                         .gguf_renormalise = true},
+    [MODEL_OLMOE] = {.model_type = "olmoe",
+                     .class_name = "OlmoeForCausalLM",
+                     .gguf = "olmoe",
+                     .max_positions = 4096,
+                     .norm_eps = 1e-5,
+                     .theta = 1e4,
+                     .aux_coef = 0.01,
+                     .bias = ARCH_BIAS_ATTENTION,
+                     .qk_norm = 2,
+                     .sparse = true,
+                     .experts_key = "num_experts"},
+};
+
+/* One tensor for all experts of a layer: since transformers 5 in its own layout, and in GGUF; and GGUF's
+ * older files, which have one for each. */
+static const struct {
+    const char *hf, *gguf;
+    enum arch_tensor parts[2];
+    uint32_t part_count;
+    bool stacked;
+} expert_names[] = {
+    {LAYER "mlp.experts.gate_up_proj",
+     "blk.%u.ffn_gate_up_exps",
+     {ARCH_EXPERT_GATE, ARCH_EXPERT_UP},
+     2,
+     true},
+    {LAYER "mlp.experts.down_proj", NULL, {ARCH_EXPERT_DOWN}, 1, true},
+    {NULL, "blk.%u.ffn_gate.%u", {ARCH_EXPERT_GATE}, 1, false},
+    {NULL, "blk.%u.ffn_up.%u", {ARCH_EXPERT_UP}, 1, false},
+    {NULL, "blk.%u.ffn_down.%u", {ARCH_EXPERT_DOWN}, 1, false},
+};
+
+const struct arch *arch_of(enum model_arch arch)
+{
+    return &archs[arch];
+}
+
+const char *model_arch_name(enum model_arch arch)
+{
+    return (unsigned)arch < MODEL_ARCH_COUNT ? archs[arch].model_type : "unknown";
+}
+
+int arch_find(const char *model_type, const char *class_name, bool outer)
+{
+    for (int i = 0; i < MODEL_ARCH_COUNT; i++) {
+        const char *type = outer ? archs[i].outer_type : archs[i].model_type;
+        const char *class = outer ? archs[i].outer_class : archs[i].class_name;
+        if (type && (model_type ? strcmp(model_type, type) == 0 : strcmp(class_name, class) == 0))
+            return i;
+    }
+    return -1;
+}
+
+int arch_find_gguf(const char *text, size_t size, bool sparse)
+{
+    for (int i = 0; i < MODEL_ARCH_COUNT; i++)
+        if (archs[i].sparse == sparse && strlen(archs[i].gguf) == size &&
+            memcmp(archs[i].gguf, text, size) == 0)
+            return i;
+    return -1;
+}
+
+void arch_list(bool gguf, char *text, size_t size)
+{
+    size_t used = 0;
+    text[0] = 0;
+    for (int i = 0; i < MODEL_ARCH_COUNT; i++) {
+        const char *name = gguf ? archs[i].gguf : archs[i].model_type;
+        bool again = false;
+        for (int k = 0; k < i; k++)
+            again = again || (gguf && strcmp(archs[k].gguf, name) == 0);
+        size_t length = strlen(name);
+        if (again || used + length + 3 > size)
+            continue;
+        if (used) {
+            memcpy(text + used, ", ", 2);
+            used += 2;
+        }
+        memcpy(text + used, name, length + 1);
+        used += length;
+    }
+}
+
+void arch_fill(struct model_config *c)
+{
+    const struct arch *a = &archs[c->arch];
+    c->qk_norm = a->qk_norm;
+    c->packed = a->packed;
+    c->post_norms = a->post_norms;
+    c->gelu = a->gelu;
+    c->norm_offset = a->norm_offset;
+    c->embed_scale = a->embed_scaled ? sqrt((double)c->hidden) : 0;
+}
+
+/* --- names --- */
+
+static const char *name_of(enum model_arch arch, enum arch_tensor tensor, bool gguf)
+{
+    const struct arch_name *own = &archs[arch].names[tensor], *n = own->hf ? own : &llama_names[tensor];
+    return gguf ? n->gguf : n->hf;
+}
+
+static char *append(char *at, const char *end, const char *text, size_t size)
+{
+    size_t room = (size_t)(end - at);
+    size = size < room ? size : room;
+    memcpy(at, text, size);
+    return at + size;
+}
+
+/* The pattern with the numbers in place of %u, and the suffix behind it. */
+static void expand(const char *pattern, uint32_t layer, uint32_t expert, const char *suffix,
+                   char name[ARCH_NAME_MAX])
+{
+    char *at = name, *end = name + ARCH_NAME_MAX - 1;
+    uint32_t number = layer;
+    for (const char *p = pattern; *p;) {
+        const char *next = strstr(p, "%u");
+        at = append(at, end, p, next ? (size_t)(next - p) : strlen(p));
+        if (!next)
+            break;
+        char digits[10];
+        size_t n = 0;
+        do
+            digits[sizeof(digits) - ++n] = (char)('0' + number % 10);
+        while ((number /= 10) > 0);
+        at = append(at, end, digits + sizeof(digits) - n, n);
+        number = expert;
+        p = next + 2;
+    }
+    *append(at, end, suffix, strlen(suffix)) = 0;
+}
+
+void arch_tensor_name(enum model_arch arch, enum arch_tensor tensor, uint32_t layer, uint32_t expert,
+                      const char *suffix, char name[ARCH_NAME_MAX])
+{
+    const char *pattern = name_of(arch, tensor, false);
+    expand(pattern ? pattern : "", layer, expert, suffix, name);
+}
+
+bool arch_gguf_name(enum model_arch arch, enum arch_tensor tensor, uint32_t layer, const char *suffix,
+                    char name[ARCH_NAME_MAX])
+{
+    const char *pattern = name_of(arch, tensor, true);
+    expand(pattern ? pattern : "", layer, 0, suffix, name);
+    return pattern != NULL;
+}
+
+/* What is behind the pattern in 'name', or NULL; numbers into numbers[2]. */
+static const char *match_pattern(const char *pattern, const char *name, uint32_t numbers[2])
+{
+    const char *p = pattern;
+    for (uint32_t found = 0; *p;) {
+        if (p[0] != '%') {
+            if (*p++ != *name++)
+                return NULL;
+            continue;
+        }
+        uint32_t value = 0, digits = 0;
+        for (; *name >= '0' && *name <= '9' && digits < 6; digits++)
+            value = 10 * value + (uint32_t)(*name++ - '0');
+        if (digits == 0 || found == 2)
+            return NULL;
+        numbers[found++] = value;
+        p += 2;
+    }
+    return name;
+}
+
+static bool match_name(const char *pattern, const char *name, bool bare, struct arch_match *match)
+{
+    uint32_t numbers[2] = {0, 0};
+    const char *suffix = pattern ? match_pattern(pattern, name, numbers) : NULL;
+    if (!suffix || !(strcmp(suffix, ".weight") == 0 || strcmp(suffix, ".bias") == 0 || (bare && !*suffix)) ||
+        numbers[0] >= MODEL_LAYERS_MAX || numbers[1] >= MODEL_EXPERTS_MAX)
+        return false;
+    match->suffix = suffix;
+    match->layer = numbers[0];
+    match->expert = numbers[1];
+    return true;
+}
+
+static bool match_any(enum model_arch arch, const char *name, bool gguf, struct arch_match *match)
+{
+    int count = archs[arch].sparse ? ARCH_TENSOR_COUNT : ARCH_ROUTER;
+    *match = (struct arch_match){.part_count = 1};
+    for (int t = 0; t < count; t++)
+        if (match_name(name_of(arch, (enum arch_tensor)t, gguf), name, false, match)) {
+            match->parts[0] = (enum arch_tensor)t;
+            match->stacked = gguf && t >= ARCH_EXPERT_GATE;
+            return true;
+        }
+    for (size_t i = 0; archs[arch].sparse && i < sizeof(expert_names) / sizeof(expert_names[0]); i++)
+        if (match_name(gguf ? expert_names[i].gguf : expert_names[i].hf, name, !gguf, match)) {
+            memcpy(match->parts, expert_names[i].parts, sizeof(match->parts));
+            match->part_count = expert_names[i].part_count;
+            match->stacked = expert_names[i].stacked;
+            return true;
+        }
+    match->parts[0] = ARCH_ROUTER;
+    return !gguf && match_name(archs[arch].router_too, name, false, match);
+}
+
+/* name with "model." before it; the suffix points into 'name'. */
+static bool match_body(enum model_arch arch, const char *name, struct arch_match *match)
+{
+    char full[ARCH_NAME_MAX] = "model.";
+    size_t length = strlen(name);
+    if (length >= sizeof(full) - 6)
+        return false;
+    memcpy(full + 6, name, length + 1);
+    if (!match_any(arch, full, false, match))
+        return false;
+    match->suffix = name + (match->suffix - full - 6);
+    return true;
+}
+
+bool arch_match_hf(enum model_arch arch, const char *name, struct arch_match *match)
+{
+    static const char outer[] = "language_model.", inner[] = "model.language_model.";
+    if (archs[arch].outer_type && strncmp(name, outer, sizeof(outer) - 1) == 0)
+        name += sizeof(outer) - 1;
+    if (archs[arch].outer_type && strncmp(name, inner, sizeof(inner) - 1) == 0)
+        return match_body(arch, name + sizeof(inner) - 1, match);
+    return match_any(arch, name, false, match) || match_body(arch, name, match);
+}
+
+bool arch_match_gguf(enum model_arch arch, const char *name, struct arch_match *match)
+{
+    return match_any(arch, name, true, match);
+}

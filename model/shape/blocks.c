@@ -1,0 +1,353 @@
+/* The list of blocks, and of tensors, that a config calls for. One description of a layer's matrices
+ * (layer_matrices) serves both, so that counts and names cannot drift apart. */
+#include "model/shape/blocks.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const target_names[LORA_TARGET_COUNT] = {
+    "q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "qkv_proj", "gate_up_proj"};
+
+uint32_t model_lora_targets(const struct model_config *config)
+{
+    return config->packed ? LORA_QKV | LORA_O | LORA_GATE_UP | LORA_DOWN
+                          : LORA_ALL & ~(LORA_QKV | LORA_GATE_UP);
+}
+
+const char *lora_target_name(uint32_t target)
+{
+    for (int i = 0; i < LORA_TARGET_COUNT; i++)
+        if (target == 1u << i)
+            return target_names[i];
+    return NULL;
+}
+
+uint32_t lora_target_from_name(const char *name)
+{
+    for (int i = 0; i < LORA_TARGET_COUNT; i++)
+        if (strcmp(name, target_names[i]) == 0)
+            return 1u << i;
+    return 0;
+}
+
+static void target_shape(const struct model_config *c, uint32_t target, uint32_t ffn, uint32_t *rows,
+                         uint32_t *cols)
+{
+    uint32_t q = c->heads * c->head_dim, kv = c->kv_heads * c->head_dim;
+    *cols = target == LORA_O ? q : target == LORA_DOWN ? ffn : c->hidden;
+    switch (target) {
+    case LORA_Q:
+        *rows = q;
+        break;
+    case LORA_K:
+    case LORA_V:
+        *rows = kv;
+        break;
+    case LORA_QKV:
+        *rows = q + 2 * kv;
+        break;
+    case LORA_GATE:
+    case LORA_UP:
+        *rows = ffn;
+        break;
+    case LORA_GATE_UP:
+        *rows = 2 * ffn;
+        break;
+    default:
+        *rows = c->hidden;
+    }
+}
+
+void lora_target_shape(const struct model_config *config, uint32_t target, uint32_t *rows, uint32_t *cols)
+{
+    target_shape(config, target, config->ffn, rows, cols);
+}
+
+/* The rank on a target of a layer (from 0); 0: none. */
+static uint32_t target_rank(const struct block_options *o, uint32_t layer, uint32_t target)
+{
+    uint32_t site = (uint32_t)__builtin_ctz(target), own = o->target_rank[site];
+    if (o->sites != NULL)
+        return lora_rank_at(o->sites, layer, site);
+    return !(target & o->lora_targets) ? 0 : own ? own : o->lora_rank;
+}
+
+static uint64_t adapter_params(const struct model_config *c, const struct block_options *o, uint32_t layer,
+                               uint32_t mask, uint32_t ffn)
+{
+    uint64_t sum = 0;
+    if (!o->lora)
+        return 0;
+    mask &= model_lora_targets(c);
+    for (uint32_t target = 1; target < LORA_ALL; target <<= 1) {
+        uint32_t rows, cols;
+        if (!(target & mask))
+            continue;
+        target_shape(c, target, ffn, &rows, &cols);
+        sum += (uint64_t)target_rank(o, layer, target) * ((uint64_t)rows + cols);
+    }
+    return sum;
+}
+
+static uint64_t matrix_params(const struct model_config *c, uint32_t mask, uint32_t ffn)
+{
+    uint64_t sum = 0;
+    mask &= model_lora_targets(c);
+    for (uint32_t target = 1; target < LORA_ALL; target <<= 1) {
+        uint32_t rows, cols;
+        if (!(target & mask))
+            continue;
+        target_shape(c, target, ffn, &rows, &cols);
+        sum += (uint64_t)rows * cols;
+    }
+    return sum;
+}
+
+enum { LORA_FFN = LORA_ALL & ~LORA_ATTENTION };
+
+static struct block_part part_attention(const struct model_config *c, const struct block_options *o,
+                                        uint32_t layer)
+{
+    uint64_t h = c->hidden, q = (uint64_t)c->heads * c->head_dim, kv = (uint64_t)c->kv_heads * c->head_dim;
+    struct block_part p = {.kind = PART_ATTENTION, .copies = 1, .active = 1};
+    p.matrix_params = matrix_params(c, LORA_ATTENTION, 0);
+    p.params = p.matrix_params + (c->post_norms ? 2 : 1) * h;
+    if (c->qkv_bias)
+        p.params += q + 2 * kv;
+    if (c->o_bias)
+        p.params += h;
+    if (c->qk_norm == 1)
+        p.params += 2 * (uint64_t)c->head_dim;
+    else if (c->qk_norm == 2)
+        p.params += q + kv;
+    p.lora_params = adapter_params(c, o, layer, LORA_ATTENTION, 0);
+    p.flops_per_token = 2.0 * (double)p.matrix_params;
+    /* scores and their product with v: 2 * 2q per pair, half the pairs are causal */
+    p.flops_per_square = 2.0 * (double)q;
+    p.saved_per_token = h + 2 * q + 2 * kv;
+    return p;
+}
+
+static struct block_part part_ffn(const struct model_config *c, const struct block_options *o, uint32_t layer,
+                                  bool expert)
+{
+    uint64_t h = c->hidden, f = expert ? c->expert_ffn : c->ffn;
+    struct block_part p = {.kind = expert ? PART_EXPERT : PART_FFN, .copies = 1, .active = 1};
+    if (expert) {
+        p.copies = c->experts;
+        p.active = c->experts_active;
+    }
+    p.matrix_params = matrix_params(c, LORA_FFN, (uint32_t)f);
+    p.params = p.matrix_params + (expert ? 0 : (c->post_norms ? 2 : 1) * h);
+    if (c->mlp_bias && !expert)
+        p.params += 2 * f + h;
+    p.lora_params = adapter_params(c, o, layer, LORA_FFN, (uint32_t)f);
+    p.flops_per_token = 2.0 * (double)p.matrix_params;
+    p.saved_per_token = h + 3 * f;
+    return p;
+}
+
+static struct block_part part_router(const struct model_config *c)
+{
+    uint64_t h = c->hidden, e = c->experts;
+    return (struct block_part){.kind = PART_ROUTER,
+                               .copies = 1,
+                               .active = 1,
+                               .params = h * e + (c->post_norms ? 2 : 1) * h, /* with the norms */
+                               .flops_per_token = 2.0 * (double)(h * e),
+                               .saved_per_token = h + e};
+}
+
+static void fill_block(const struct model_config *c, const struct block_options *o, uint32_t index,
+                       struct block *b)
+{
+    uint64_t h = c->hidden, table = h * c->vocab;
+    bool saves_head = o->lora && o->saves_head && !c->tied;
+    bool layer = index > 0 && index <= c->layers;
+    b->index = index;
+    if (index == 0) {
+        b->kind = BLOCK_EMBEDDING;
+        b->parts[b->part_count++] =
+            (struct block_part){.kind = PART_EMBEDDING,
+                                .copies = 1,
+                                .active = 1,
+                                .params = table,
+                                .lora_params = o->lora && o->saves_embedding ? table : 0};
+    } else if (index == c->layers + 1) {
+        b->kind = BLOCK_HEAD;
+        b->parts[b->part_count++] = (struct block_part){.kind = PART_HEAD,
+                                                        .copies = 1,
+                                                        .active = 1,
+                                                        .params = h + (c->tied ? 0 : table),
+                                                        .lora_params = saves_head ? table : 0,
+                                                        .flops_per_token = 2.0 * (double)table,
+                                                        .saved_per_token = h};
+    } else {
+        b->kind = BLOCK_LAYER;
+        b->parts[b->part_count++] = part_attention(c, o, index - 1);
+        if (model_layer_is_sparse(c, index - 1)) {
+            b->parts[b->part_count++] = part_router(c);
+            b->parts[b->part_count++] = part_ffn(c, o, index - 1, true);
+        } else {
+            b->parts[b->part_count++] = part_ffn(c, o, index - 1, false);
+        }
+    }
+    for (uint32_t i = 0; i < b->part_count; i++) {
+        struct block_part *p = &b->parts[i];
+        p->lora_flops_per_token = layer ? 2.0 * (double)p->lora_params : 0;
+        b->params += p->params * p->copies;
+        b->active_params += p->params * p->active;
+        b->matrix_params += p->matrix_params * p->copies;
+        b->lora_params += p->lora_params * p->copies;
+        b->flops_per_token += p->active * (p->flops_per_token + p->lora_flops_per_token);
+        b->flops_per_square += p->active * p->flops_per_square;
+        b->saved_per_token += p->active * p->saved_per_token;
+    }
+}
+
+int model_blocks(const struct model_config *config, const struct block_options *options,
+                 struct block_list *list, struct err *err)
+{
+    memset(list, 0, sizeof(*list));
+    bool alike = options->lora && options->sites == NULL;
+    if (alike && (options->lora_rank == 0 || options->lora_rank > 65536))
+        return err_set(err, ERR_INVALID, "the adapter's rank, %u, is not within 1..65536",
+                       options->lora_rank);
+    if (alike &&
+        ((options->lora_targets & model_lora_targets(config)) == 0 || options->lora_targets > LORA_ALL))
+        return err_set(err, ERR_INVALID, "the adapter names no target that a model has");
+    if (config->layers == 0 || config->layers > MODEL_LAYERS_MAX)
+        return err_set(err, ERR_INVALID, "a model of %u layers is not within 1..%d", config->layers,
+                       MODEL_LAYERS_MAX);
+    list->count = config->layers + 2;
+    list->blocks = calloc(list->count, sizeof(*list->blocks));
+    if (!list->blocks)
+        return err_set(err, ERR_NOMEM, "no memory for %u blocks", list->count);
+    list->tied = config->tied;
+    list->tied_params = config->tied ? (uint64_t)config->vocab * config->hidden : 0;
+    list->boundary_per_token = config->hidden;
+    for (uint32_t i = 0; i < list->count; i++) {
+        fill_block(config, options, i, &list->blocks[i]);
+        list->params += list->blocks[i].params;
+        list->lora_params += list->blocks[i].lora_params;
+        list->active_params += list->blocks[i].active_params;
+    }
+    return 0;
+}
+
+void block_list_fini(struct block_list *list)
+{
+    free(list->blocks);
+    memset(list, 0, sizeof(*list));
+}
+
+/* Naming tensors. A walk stops at the first visit that says so. */
+struct walk {
+    const struct model_config *config;
+    int (*visit)(const struct block_tensor *tensor, void *arg);
+    void *arg;
+    uint32_t block;
+    int status;
+};
+
+static void walk_named(struct walk *w, enum arch_tensor what, uint32_t expert, const char *suffix,
+                       uint32_t rows, uint32_t cols)
+{
+    struct block_tensor t = {.what = what,
+                             .bias = strcmp(suffix, ".bias") == 0,
+                             .expert = expert,
+                             .block = w->block,
+                             .rank = cols ? 2 : 1,
+                             .shape = {rows, cols ? cols : 1}};
+    if (w->status)
+        return;
+    arch_tensor_name(w->config->arch, what, w->block - 1, expert, suffix, t.name);
+    w->status = w->visit(&t, w->arg);
+}
+
+static void walk_norm(struct walk *w, enum arch_tensor what, uint32_t width)
+{
+    walk_named(w, what, 0, ".weight", width, 0);
+}
+
+/* The targets of the mask that the model has, in order, with their biases. */
+static void walk_matrices(struct walk *w, uint32_t mask, uint32_t ffn)
+{
+    const struct model_config *c = w->config;
+    mask &= model_lora_targets(c);
+    for (uint32_t i = 0; i < LORA_TARGET_COUNT; i++) {
+        uint32_t rows, cols, target = 1u << i;
+        enum arch_tensor what = (enum arch_tensor)(ARCH_Q + i);
+        if (!(mask & target))
+            continue;
+        target_shape(c, target, ffn, &rows, &cols);
+        walk_named(w, what, 0, ".weight", rows, cols);
+        if (!(target & LORA_ATTENTION) ? c->mlp_bias : target == LORA_O ? c->o_bias : c->qkv_bias)
+            walk_named(w, what, 0, ".bias", rows, 0);
+    }
+}
+
+static void walk_experts(struct walk *w)
+{
+    const struct model_config *c = w->config;
+    walk_named(w, ARCH_ROUTER, 0, ".weight", c->experts, c->hidden);
+    for (uint32_t e = 0; e < c->experts && !w->status; e++)
+        for (uint32_t i = 0; i < 3; i++) {
+            uint32_t rows, cols;
+            target_shape(c, LORA_GATE << i, c->expert_ffn, &rows, &cols);
+            walk_named(w, (enum arch_tensor)(ARCH_EXPERT_GATE + i), e, ".weight", rows, cols);
+        }
+}
+
+static void walk_layer(struct walk *w)
+{
+    const struct model_config *c = w->config;
+    walk_norm(w, ARCH_NORM_INPUT, c->hidden);
+    walk_matrices(w, LORA_ATTENTION, 0);
+    if (c->qk_norm) {
+        walk_norm(w, ARCH_NORM_Q, c->qk_norm == 1 ? c->head_dim : c->heads * c->head_dim);
+        walk_norm(w, ARCH_NORM_K, c->qk_norm == 1 ? c->head_dim : c->kv_heads * c->head_dim);
+    }
+    if (c->post_norms)
+        walk_norm(w, ARCH_NORM_ATTENTION_POST, c->hidden);
+    walk_norm(w, ARCH_NORM_FFN, c->hidden);
+    if (model_layer_is_sparse(c, w->block - 1))
+        walk_experts(w);
+    else
+        walk_matrices(w, LORA_FFN, c->ffn);
+    if (c->post_norms)
+        walk_norm(w, ARCH_NORM_FFN_POST, c->hidden);
+}
+
+int model_block_tensors(const struct model_config *config, uint32_t begin, uint32_t end,
+                        int (*visit)(const struct block_tensor *tensor, void *arg), void *arg)
+{
+    struct walk w = {.config = config, .visit = visit, .arg = arg};
+    for (uint32_t b = begin; b < end && b <= config->layers + 1 && !w.status; b++) {
+        w.block = b;
+        if (b == 0)
+            walk_named(&w, ARCH_EMBEDDING, 0, ".weight", config->vocab, config->hidden);
+        else if (b <= config->layers)
+            walk_layer(&w);
+        else {
+            walk_norm(&w, ARCH_NORM_FINAL, config->hidden);
+            if (!config->tied)
+                walk_named(&w, ARCH_HEAD, 0, ".weight", config->vocab, config->hidden);
+        }
+    }
+    return w.status;
+}
+
+static int count_params(const struct block_tensor *tensor, void *arg)
+{
+    uint64_t *sum = arg;
+    *sum += (uint64_t)tensor->shape[0] * (tensor->rank == 2 ? tensor->shape[1] : 1);
+    return 0;
+}
+
+uint64_t model_config_params(const struct model_config *config)
+{
+    uint64_t sum = 0;
+    model_block_tensors(config, 0, config->layers + 2, count_params, &sum);
+    return sum;
+}

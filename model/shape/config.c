@@ -1,0 +1,179 @@
+/* What a config says, layer by layer and as a file; config_parse.c reads it. */
+#include "model/shape/config.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "model/shape/arch.h"
+#include "model/shape/packing.h"
+#include "model/shape/rope.h"
+
+static bool layer_bit(const uint8_t *mask, uint32_t layer)
+{
+    return layer < MODEL_LAYERS_MAX && (mask[layer / 8] >> (layer % 8) & 1) != 0;
+}
+
+void model_layer_mark(uint8_t *mask, uint32_t layer)
+{
+    mask[layer / 8] |= (uint8_t)(1u << (layer % 8));
+}
+
+bool model_layer_is_sparse(const struct model_config *config, uint32_t layer)
+{
+    return config->experts > 0 && layer < config->layers && !layer_bit(config->dense_layer, layer);
+}
+
+uint32_t model_layer_window(const struct model_config *config, uint32_t layer)
+{
+    return layer_bit(config->window_layer, layer) ? config->window : 0;
+}
+
+bool model_layer_rotates(const struct model_config *config, uint32_t layer)
+{
+    return !layer_bit(config->no_rope_layer, layer);
+}
+
+const struct rope_config *model_layer_rope(const struct model_config *config, uint32_t layer)
+{
+    bool local = config->rope_local_set && model_layer_window(config, layer) > 0;
+    return local ? &config->rope_local : &config->rope;
+}
+
+static void set_rope(json_t *out, const struct model_config *c)
+{
+    json_t *parameters = rope_to_json(&c->rope);
+    if (c->rope_local_set)
+        parameters = json_pack("{s:o, s:o}", "full_attention", parameters, "sliding_attention",
+                               rope_to_json(&c->rope_local));
+    if (c->rotary_dim)
+        json_object_set_new(parameters, "partial_rotary_factor",
+                            json_real((double)c->rotary_dim / c->head_dim));
+    json_object_set_new(out, "rope_parameters", parameters);
+    if (arch_of(c->arch)->no_rope_period == 0)
+        return;
+    json_t *rotated = json_array();
+    for (uint32_t i = 0; i < c->layers; i++)
+        json_array_append_new(rotated, json_integer(model_layer_rotates(c, i)));
+    json_object_set_new(out, "no_rope_layers", rotated);
+}
+
+static void set_experts(json_t *out, const struct model_config *c)
+{
+    const struct arch *a = arch_of(c->arch);
+    json_object_set_new(out, a->experts_key, json_integer(c->experts));
+    json_object_set_new(out, "num_experts_per_tok", json_integer(c->experts_active));
+    json_object_set_new(out, "router_aux_loss_coef", json_real(c->router_aux_coef));
+    if (!a->renormalise)
+        json_object_set_new(out, "norm_topk_prob", json_boolean(c->router_renormalise));
+    if (a->expert_ffn_key)
+        json_object_set_new(out, a->expert_ffn_key, json_integer(c->expert_ffn));
+    if (!a->dense_layers)
+        return;
+    json_t *only = json_array();
+    for (uint32_t i = 0; i < c->layers; i++)
+        if (!model_layer_is_sparse(c, i))
+            json_array_append_new(only, json_integer(i));
+    json_object_set_new(out, "mlp_only_layers", only);
+}
+
+static void set_window(json_t *out, const struct model_config *c)
+{
+    uint32_t first = 0;
+    while (first < c->layers && model_layer_window(c, first) == 0)
+        first++;
+    json_object_set_new(out, "sliding_window", c->window ? json_integer(c->window) : json_null());
+    if (c->window) {
+        json_t *types = json_array();
+        for (uint32_t i = 0; i < c->layers; i++)
+            json_array_append_new(
+                types, json_string(model_layer_window(c, i) ? "sliding_attention" : "full_attention"));
+        json_object_set_new(out, "layer_types", types);
+    }
+    if (arch_of(c->arch)->windows == ARCH_WINDOW_FROM && c->window)
+        json_object_set_new(out, "max_window_layers", json_integer(first));
+    json_object_set_new(out, "use_sliding_window", json_boolean(c->window > 0));
+}
+
+static json_t *cap_or_null(double cap)
+{
+    return cap > 0 ? json_real(cap) : json_null();
+}
+
+/* What scores are divided by the root of: whole in every file, and its root is not. */
+static void set_scores(json_t *out, const struct model_config *c)
+{
+    if (!(c->attn_scale > 0))
+        return;
+    double scalar = 1 / (c->attn_scale * c->attn_scale), whole = rint(scalar);
+    json_object_set_new(out, "query_pre_attn_scalar",
+                        fabs(scalar - whole) < 1e-9 * whole ? json_integer((json_int_t)whole)
+                                                            : json_real(scalar));
+    json_object_set_new(out, "attn_logit_softcapping", cap_or_null(c->attn_softcap));
+    json_object_set_new(out, "final_logit_softcapping", cap_or_null(c->logit_softcap));
+}
+
+static void set_tokens(json_t *out, const struct model_config *c)
+{
+    json_t *eos = json_array();
+    for (uint32_t i = 0; i < c->eos_count; i++)
+        json_array_append_new(eos, json_integer(c->eos[i]));
+    json_object_set_new(out, "eos_token_id", eos);
+    json_object_set_new(out, "bos_token_id", c->bos < 0 ? json_null() : json_integer(c->bos));
+    json_object_set_new(out, "pad_token_id", c->pad < 0 ? json_null() : json_integer(c->pad));
+}
+
+json_t *model_config_to_json(const struct model_config *c, struct err *err)
+{
+    static const char *const dtypes[] = {"float32", "bfloat16", "float16"};
+    const struct arch *a = arch_of(c->arch);
+    json_t *out = json_object();
+    if (!out) {
+        err_set(err, ERR_NOMEM, "no memory for a model's config");
+        return NULL;
+    }
+    json_object_set_new(out, "architectures", json_pack("[s]", a->class_name));
+    json_object_set_new(out, "model_type", json_string(a->model_type));
+    json_object_set_new(out, c->gelu ? "hidden_activation" : "hidden_act",
+                        json_string(c->gelu ? "gelu_pytorch_tanh" : "silu"));
+    json_object_set_new(out, "hidden_size", json_integer(c->hidden));
+    /* a mixture without dense layers keeps no dense width; the key is required, and for Mixtral and OLMoE it
+     * is the experts' */
+    json_object_set_new(out, "intermediate_size", json_integer(c->ffn ? c->ffn : c->expert_ffn));
+    json_object_set_new(out, "num_hidden_layers", json_integer(c->layers));
+    json_object_set_new(out, "num_attention_heads", json_integer(c->heads));
+    json_object_set_new(out, "num_key_value_heads", json_integer(c->kv_heads));
+    json_object_set_new(out, "head_dim", json_integer(c->head_dim));
+    json_object_set_new(out, "vocab_size", json_integer(c->vocab));
+    json_object_set_new(out, "max_position_embeddings", json_integer(c->max_positions));
+    json_object_set_new(out, "rms_norm_eps", json_real(c->norm_eps));
+    json_object_set_new(out, "tie_word_embeddings", json_boolean(c->tied));
+    json_object_set_new(out, "attention_bias", json_boolean(c->o_bias));
+    json_object_set_new(out, "mlp_bias", json_boolean(c->mlp_bias));
+    json_object_set_new(out, "torch_dtype", json_string(dtypes[c->dtype]));
+    set_tokens(out, c);
+    set_rope(out, c);
+    set_window(out, c);
+    set_scores(out, c);
+    if (c->experts)
+        set_experts(out, c);
+    json_t *packing = packing_to_json(c);
+    if (packing)
+        json_object_set_new(out, "motley_packing", packing);
+    return out;
+}
+
+static int refuse(struct err *err, const struct model_config *c, const char *what)
+{
+    return err_set(err, ERR_UNSUPPORTED,
+                   "a model of architecture \"%s\" with %s can be planned but not run yet",
+                   model_arch_name(c->arch), what);
+}
+
+int model_config_runnable(const struct model_config *c, struct err *err)
+{
+    if (c->rope.kind == ROPE_OTHER)
+        return refuse(err, c, c->rope.kind_name);
+    if (c->rope_local_set && c->rope_local.kind == ROPE_OTHER)
+        return refuse(err, c, c->rope_local.kind_name);
+    return 0;
+}

@@ -1,0 +1,623 @@
+/* config.json -> struct model_config. The defaults of absent keys are those that `transformers` gives them,
+ * because that is what a file that leaves them out was written for; they stand in arch.c. */
+#include "model/shape/config.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "model/shape/arch.h"
+#include "model/shape/config_keys.h"
+#include "model/files/hub_json.h"
+#include "model/shape/nf4_skipped.h"
+#include "model/shape/packing.h"
+#include "model/shape/rope.h"
+
+enum { HIDDEN_MAX = 1 << 17, FFN_MAX = 1 << 20, VOCAB_MAX = 1 << 22, HEADS_MAX = 4096, HEAD_DIM_MAX = 1024 };
+
+static int refuse_arch(const char *what, const char *name, struct err *err)
+{
+    char known[256];
+    arch_list(false, known, sizeof(known));
+    return err_set(err, ERR_UNSUPPORTED, "%s: the architecture \"%.64s\" is not known; known are %s", what,
+                   name, known);
+}
+
+/* Whether the class is that of the model without its head ("LlamaModel"), from which people save, too. */
+static bool is_body_of(const char *class_name, const char *expected)
+{
+    const char *const tails[] = {"Model", "TextModel"};
+    size_t stem = strcspn(expected, "F");
+    while (expected[stem] && strncmp(expected + stem, "For", 3) != 0)
+        stem += 1 + strcspn(expected + stem + 1, "F");
+    for (size_t i = 0; i < 2; i++)
+        if (strncmp(class_name, expected, stem) == 0 && strcmp(class_name + stem, tails[i]) == 0)
+            return true;
+    return false;
+}
+
+/* Which architecture: by model_type, which must not contradict `architectures`. outer: of what has a
+ * text_config. */
+static int parse_arch(struct json_reader *r, bool outer, enum model_arch *arch)
+{
+    const char *type = NULL, *class_name = NULL;
+    const json_t *classes = NULL;
+    jr_str(r, "model_type", JR_OPTIONAL, 1, 64, &type);
+    jr_array(r, "architectures", JR_OPTIONAL, 0, 16, &classes);
+    if (r->failed)
+        return -1;
+    if (classes && json_array_size(classes) > 0) {
+        class_name = json_string_value(json_array_get(classes, 0));
+        if (!class_name)
+            return jr_fail(r, "architectures", "the first element is not a text");
+    }
+    if (!type && !class_name)
+        return jr_fail(r, "model_type", "missing, so the architecture is not known");
+    int found = arch_find(type, class_name, outer);
+    if (found < 0)
+        return refuse_arch(type ? "model_type" : "architectures", type ? type : class_name, r->err);
+    const struct arch *a = arch_of((enum model_arch)found);
+    const char *expected = outer ? a->outer_class : a->class_name;
+    if (class_name && strcmp(class_name, expected) != 0 && !is_body_of(class_name, expected))
+        return err_set(
+            r->err, ERR_UNSUPPORTED,
+            "architectures: \"%.64s\" is not the language model of model_type \"%s\" (that is \"%s\")",
+            class_name, a->model_type, expected);
+    *arch = (enum model_arch)found;
+    return 0;
+}
+
+static int refuse_value(struct json_reader *r, const char *key, double value, double only)
+{
+    return err_set(r->err, ERR_UNSUPPORTED, "%s: %g is not supported; only %g is", key, value, only);
+}
+
+/* Switches that change the arithmetic and that nobody here computes. */
+/* Weights that another library quantised are not read, but for bitsandbytes' NF4. */
+static int refuse_quantisation(const json_t *config, struct err *err)
+{
+    const char *method = json_string_value(json_object_get(config, "quant_method")),
+               *type = json_string_value(json_object_get(config, "bnb_4bit_quant_type"));
+    bool four = json_is_true(json_object_get(config, "load_in_4bit")),
+         eight = json_is_true(json_object_get(config, "load_in_8bit"));
+    if (!method && (four || eight)) /* before transformers 4.34 nothing else was there */
+        method = "bitsandbytes";
+    if (!method || strcmp(method, "bitsandbytes") != 0)
+        return err_set(
+            err, ERR_UNSUPPORTED,
+            "quantization_config.quant_method: weights quantised by \"%.40s\" are not read; those of "
+            "bitsandbytes in NF4 are, and GGUF's",
+            method ? method : "");
+    if (!four || eight)
+        return err_set(err, ERR_UNSUPPORTED,
+                       "quantization_config.load_in_%s: bitsandbytes' 8-bit weights are not read; its NF4 is",
+                       eight ? "8bit" : "4bit");
+    if (!type || strcmp(type, "nf4") != 0)
+        return err_set(err, ERR_UNSUPPORTED,
+                       "quantization_config.bnb_4bit_quant_type: \"%.20s\" is not read; nf4 is",
+                       type ? type : "fp4");
+    return 0;
+}
+
+static int refuse_switches(struct json_reader *r, const struct arch *a)
+{
+    static const char *const zero[] = {"attention_dropout", "resid_pdrop", "embd_pdrop",
+                                       "router_jitter_noise"};
+    static const char *const off[] = {"rope_interleaved", "use_bidirectional_attention"};
+    static const char *const absent[] = {"clip_qkv"};
+    const char *key = a->gelu ? "hidden_activation" : "hidden_act",
+               *only = a->gelu ? "gelu_pytorch_tanh" : "silu", *act = only;
+    const json_t *value = NULL;
+    jr_str(r, key, JR_OPTIONAL, 1, 64, &act);
+    for (size_t i = 0; i < sizeof(zero) / sizeof(zero[0]); i++) {
+        double given = 0;
+        if (jr_f64(r, zero[i], JR_OPTIONAL, 0, 1, &given) > 0 && given != 0)
+            return refuse_value(r, zero[i], given, 0);
+    }
+    for (size_t i = 0; i < sizeof(off) / sizeof(off[0]); i++) {
+        bool given = false;
+        if (jr_bool(r, off[i], JR_OPTIONAL, &given) > 0 && given)
+            return err_set(r->err, ERR_UNSUPPORTED, "%s: not supported; it must be false", off[i]);
+    }
+    for (size_t i = 0; i < sizeof(absent) / sizeof(absent[0]); i++)
+        if (jr_any(r, absent[i], JR_OPTIONAL, &value) > 0)
+            return err_set(r->err, ERR_UNSUPPORTED, "%s: not supported; it must be absent or null",
+                           absent[i]);
+    if (jr_any(r, "quantization_config", JR_OPTIONAL, &value) > 0 && refuse_quantisation(value, r->err) < 0)
+        return -1;
+    if (r->failed)
+        return -1;
+    if (strcmp(act, only) != 0 && (a->gelu || strcmp(act, "swish") != 0))
+        return err_set(r->err, ERR_UNSUPPORTED, "%s: \"%.64s\" is not supported; only %s is", key, act, only);
+    return 0;
+}
+
+static void set_theta(json_t *settings, const json_t *config, const char *key, double otherwise)
+{
+    json_t *given = json_object_get(config, key);
+    if (json_object_get(settings, "rope_theta"))
+        return;
+    json_object_set_new(settings, "rope_theta", given ? json_incref(given) : json_real(otherwise));
+}
+
+static json_t *copy_or_empty(const json_t *object)
+{
+    return json_is_object(object) ? json_deep_copy(object) : json_object();
+}
+
+/* Where windowed layers have a setting of their own: rope_scaling is laid over that of the others. */
+static json_t *rope_settings_by_type(struct json_reader *r, const struct arch *a, const json_t *parameters,
+                                     const json_t *scaling)
+{
+    if (json_object_get(parameters, "rope_type") || json_object_get(parameters, "rope_theta")) {
+        err_set(r->err, ERR_UNSUPPORTED,
+                "rope_parameters: must be given for full_attention and sliding_attention");
+        return NULL;
+    }
+    json_t *settings = json_object();
+    json_t *full = copy_or_empty(json_object_get(parameters, "full_attention"));
+    json_t *local = copy_or_empty(json_object_get(parameters, "sliding_attention"));
+    if (!parameters)
+        json_object_set_new(full, "rope_type", json_string("default"));
+    if (scaling)
+        json_object_update(full, (json_t *)(uintptr_t)scaling);
+    set_theta(full, r->object, "rope_theta", a->theta);
+    set_theta(local, r->object, "rope_local_base_freq", a->theta_local);
+    json_object_set_new(settings, "full_attention", full);
+    json_object_set_new(settings, "sliding_attention", local);
+    return settings;
+}
+
+/* What the rotary settings are where they stand in several places, as transformers 5 has it: rope_scaling,
+ * when it holds anything, counts in the place of rope_parameters, and what neither of them says of rope_theta
+ * the key beside them says. Returns new. */
+static json_t *rope_settings(struct json_reader *r, const struct arch *a, const char **path)
+{
+    const json_t *parameters = NULL, *scaling = NULL, *value;
+    const char *key;
+    jr_object(r, "rope_parameters", JR_OPTIONAL, &parameters);
+    jr_object(r, "rope_scaling", JR_OPTIONAL, &scaling);
+    if (r->failed)
+        return NULL;
+    if (a->rope_by_type)
+        return rope_settings_by_type(r, a, parameters, scaling);
+    const json_t *counts = scaling && json_object_size(scaling) > 0 ? scaling : parameters;
+    *path = counts == scaling && scaling ? "rope_scaling" : "rope_parameters";
+    json_object_foreach((json_t *)(uintptr_t)counts, key, value)
+    {
+        if (json_is_object(value)) {
+            err_set(r->err, ERR_UNSUPPORTED,
+                    "%s.%.64s: settings by layer are not known for this architecture", *path, key);
+            return NULL;
+        }
+    }
+    json_t *settings = copy_or_empty(counts);
+    set_theta(settings, r->object, "rope_theta", a->theta);
+    return settings;
+}
+
+/* Which part of a head is rotated. */
+static int parse_partial_rotary(struct json_reader *r, const json_t *settings, struct model_config *c)
+{
+    double factor = 1;
+    const json_t *given = json_object_get(settings, "partial_rotary_factor");
+    jr_f64(r, "partial_rotary_factor", JR_OPTIONAL, 0, 1, &factor);
+    if (!given && arch_of(c->arch)->partial_rotary &&
+        json_is_null(json_object_get(r->object, "partial_rotary_factor")))
+        return jr_fail(r, "partial_rotary_factor", "must be a number, is null");
+    if (json_is_number(given))
+        factor = json_number_value(given);
+    if (r->failed || factor == 1)
+        return r->failed ? -1 : 0;
+    if (!arch_of(c->arch)->partial_rotary)
+        return refuse_value(r, "partial_rotary_factor", factor, 1);
+    uint32_t dim = factor > 0 && factor < 1 ? (uint32_t)(c->head_dim * factor) : 0;
+    if (dim == 0 || dim % 2 != 0)
+        return jr_fail(r, "partial_rotary_factor", "%g of head_dim, %u, is not an even number", factor,
+                       c->head_dim);
+    c->rotary_dim = dim;
+    return 0;
+}
+
+static int parse_rope_settings(struct json_reader *r, const json_t *settings, const char *path,
+                               struct model_config *c)
+{
+    const struct arch *a = arch_of(c->arch);
+    const json_t *full = a->rope_by_type ? json_object_get(settings, "full_attention") : settings;
+    double original = 0;
+    jr_f64(r, "original_max_position_embeddings", JR_OPTIONAL, 1, 1e9, &original);
+    c->rope = c->rope_local = (struct rope_config){.factor = 1};
+    if (r->failed || rope_parse(full, a->rope_by_type ? "rope_parameters.full_attention" : path,
+                                c->max_positions, a->rope_by_type ? 0 : original, &c->rope, r->err) < 0)
+        return -1;
+    if (a->packed && c->rope.kind != ROPE_DEFAULT && c->rope.kind != ROPE_LONGROPE)
+        return err_set(r->err, ERR_UNSUPPORTED, "%s: \"%s\" is not known for %s; default and longrope are",
+                       path, c->rope.kind_name, a->model_type);
+    c->rope_local_set = a->rope_by_type;
+    if (!a->rope_by_type)
+        memset(&c->rope_local, 0, sizeof(c->rope_local));
+    else if (rope_parse(json_object_get(settings, "sliding_attention"), "rope_parameters.sliding_attention",
+                        c->max_positions, 0, &c->rope_local, r->err) < 0)
+        return -1;
+    return parse_partial_rotary(r, settings, c);
+}
+
+static int parse_rope(struct json_reader *r, struct model_config *c)
+{
+    const char *path = "rope_parameters";
+    json_t *settings = rope_settings(r, arch_of(c->arch), &path);
+    int status = settings ? parse_rope_settings(r, settings, path, c) : -1;
+    json_decref(settings);
+    return status;
+}
+
+static int check_factors(const struct model_config *c, struct err *err)
+{
+    uint32_t dim = c->rotary_dim ? c->rotary_dim : c->head_dim;
+    if (rope_check_factors(&c->rope, dim, err) < 0)
+        return -1;
+    return c->rope_local_set ? rope_check_factors(&c->rope_local, dim, err) : 0;
+}
+
+/* no_rope_layers says of each layer whether it is rotated; it may be longer than the model. */
+static int parse_no_rope(struct json_reader *r, struct model_config *c)
+{
+    uint32_t period = arch_of(c->arch)->no_rope_period;
+    const json_t *list = NULL;
+    if (period == 0)
+        return 0;
+    jr_u32(r, "no_rope_layer_interval", JR_OPTIONAL, 1, MODEL_LAYERS_MAX, &period);
+    jr_array(r, "no_rope_layers", JR_OPTIONAL, 0, MODEL_LAYERS_MAX, &list);
+    if (r->failed)
+        return -1;
+    if (list && json_array_size(list) < c->layers)
+        return jr_fail(r, "no_rope_layers", "has %zu entries for num_hidden_layers, %u",
+                       json_array_size(list), c->layers);
+    for (uint32_t i = 0; i < c->layers; i++) {
+        const json_t *rotated = list ? json_array_get(list, i) : NULL;
+        if (rotated && !json_is_integer(rotated) && !json_is_boolean(rotated))
+            return jr_fail(r, "no_rope_layers", "element %u is neither 0 nor 1", i);
+        if (rotated ? json_is_false(rotated) || (json_is_integer(rotated) && !json_integer_value(rotated))
+                    : (i + 1) % period == 0)
+            model_layer_mark(c->no_rope_layer, i);
+    }
+    return 0;
+}
+
+/* layer_types: which layers use the window. */
+static int parse_layer_types(struct json_reader *r, uint32_t layers, uint8_t *windowed)
+{
+    const json_t *types = NULL;
+    if (jr_array(r, "layer_types", JR_OPTIONAL, 0, MODEL_LAYERS_MAX, &types) <= 0)
+        return r->failed ? -1 : 0;
+    if (json_array_size(types) != layers)
+        return jr_fail(r, "layer_types", "has %zu entries for num_hidden_layers, %u", json_array_size(types),
+                       layers);
+    memset(windowed, 0, MODEL_LAYERS_MAX / 8);
+    for (uint32_t i = 0; i < layers; i++) {
+        const char *type = json_string_value(json_array_get(types, i));
+        if (type && strcmp(type, "sliding_attention") == 0)
+            model_layer_mark(windowed, i);
+        else if (!type || strcmp(type, "full_attention") != 0)
+            return err_set(r->err, ERR_UNSUPPORTED,
+                           "layer_types[%u]: only full_attention and sliding_attention are known", i);
+    }
+    return 0;
+}
+
+/* The layers with a window by the architecture's own rule; false: none. */
+static bool window_by_rule(struct json_reader *r, struct model_config *c)
+{
+    const struct arch *a = arch_of(c->arch);
+    uint32_t from = a->max_window_layers, period = a->window_period;
+    bool use = a->windows == ARCH_WINDOW_EVERY || a->windows == ARCH_WINDOW_BUT_LAST;
+    if (a->windows == ARCH_WINDOW_BUT_LAST) {
+        if (a->window_period_given)
+            jr_u32(r, "sliding_window_pattern", JR_OPTIONAL, 1, MODEL_LAYERS_MAX, &period);
+    } else if (!use && a->windows != ARCH_WINDOW_NONE) {
+        jr_bool(r, "use_sliding_window", JR_OPTIONAL, &use);
+    }
+    if (a->windows == ARCH_WINDOW_FROM)
+        jr_u32(r, "max_window_layers", JR_OPTIONAL, 0, 1 << 20, &from);
+    for (uint32_t i = from; use && i < c->layers; i++)
+        if (a->windows == ARCH_WINDOW_UNROTATED ? !model_layer_rotates(c, i)
+                                                : period == 0 || (i + 1) % period != 0)
+            model_layer_mark(c->window_layer, i);
+    return use;
+}
+
+static int parse_window(struct json_reader *r, struct model_config *c)
+{
+    uint32_t window = arch_of(c->arch)->window;
+    const json_t *given = json_object_get(r->object, "sliding_window");
+    if (given && json_is_null(given))
+        window = 0;
+    jr_u32(r, "sliding_window", JR_OPTIONAL, 0, 1 << 30, &window);
+    if (!window_by_rule(r, c))
+        window = 0;
+    const struct arch *a = arch_of(c->arch);
+    bool listed =
+        a->windows >= ARCH_WINDOW_FROM; /* other classes check layer_types and go by their own rule */
+    uint8_t types[sizeof(c->window_layer)] = {0};
+    memcpy(types, c->window_layer, sizeof(types));
+    if (r->failed || parse_layer_types(r, c->layers, types) < 0)
+        return -1;
+    bool any = false, any_type = false;
+    if (listed)
+        memcpy(c->window_layer, types, sizeof(types));
+    for (size_t i = 0; i < sizeof(types); i++) {
+        any = any || c->window_layer[i] != 0;
+        any_type = any_type || types[i] != 0;
+    }
+    if (any_type && window == 0 && json_is_array(json_object_get(r->object, "layer_types")))
+        return jr_fail(r, "layer_types",
+                       "names sliding_attention, but there is no sliding_window that is used");
+    if (any && window == 0 && given && (json_is_integer(given) || a->windows == ARCH_WINDOW_BUT_LAST))
+        return jr_fail(r, "sliding_window", "must be a whole number from 1, as layers have a window");
+    c->window = any ? window : 0;
+    if (c->window == 0)
+        memset(c->window_layer, 0, sizeof(c->window_layer));
+    return 0;
+}
+
+/* A size that must be there unless the architecture has a default for it. */
+static void parse_size(struct json_reader *r, const char *key, uint32_t most, uint32_t otherwise,
+                       uint32_t *out)
+{
+    *out = otherwise;
+    jr_u32(r, key, otherwise ? JR_OPTIONAL : JR_REQUIRED, 1, most, out);
+}
+
+static int parse_sizes(struct json_reader *r, struct model_config *c)
+{
+    const struct arch *a = arch_of(c->arch);
+    parse_size(r, "hidden_size", HIDDEN_MAX, a->hidden, &c->hidden);
+    parse_size(r, "num_hidden_layers", MODEL_LAYERS_MAX, a->layers, &c->layers);
+    parse_size(r, "num_attention_heads", HEADS_MAX, a->heads, &c->heads);
+    parse_size(r, "vocab_size", VOCAB_MAX, a->vocab, &c->vocab);
+    parse_size(r, "intermediate_size", FFN_MAX, a->ffn, &c->ffn);
+    const json_t *kv_heads = json_object_get(r->object, "num_key_value_heads");
+    c->kv_heads = a->kv_heads && !json_is_null(kv_heads) ? a->kv_heads : c->heads; /* null is not absent */
+    jr_u32(r, "num_key_value_heads", JR_OPTIONAL, 1, HEADS_MAX, &c->kv_heads);
+    c->head_dim = a->head_dim;
+    jr_u32(r, "head_dim", JR_OPTIONAL, 2, HEAD_DIM_MAX, &c->head_dim);
+    c->max_positions = a->max_positions;
+    jr_u32(r, "max_position_embeddings", JR_OPTIONAL, 1, 1 << 30, &c->max_positions);
+    c->norm_eps = a->norm_eps;
+    jr_f64(r, "rms_norm_eps", JR_OPTIONAL, 1e-30, 1, &c->norm_eps);
+    if (r->failed)
+        return -1;
+    if (c->heads % c->kv_heads != 0)
+        return jr_fail(r, "num_key_value_heads", "%u does not divide num_attention_heads, %u", c->kv_heads,
+                       c->heads);
+    if (a->whole_heads && c->hidden % c->heads != 0)
+        return jr_fail(r, "hidden_size", "%u is no multiple of num_attention_heads, %u", c->hidden, c->heads);
+    if (c->head_dim == 0) {
+        if (c->hidden % c->heads != 0)
+            return jr_fail(r, "hidden_size",
+                           "%u is no multiple of num_attention_heads, %u, and there is no head_dim",
+                           c->hidden, c->heads);
+        c->head_dim = c->hidden / c->heads;
+    }
+    if (a->qk_norm == 2 && (uint64_t)c->head_dim * c->heads != c->hidden)
+        return jr_fail(r, "head_dim", "%u heads of %u are not as wide as hidden_size, %u", c->heads,
+                       c->head_dim, c->hidden);
+    if (c->head_dim % 2 != 0 || c->head_dim > HEAD_DIM_MAX)
+        return jr_fail(r, "head_dim",
+                       "%u (hidden_size by num_attention_heads, where it is not given) is not an even number "
+                       "of at most %d",
+                       c->head_dim, HEAD_DIM_MAX);
+    if ((uint64_t)c->heads * c->head_dim > HIDDEN_MAX)
+        return jr_fail(r, "head_dim", "%u heads of %u are wider than %d", c->heads, c->head_dim, HIDDEN_MAX);
+    return 0;
+}
+
+static int parse_dense_layers(struct json_reader *r, struct model_config *c)
+{
+    const json_t *only = NULL;
+    uint32_t step = 1;
+    jr_u32(r, "decoder_sparse_step", JR_OPTIONAL, 1, MODEL_LAYERS_MAX, &step);
+    jr_array(r, "mlp_only_layers", JR_OPTIONAL, 0, MODEL_LAYERS_MAX, &only);
+    if (r->failed)
+        return -1;
+    for (uint32_t i = 0; i < c->layers; i++)
+        if ((i + 1) % step != 0)
+            model_layer_mark(c->dense_layer, i);
+    for (size_t k = 0; only && k < json_array_size(only); k++) {
+        const json_t *item = json_array_get(only, k);
+        json_int_t i = json_integer_value(item);
+        if (!json_is_integer(item) || i < 0 || i >= (json_int_t)c->layers)
+            return jr_fail(r, "mlp_only_layers", "element %zu is no layer below num_hidden_layers, %u", k,
+                           c->layers);
+        model_layer_mark(c->dense_layer, (uint32_t)i);
+    }
+    return 0;
+}
+
+static int parse_experts(struct json_reader *r, struct model_config *c)
+{
+    const struct arch *a = arch_of(c->arch);
+    if (!a->sparse)
+        return 0;
+    uint32_t local = 0, total = 0;
+    int has_local = jr_u32(r, "num_local_experts", JR_OPTIONAL, 1, MODEL_EXPERTS_MAX, &local);
+    int has_total = jr_u32(r, "num_experts", JR_OPTIONAL, 1, MODEL_EXPERTS_MAX, &total);
+    jr_u32(r, "num_experts_per_tok", JR_REQUIRED, 1, MODEL_EXPERTS_MAX, &c->experts_active);
+    c->router_aux_coef = a->aux_coef;
+    jr_f64(r, "router_aux_loss_coef", JR_OPTIONAL, 0, 1e6, &c->router_aux_coef);
+    c->expert_ffn = c->ffn;
+    c->router_renormalise = a->renormalise;
+    if (!a->renormalise)
+        jr_bool(r, "norm_topk_prob", JR_OPTIONAL, &c->router_renormalise);
+    if (a->expert_ffn_key)
+        jr_u32(r, a->expert_ffn_key, JR_REQUIRED, 1, FFN_MAX, &c->expert_ffn);
+    if (r->failed)
+        return -1;
+    if (has_local <= 0 && has_total <= 0)
+        return jr_fail(r, a->experts_key, "missing");
+    if (has_local > 0 && has_total > 0 && local != total)
+        return jr_fail(r, "num_experts", "%u contradicts num_local_experts, %u", total, local);
+    c->experts = has_total > 0 ? total : local;
+    if (c->experts_active > c->experts)
+        return jr_fail(r, "num_experts_per_tok", "%u is more than the %u experts", c->experts_active,
+                       c->experts);
+    if (a->dense_layers && parse_dense_layers(r, c) < 0)
+        return -1;
+    bool any_dense = false, any_sparse = false;
+    for (uint32_t i = 0; i < c->layers; i++)
+        *(model_layer_is_sparse(c, i) ? &any_sparse : &any_dense) = true;
+    if (!any_sparse)
+        return jr_fail(r, "mlp_only_layers", "leaves no layer with experts");
+    if (!any_dense)
+        c->ffn = 0;
+    return 0;
+}
+
+static int parse_switches(struct json_reader *r, struct model_config *c)
+{
+    const struct arch *a = arch_of(c->arch);
+    bool attention = false, mlp = false;
+    double scalar = a->attention_scalar;
+    c->tied = a->tied;
+    jr_bool(r, "tie_word_embeddings", JR_OPTIONAL, &c->tied);
+    jr_bool(r, "attention_bias", JR_OPTIONAL, &attention);
+    jr_bool(r, "mlp_bias", JR_OPTIONAL, &mlp);
+    c->qkv_bias = a->bias == ARCH_BIAS_QKV || (a->bias >= ARCH_BIAS_ATTENTION && attention);
+    c->o_bias = a->bias >= ARCH_BIAS_ATTENTION && attention;
+    c->mlp_bias = a->bias == ARCH_BIAS_ALL && mlp;
+    if (!(scalar > 0))
+        return r->failed ? -1 : 0;
+    c->attn_softcap =
+        json_is_null(json_object_get(r->object, "attn_logit_softcapping")) ? 0 : a->attention_cap;
+    c->logit_softcap = json_is_null(json_object_get(r->object, "final_logit_softcapping")) ? 0 : a->logit_cap;
+    jr_f64(r, "attn_logit_softcapping", JR_OPTIONAL, 1e-6, 1e9, &c->attn_softcap);
+    jr_f64(r, "final_logit_softcapping", JR_OPTIONAL, 1e-6, 1e9, &c->logit_softcap);
+    jr_f64(r, "query_pre_attn_scalar", JR_OPTIONAL, 1e-6, 1e9, &scalar);
+    c->attn_scale = 1 / sqrt(scalar);
+    return r->failed ? -1 : 0;
+}
+
+/* dtype, which transformers 4 calls torch_dtype. Anything but the two short ones is read as fp32. */
+static void parse_dtype(const json_t *document, struct model_config *c)
+{
+    const char *name = json_string_value(json_object_get(document, "dtype"));
+    if (!name)
+        name = json_string_value(json_object_get(document, "torch_dtype"));
+    if (name && strncmp(name, "torch.", 6) == 0)
+        name += 6;
+    c->dtype = !name                           ? MODEL_F32
+               : strcmp(name, "bfloat16") == 0 ? MODEL_BF16
+               : strcmp(name, "float16") == 0  ? MODEL_F16
+                                               : MODEL_F32;
+}
+
+/* Published files name ids outside the vocabulary (their tokenizers' ids count): no token of the model is
+ * meant. */
+static int parse_token(struct json_reader *r, const char *key, const struct model_config *c, int32_t *id)
+{
+    int64_t value = -1;
+    jr_i64(r, key, JR_OPTIONAL, INT64_MIN, INT64_MAX, &value);
+    *id = value < 0 || value >= (int64_t)c->vocab ? -1 : (int32_t)value;
+    return r->failed ? -1 : 0;
+}
+
+static int parse_tokens(struct json_reader *r, struct model_config *c)
+{
+    const json_t *eos = NULL;
+    if (parse_token(r, "bos_token_id", c, &c->bos) < 0 || parse_token(r, "pad_token_id", c, &c->pad) < 0)
+        return -1;
+    if (jr_any(r, "eos_token_id", JR_OPTIONAL, &eos) <= 0)
+        return r->failed ? -1 : 0;
+    size_t count = json_is_array(eos) ? json_array_size(eos) : 1;
+    if (count > MODEL_EOS_MAX)
+        return jr_fail(r, "eos_token_id", "names %zu tokens; at most %d are kept", count, MODEL_EOS_MAX);
+    for (size_t i = 0; i < count; i++) {
+        const json_t *item = json_is_array(eos) ? json_array_get(eos, i) : eos;
+        json_int_t id = json_integer_value(item);
+        if (!json_is_integer(item))
+            return jr_fail(r, "eos_token_id", "is no whole number, nor a list of them");
+        if (id >= 0 && id < (json_int_t)c->vocab)
+            c->eos[c->eos_count++] = (int32_t)id;
+    }
+    return 0;
+}
+
+/* As it was found in a file; else what a quantised folder says that it skips. */
+static int parse_packing(const json_t *document, struct model_config *c, struct err *err)
+{
+    const json_t *found = json_object_get(document, "motley_packing"),
+                 *quantization = json_object_get(document, "quantization_config");
+    if (!found && json_is_object(quantization))
+        packing_of_skipped(quantization, c);
+    return found ? packing_parse(found, c, err) : 0;
+}
+
+static int parse_flat(const json_t *document, const char *path, struct model_config *config, struct err *err)
+{
+    struct json_reader r;
+    struct model_config c;
+    memset(&c, 0, sizeof(c));
+    c.bos = c.pad = -1;
+    jr_init(&r, document, path, err);
+    if (r.failed || parse_arch(&r, false, &c.arch) < 0 ||
+        config_keys_check(document, c.arch, path, err) < 0 || refuse_switches(&r, arch_of(c.arch)) < 0 ||
+        parse_sizes(&r, &c) < 0 || parse_switches(&r, &c) < 0)
+        return -1;
+    arch_fill(&c);
+    parse_dtype(document, &c);
+    if (parse_rope(&r, &c) < 0 || check_factors(&c, err) < 0 || parse_no_rope(&r, &c) < 0 ||
+        parse_window(&r, &c) < 0 || parse_experts(&r, &c) < 0 || parse_tokens(&r, &c) < 0 ||
+        parse_packing(document, &c, err) < 0 || jr_finish_loose(&r) < 0)
+        return -1;
+    *config = c;
+    return 0;
+}
+
+/* The language model of one that sees, too, stands in text_config; what concerns the whole stands beside. */
+static int parse_nested(const json_t *document, struct model_config *config, struct err *err)
+{
+    static const char *const shared[] = {"bos_token_id", "eos_token_id", "pad_token_id",
+                                         "dtype",        "torch_dtype",  "quantization_config"};
+    struct json_reader r;
+    const json_t *inner = NULL;
+    enum model_arch arch;
+    /* the whole's counts alone, whatever text_config says: absent is true, null is false */
+    const json_t *given = json_object_get(document, "tie_word_embeddings");
+    bool tied = !given;
+    jr_init(&r, document, "", err);
+    if (parse_arch(&r, true, &arch) < 0 || jr_object(&r, "text_config", JR_REQUIRED, &inner) < 0 ||
+        jr_bool(&r, "tie_word_embeddings", JR_OPTIONAL, &tied) < 0)
+        return -1;
+    json_t *merged = json_copy((json_t *)(uintptr_t)inner);
+    int status = merged ? 0 : err_set(err, ERR_NOMEM, "no memory for a model's config");
+    for (size_t i = 0; status == 0 && i < sizeof(shared) / sizeof(shared[0]); i++) {
+        json_t *value = json_object_get(document, shared[i]);
+        if (value && !json_object_get(merged, shared[i]))
+            json_object_set(merged, shared[i], value);
+    }
+    if (status == 0)
+        json_object_set_new(merged, "tie_word_embeddings", json_boolean(tied));
+    if (status == 0 && !json_object_get(merged, "model_type"))
+        json_object_set_new(merged, "model_type", json_string(arch_of(arch)->model_type));
+    if (status == 0)
+        status = parse_flat(merged, "text_config", config, err);
+    json_decref(merged);
+    return status;
+}
+
+int model_config_parse(const json_t *document, struct model_config *config, struct err *err)
+{
+    memset(config, 0, sizeof(*config));
+    return json_is_object(json_object_get(document, "text_config")) ? parse_nested(document, config, err)
+                                                                    : parse_flat(document, "", config, err);
+}
+
+int model_config_parse_text(const char *text, size_t size, struct model_config *config, struct err *err)
+{
+    memset(config, 0, sizeof(*config));
+    json_t *document = hub_json_parse_settings(text, size, JSON_DEPTH_MAX, err);
+    if (!document)
+        return -1;
+    int status = model_config_parse(document, config, err);
+    json_decref(document);
+    return status;
+}

@@ -1,0 +1,344 @@
+/* Layouts are written once, as the order in which arrays are taken; sums follow from them. */
+#include "model/shape/footprint.h"
+
+#include <string.h>
+
+#include "model/shape/packing.h"
+
+enum {
+    FIXED = 4,                   /* bytes of a value, or of a number of 32 bits */
+    HEAD_LOGIT_FLOATS = 6 << 20, /* logits held at once aim at this many values (24 MiB) … */
+    HEAD_ROWS_MIN = 16,          /* … but at least so many positions, … */
+    HEAD_ROWS_SHARE = 8          /* … and one for so many of the head's inputs */
+};
+
+static uint64_t aligned(uint64_t bytes)
+{
+    return (bytes + 63) / 64 * 64;
+}
+
+/* The place of an array [rows, width] of values of 4 bytes. */
+static uint64_t take(uint64_t *at, uint64_t rows, uint64_t width)
+{
+    uint64_t begin = *at;
+    *at += aligned(rows * width * FIXED);
+    return begin;
+}
+
+static uint32_t larger(uint32_t a, uint32_t b)
+{
+    return a > b ? a : b;
+}
+
+static uint64_t larger64(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+static struct footprint_shape shape_of(const struct model_config *c)
+{
+    uint32_t q = c->heads * c->head_dim, kv = c->kv_heads * c->head_dim;
+    return (struct footprint_shape){
+        .hidden = c->hidden,
+        .q_width = q,
+        .kv_width = kv,
+        .qkv_width = q + 2 * kv,
+        .ffn = c->experts ? larger(c->ffn, c->expert_ffn * c->experts_active) : c->ffn,
+        .vocab = c->vocab,
+        .heads = c->heads,
+        .kv_heads = c->kv_heads,
+        .head_dim = c->head_dim,
+        .layers = c->layers,
+        .experts = c->experts,
+        .tied = c->tied,
+    };
+}
+
+struct layer_method footprint_lora(uint32_t rank, uint32_t targets, bool dropout)
+{
+    struct lora_sites sites = lora_sites_alike(rank, 0, targets);
+    return footprint_sites(&sites, dropout);
+}
+
+struct layer_method footprint_sites(const struct lora_sites *sites, bool dropout)
+{
+    return (struct layer_method){.lora = *sites, .dropout = dropout && sites->ways > 0};
+}
+
+/* A base kept as the file's blocks needs a file that has some. */
+static int packing_check(const struct model_config *config, const struct layer_method *method,
+                         struct err *err)
+{
+    if (method->full || method->base != LAYER_BASE_PACKED)
+        return 0;
+    if (config->packing.ways == 0 || packing_is_nf4(&config->packing) ||
+        config->packing.ways > MODEL_PACKINGS_MAX)
+        return err_set(err, ERR_UNSUPPORTED,
+                       "method.base: packed, of a file whose layers are quantised in %u ways (1 to %d)",
+                       config->packing.ways, MODEL_PACKINGS_MAX);
+    return 0;
+}
+
+/* Gives every layer its kind, and each kind its plan. */
+static int kinds_make(struct footprint_model *m, const struct model_config *config,
+                      const struct layer_method *method, struct err *err)
+{
+    uint32_t first[FOOTPRINT_KINDS_MAX]; /* layer of each kind */
+    for (uint32_t i = 0; i < config->layers; i++) {
+        uint32_t kind = 0;
+        while (kind < m->kind_count && !layer_alike(config, method, first[kind], i))
+            kind++;
+        if (kind == FOOTPRINT_KINDS_MAX)
+            return err_set(err, ERR_UNSUPPORTED,
+                           "the model's layers are of more than %d kinds under this method (method.base: "
+                           "packed and method.rank_pattern make kinds)",
+                           FOOTPRINT_KINDS_MAX);
+        if (kind == m->kind_count) {
+            first[m->kind_count++] = i;
+            layer_plan_init(config, method, i, &m->kinds[kind]);
+        }
+        m->kind_of[i] = (uint8_t)kind;
+        m->sparse_before[i + 1] = m->sparse_before[i] + model_layer_is_sparse(config, i);
+    }
+    for (uint32_t kind = 0; kind < m->kind_count; kind++)
+        for (uint32_t i = 0; i < config->layers; i++)
+            m->kind_before[kind][i + 1] = (uint16_t)(m->kind_before[kind][i] + (m->kind_of[i] == kind));
+    return 0;
+}
+
+/* Every chunk of logits reads the head's matrix once more. With a row for every eight inputs a wide head's
+ * products have rows enough that arithmetic, not this reading, takes their time, and the chunk takes an
+ * eighth of the bytes of that matrix in fp32. */
+static uint32_t head_rows(const struct model_config *config)
+{
+    uint32_t rows = larger(HEAD_LOGIT_FLOATS / config->vocab, config->hidden / HEAD_ROWS_SHARE);
+    return larger(HEAD_ROWS_MIN, rows / 16 * 16);
+}
+
+int footprint_model_init(const struct model_config *config, const struct layer_method *method,
+                         struct footprint_model *m, struct err *err)
+{
+    struct model_config narrow = layer_part_config(config, &method->part);
+    memset(m, 0, sizeof *m);
+    m->shape = shape_of(&narrow);
+    m->method = *method;
+    uint32_t least;
+    lora_sites_ranks(&method->lora, &least, &m->rank);
+    if (packing_check(config, method, err) < 0 || kinds_make(m, config, method, err) < 0)
+        return -1;
+    layer_embedding_tensors(config, method, &m->embedding);
+    layer_head_tensors(config, method, !config->tied, &m->head);
+    layer_head_tensors(config, method, true, &m->head_alone);
+    uint32_t rotary = config->rotary_dim > 0 ? config->rotary_dim : config->head_dim;
+    m->rotary = config->rope_local_set ? 2 * rotary : rotary;
+    m->head_rows = head_rows(config);
+    return 0;
+}
+
+const struct layer_plan *footprint_layer(const struct footprint_model *m, uint32_t layer)
+{
+    return &m->kinds[m->kind_of[layer]];
+}
+
+const struct layer_tensors *footprint_tensors(const struct footprint *f, uint32_t block)
+{
+    const struct footprint_model *m = f->model;
+    if (block == 0)
+        return &m->embedding;
+    if (block <= m->shape.layers)
+        return &footprint_layer(m, block - 1)->tensors;
+    return m->shape.tied && !f->shares_table && !f->copies_table ? &m->head_alone : &m->head;
+}
+
+/* Bytes that a layer of this kind keeps for so many tokens. */
+static uint64_t kept_bytes(const struct layer_plan *plan, uint32_t tokens, bool split)
+{
+    return tokens * (plan->saved_bytes + (split ? plan->split_bytes : 0)) + plan->fixed_bytes;
+}
+
+/* Layers of a kind among the stage's first `layers`. */
+static uint32_t kind_layers(const struct footprint *f, uint32_t kind, uint32_t layers)
+{
+    const uint16_t *before = f->model->kind_before[kind];
+    return before[f->layer_begin + layers] - before[f->layer_begin];
+}
+
+/* Of the stage's first `layers` layers. */
+static uint64_t saves_bytes(const struct footprint *f, uint32_t layers)
+{
+    uint64_t bytes = 0;
+    for (uint32_t kind = 0; kind < f->model->kind_count; kind++)
+        bytes += kind_layers(f, kind, layers) * kept_bytes(&f->model->kinds[kind], f->tokens, f->split);
+    return bytes;
+}
+
+uint64_t footprint_save_bytes(const struct footprint *f, uint32_t layer)
+{
+    return kept_bytes(footprint_layer(f->model, layer), f->tokens, f->split);
+}
+
+uint64_t footprint_save_at(const struct footprint *f, uint32_t layer)
+{
+    return f->slot.saves + saves_bytes(f, layer - f->layer_begin);
+}
+
+static void slot_place(struct footprint *f, const struct footprint_options *o)
+{
+    struct footprint_slot *slot = &f->slot;
+    uint32_t hidden = f->model->shape.hidden;
+    uint64_t at = 0;
+    slot->ids = take(&at, o->tokens, 1);
+    slot->positions = take(&at, o->tokens, 1);
+    slot->row_ids = take(&at, o->tokens, 1);
+    slot->row_start = take(&at, o->rows + 1ull, 1);
+    slot->step = take(&at, 1, 1);
+    slot->label_index = take(&at, o->labelled, 1);
+    slot->targets = take(&at, o->labelled, 1);
+    slot->meta_bytes = at;
+    uint64_t x_bytes = aligned((uint64_t)o->tokens * hidden * FIXED);
+    slot->x_stride = o->train ? x_bytes : 0;
+    slot->x = at;
+    at += x_bytes * (o->train ? f->layers : f->layers > 0);
+    bool middles = o->train && o->recompute && layer_part_set(&f->model->method.part);
+    slot->middle_stride = middles ? x_bytes : 0;
+    slot->middle = at;
+    at += slot->middle_stride * f->layers;
+    slot->saves = at;
+    at += f->saves ? saves_bytes(f, f->layers) : 0;
+    slot->head = take(&at, o->train && f->has_head ? o->labelled : 0, hidden);
+    slot->router = take(&at, o->train ? 2ull * o->rows : 0, f->model->shape.experts);
+    slot->bytes = at;
+    f->slots = o->slots;
+}
+
+/* What one layer needs of the workspace, of any kind. */
+struct need {
+    uint64_t inner, save, panel;
+};
+
+static void need_of(const struct footprint *f, const struct layer_plan *plan,
+                    const struct footprint_options *o, struct need *need)
+{
+    uint64_t work = plan->forward_bytes;
+    if (o->train && o->split)
+        work = larger64(work, larger64(plan->backward_input.work_bytes, plan->backward_weight.work_bytes));
+    if (o->train)
+        work = larger64(work, plan->backward.work_bytes);
+    need->inner = larger64(need->inner, work * f->tokens);
+    need->save = larger64(need->save, f->saves ? 0 : kept_bytes(plan, f->tokens, f->split));
+    need->panel = larger64(need->panel, plan->tensors.panel_bytes);
+}
+
+static void workspace_place(struct footprint *f, const struct footprint_options *o)
+{
+    const struct footprint_model *m = f->model;
+    struct footprint_workspace *w = &f->workspace;
+    uint32_t head = f->has_head ? f->head_rows : 0;
+    struct need need = {0};
+    uint64_t at = 0;
+    for (uint32_t kind = 0; kind < m->kind_count; kind++)
+        if (kind_layers(f, kind, f->layers) > 0)
+            need_of(f, &m->kinds[kind], o, &need);
+    if (f->has_head)
+        need.panel = larger64(need.panel, f->shares_table || f->copies_table ? m->embedding.panel_bytes
+                                                                             : m->head_alone.panel_bytes);
+    w->d = take(&at, o->tokens, m->shape.hidden);
+    w->inner = at;
+    at += need.inner;
+    w->save = at;
+    at += need.save;
+    w->panel = take(&at, need.panel / FIXED, 1);
+    w->logits = take(&at, head, m->shape.vocab);
+    w->head_x = take(&at, head, m->shape.hidden);
+    w->head_n = take(&at, head, m->shape.hidden);
+    w->bytes = at;
+}
+
+uint64_t footprint_cache_bytes(const struct footprint *f, uint32_t tokens)
+{
+    return 2ull * f->layers * tokens * f->model->shape.kv_width * FIXED;
+}
+
+/* What blocks keep: bytes as they are counted, and trained tensors. */
+struct kept_state {
+    uint64_t frozen, trained, moments, moments_largest; /* moments: of one of the two; of the largest block */
+    uint32_t parameters;
+};
+
+static void blocks_add(struct kept_state *kept, const struct layer_tensors *tensors, uint32_t count)
+{
+    uint64_t moments = footprint_counted(tensors->moment_bytes);
+    kept->frozen += count * footprint_counted(tensors->frozen_bytes);
+    kept->trained += count * footprint_counted(tensors->trained_bytes);
+    kept->moments += count * moments;
+    kept->moments_largest = larger64(kept->moments_largest, count > 0 ? moments : 0);
+    kept->parameters += count * tensors->parameters;
+}
+
+/* Of blocks [begin, end), which are the stage's. */
+static void range_add(const struct footprint *f, uint32_t begin, uint32_t end, struct kept_state *kept)
+{
+    const struct footprint_model *m = f->model;
+    uint32_t layers = m->shape.layers, first = begin > 1 ? begin - 1 : 0, last = end > 1 ? end - 1 : 0;
+    last = last < layers ? last : layers;
+    uint32_t count = first < last ? last - first : 0;
+    for (uint32_t kind = 0; kind < m->kind_count && count > 0; kind++)
+        blocks_add(kept, &m->kinds[kind].tensors, m->kind_before[kind][last] - m->kind_before[kind][first]);
+    if (begin == 0 && end > 0)
+        blocks_add(kept, &m->embedding, 1);
+    if (begin < end && end == layers + 2)
+        blocks_add(kept, footprint_tensors(f, layers + 1), 1);
+}
+
+/* Of all the stage's blocks but, with `without`, those from outside. */
+static struct kept_state kept_count(const struct footprint *f, const struct footprint_options *o,
+                                    bool without)
+{
+    struct kept_state kept = {0};
+    bool cut = without && o->outside_begin < o->outside_end;
+    range_add(f, o->block_begin, cut ? o->outside_begin : o->block_end, &kept);
+    if (cut)
+        range_add(f, o->outside_end, o->block_end, &kept);
+    return kept;
+}
+
+static void buffers_count(struct footprint *f, const struct footprint_options *o)
+{
+    const struct footprint_model *m = f->model;
+    struct kept_state frozen = kept_count(f, o, o->outside_frozen),
+                      trained = kept_count(f, o, o->outside_trained);
+    uint64_t moments = (o->train ? 2 : 0) * trained.moments;
+    f->weights = frozen.frozen;
+    f->adapters = (o->train ? 2 : 1) * trained.trained;
+    f->optimizer = o->moments_on_host ? (o->train ? 2 : 0) * trained.moments_largest : moments;
+    f->host = o->moments_on_host ? moments : 0;
+    f->parameters = trained.parameters;
+    f->rope_bytes = f->layers > 0 ? (uint64_t)o->positions * m->rotary * FIXED : 0;
+    f->weights += footprint_counted(f->rope_bytes);
+    f->scalar_bytes = 8 * (2 + (uint64_t)f->parameters);
+    f->activations = o->slots * footprint_counted(f->slot.bytes);
+    f->table_bytes = f->copies_table ? m->embedding.trained_bytes : 0;
+    f->buffers = footprint_counted(f->workspace.bytes) + footprint_counted(f->scalar_bytes) +
+                 (o->train ? 2 : 1) * footprint_counted(f->table_bytes);
+}
+
+void footprint_of(const struct footprint_model *m, const struct footprint_options *o, struct footprint *f)
+{
+    uint32_t layers = m->shape.layers;
+    uint32_t begin = o->block_begin > 1 ? o->block_begin - 1 : 0;
+    uint32_t end = o->block_end <= layers ? o->block_end - 1 : layers;
+    f->model = m;
+    f->has_embedding = o->block_begin == 0;
+    f->has_head = o->block_end == layers + 2;
+    f->shares_table = f->has_embedding && f->has_head && m->shape.tied;
+    f->copies_table = f->has_head && !f->has_embedding && m->shape.tied && m->embedding.parameters > 0;
+    f->layer_begin = begin < end ? begin : end;
+    f->layers = end - f->layer_begin;
+    f->tokens = (o->tokens + LAYER_TOKENS_UNIT - 1) / LAYER_TOKENS_UNIT * LAYER_TOKENS_UNIT;
+    f->head_rows = m->head_rows < o->tokens ? m->head_rows : o->tokens;
+    f->saves = o->train && !o->recompute;
+    f->split = o->train && o->split;
+    slot_place(f, o);
+    workspace_place(f, o);
+    buffers_count(f, o);
+}

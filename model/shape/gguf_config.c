@@ -1,0 +1,342 @@
+/* GGUF metadata -> struct model_config. Keys begin with the architecture's name; what they mean, and what is
+ * known without them, is llama.cpp's (gguf-py/gguf/constants.py, src/llama-model.cpp). */
+#include "model/shape/gguf_config.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "model/shape/arch.h"
+#include "model/shape/packing.h"
+
+enum { KEY_BYTES = 128 };
+
+/* The metadata of one architecture: the first failure is kept, what comes after it does nothing. */
+struct reader {
+    const struct gguf *gguf;
+    const struct arch *arch;
+    struct err *err;
+    bool failed;
+    char key[KEY_BYTES]; /* the last one asked for */
+};
+
+static const char *key_of(struct reader *r, const char *name)
+{
+    snprintf(r->key, sizeof(r->key), "%s.%s", r->arch->gguf, name);
+    return r->key;
+}
+
+__attribute__((format(printf, 2, 3))) static void fail(struct reader *r, const char *fmt, ...)
+{
+    char text[256];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof(text), fmt, args);
+    va_end(args);
+    err_set(r->err, ERR_INVALID, "gguf: %s: %s", r->key, text);
+    r->failed = true;
+}
+
+static void unsupported(struct reader *r, const char *what)
+{
+    err_set(r->err, ERR_UNSUPPORTED, "gguf: %s: %s is not supported", r->key, what);
+    r->failed = true;
+}
+
+/* True when the key is there. */
+static bool get_u32(struct reader *r, const char *name, bool required, uint32_t most, uint32_t *out)
+{
+    const char *key = key_of(r, name);
+    int64_t value;
+    if (r->failed || (gguf_kind(r->gguf, key) == GGUF_NONE && !required))
+        return false;
+    if (gguf_kind(r->gguf, key) == GGUF_ARRAY)
+        unsupported(r, "a value for each layer");
+    else if (!gguf_i64(r->gguf, key, &value))
+        fail(r, "missing or no number");
+    else if (value < 1 || value > most)
+        fail(r, "%" PRId64 " is not within 1..%u", value, most);
+    else
+        *out = (uint32_t)value;
+    return !r->failed;
+}
+
+static bool get_f64(struct reader *r, const char *name, double least, double most, double *out)
+{
+    const char *key = key_of(r, name);
+    double value;
+    if (r->failed || gguf_kind(r->gguf, key) == GGUF_NONE)
+        return false;
+    if (!gguf_f64(r->gguf, key, &value))
+        fail(r, "missing or no number");
+    else if (!(value >= least && value <= most))
+        fail(r, "%g is not within %g..%g", value, least, most);
+    else
+        *out = value;
+    return !r->failed;
+}
+
+static int find_arch(const struct gguf *g, struct model_config *c, struct err *err)
+{
+    const char *text;
+    size_t size;
+    char key[KEY_BYTES], known[256];
+    int64_t experts = 0;
+    if (!gguf_string(g, "general.architecture", &text, &size))
+        return err_set(err, ERR_INVALID, "gguf: general.architecture: missing or no text");
+    int shown = size > 64 ? 64 : (int)size;
+    snprintf(key, sizeof(key), "%.*s.expert_count", shown, text);
+    gguf_i64(g, key, &experts);
+    int found = arch_find_gguf(text, size, experts > 0);
+    arch_list(true, known, sizeof(known));
+    if (found < 0)
+        return err_set(err, ERR_UNSUPPORTED,
+                       "gguf: general.architecture: the architecture \"%.*s\"%s is not known; known in GGUF "
+                       "are %s",
+                       shown, text, experts > 0 ? " with experts" : "", known);
+    c->arch = (enum model_arch)found;
+    return 0;
+}
+
+static void read_sizes(struct reader *r, struct model_config *c)
+{
+    get_u32(r, "embedding_length", true, 1 << 17, &c->hidden);
+    get_u32(r, "block_count", true, MODEL_LAYERS_MAX, &c->layers);
+    get_u32(r, "feed_forward_length", true, 1 << 20, &c->ffn);
+    get_u32(r, "attention.head_count", true, 4096, &c->heads);
+    c->kv_heads = c->heads;
+    c->max_positions = 2048;
+    get_u32(r, "context_length", false, 1 << 30, &c->max_positions);
+    get_u32(r, "attention.key_length", false, 1024, &c->head_dim);
+    c->norm_eps = 1e-5;
+    get_f64(r, "attention.layer_norm_rms_epsilon", 1e-30, 1, &c->norm_eps);
+    get_u32(r, "attention.head_count_kv", false, 4096, &c->kv_heads);
+    if (r->failed)
+        return;
+    if (c->heads % c->kv_heads != 0) {
+        fail(r, "%u does not divide head_count, %u", c->kv_heads, c->heads);
+        return;
+    }
+    key_of(r, "embedding_length");
+    if (c->head_dim == 0 && c->hidden % c->heads != 0)
+        fail(r, "%u is no multiple of head_count, %u", c->hidden, c->heads);
+    else if (c->head_dim == 0)
+        c->head_dim = c->hidden / c->heads;
+    if (!r->failed &&
+        (c->head_dim % 2 != 0 || c->head_dim > 1024 || (uint64_t)c->head_dim * c->heads > 1 << 17))
+        fail(r, "a head size of %u is not even or too big", c->head_dim);
+}
+
+/* As llama.cpp computes it: attn_factor times the paper's own factor. */
+static void read_yarn(struct reader *r, const struct model_config *c, struct rope_config *rope)
+{
+    double times = 1, ignored = 0;
+    rope->kind = ROPE_YARN;
+    memcpy(rope->kind_name, "yarn", 5);
+    rope->original_max_positions = c->max_positions;
+    rope->beta_fast = 32;
+    rope->beta_slow = 1;
+    get_f64(r, "rope.scaling.factor", 1, 1e6, &rope->factor);
+    get_f64(r, "rope.scaling.original_context_length", 1, 1e9, &rope->original_max_positions);
+    get_f64(r, "rope.scaling.attn_factor", 1e-6, 1e6, &times);
+    get_f64(r, "rope.scaling.yarn_attn_factor", 1e-6, 1e6, &times);
+    get_f64(r, "rope.scaling.yarn_beta_fast", 1e-6, 1e6, &rope->beta_fast);
+    get_f64(r, "rope.scaling.yarn_beta_slow", 1e-6, 1e6, &rope->beta_slow);
+    if (get_f64(r, "rope.scaling.yarn_log_multiplier", -1e6, 1e6, &ignored) && ignored != 0)
+        unsupported(r, "a multiplier of yarn's logarithm");
+    rope->attention = times * (1 + 0.1 * log(rope->factor));
+}
+
+static void read_rope(struct reader *r, struct model_config *c)
+{
+    const char *kind = "none";
+    size_t size = 4;
+    uint32_t dims = 0;
+    struct rope_config *rope = &c->rope;
+    *rope = (struct rope_config){.theta = 10000, .kind_name = "default", .factor = 1};
+    if (get_u32(r, "rope.dimension_count", false, 1024, &dims) && dims != c->head_dim) {
+        c->rotary_dim = dims;
+        if (!r->arch->partial_rotary || dims > c->head_dim || dims % 2 != 0)
+            unsupported(r, "a part of each head rotated");
+    }
+    get_f64(r, "rope.freq_base", 1, 1e12, &rope->theta);
+    c->rope_local_set = r->arch->rope_by_type;
+    if (c->rope_local_set) {
+        c->rope_local =
+            (struct rope_config){.theta = r->arch->theta_local, .kind_name = "default", .factor = 1};
+        get_f64(r, "rope.freq_base_swa", 1, 1e12, &c->rope_local.theta);
+    }
+    gguf_string(r->gguf, key_of(r, "rope.scaling.type"), &kind, &size);
+    if (size == 4 && memcmp(kind, "none", 4) == 0) {
+        get_f64(r, "rope.scale_linear", 1, 1, &rope->factor);
+    } else if (size == 6 && memcmp(kind, "linear", 6) == 0) {
+        rope->kind = ROPE_LINEAR;
+        memcpy(rope->kind_name, "linear", 7);
+        get_f64(r, "rope.scaling.factor", 1, 1e6, &rope->factor);
+    } else if (size == 4 && memcmp(kind, "yarn", 4) == 0) {
+        read_yarn(r, c, rope);
+    } else if (size == 8 && memcmp(kind, "longrope", 8) == 0) {
+        memcpy(rope->kind_name, "longrope", 9); /* by its factors, below */
+    } else {
+        rope->kind = ROPE_OTHER;
+        snprintf(rope->kind_name, sizeof(rope->kind_name), "%.*s", (int)(size > 15 ? 15 : size), kind);
+    }
+    if (gguf_tensor_find(r->gguf, "rope_factors_long.weight")) {
+        rope->kind = ROPE_LONGROPE; /* model_open() reads the factors */
+        memcpy(rope->kind_name, "longrope", 9);
+        rope->original_max_positions = c->max_positions;
+        rope->attention = 1;
+        get_f64(r, "rope.scaling.original_context_length", 1, 1e9, &rope->original_max_positions);
+        get_f64(r, "rope.scaling.attn_factor", 1e-6, 1e6, &rope->attention);
+    }
+    for (uint32_t i = 0; r->arch->no_rope_period && i < c->layers; i++)
+        if ((i + 1) % r->arch->no_rope_period == 0)
+            model_layer_mark(c->no_rope_layer, i);
+}
+
+/* llama.cpp knows a window from the metadata of those families alone whose layers use it by a fixed rule. */
+static void read_window(struct reader *r, struct model_config *c)
+{
+    const struct arch *a = r->arch;
+    uint32_t period = a->window_period;
+    if (a->windows != ARCH_WINDOW_BUT_LAST && !a->packed)
+        return;
+    c->window = a->window;
+    get_u32(r, "attention.sliding_window", false, 1 << 30, &c->window);
+    get_u32(r, "attention.sliding_window_pattern", false, MODEL_LAYERS_MAX, &period);
+    for (uint32_t i = 0; c->window && i < c->layers; i++)
+        if (period == 0 || (i + 1) % period != 0)
+            model_layer_mark(c->window_layer, i);
+}
+
+static void read_scores(struct reader *r, struct model_config *c)
+{
+    const struct arch *a = r->arch;
+    if (!(a->attention_scalar > 0))
+        return;
+    c->attn_scale = 1 / sqrt(c->layers == a->gguf_scaled_layers ? (double)c->hidden / c->heads : c->head_dim);
+    c->attn_softcap = a->attention_cap;
+    c->logit_softcap = a->logit_cap;
+    if (a->attention_cap > 0)
+        get_f64(r, "attn_logit_softcapping", 1e-6, 1e9, &c->attn_softcap);
+    get_f64(r, "final_logit_softcapping", 1e-6, 1e9, &c->logit_softcap);
+}
+
+static void read_experts(struct reader *r, struct model_config *c)
+{
+    const struct arch *a = r->arch;
+    if (!a->sparse)
+        return;
+    get_u32(r, "expert_count", true, MODEL_EXPERTS_MAX, &c->experts);
+    get_u32(r, "expert_used_count", true, MODEL_EXPERTS_MAX, &c->experts_active);
+    if (!r->failed && c->experts_active > c->experts)
+        fail(r, "%u is more than the %u experts", c->experts_active, c->experts);
+    c->expert_ffn = c->ffn;
+    if (a->expert_ffn_key)
+        get_u32(r, "expert_feed_forward_length", true, 1 << 20, &c->expert_ffn);
+    c->router_renormalise = a->gguf_renormalise;
+    c->router_aux_coef = a->aux_coef;
+    c->ffn = 0; /* dense layers among the sparse ones are not in GGUF */
+}
+
+static int read_table(const struct gguf *g, struct model_config *c, struct err *err)
+{
+    const struct gguf_tensor *table = gguf_tensor_find(g, "token_embd.weight");
+    if (!table || table->rank != 2 || table->shape[0] > 1 << 22)
+        return err_set(err, ERR_INVALID,
+                       "gguf: token_embd.weight: missing, so the vocabulary's size is not known");
+    c->vocab = (uint32_t)table->shape[0];
+    c->tied = !gguf_tensor_find(g, "output.weight");
+    c->dtype = table->type == TENSOR_BF16 ? MODEL_BF16 : table->type == TENSOR_F16 ? MODEL_F16 : MODEL_F32;
+    return 0;
+}
+
+static int32_t token(const struct gguf *g, const char *key, uint32_t vocab)
+{
+    int64_t id;
+    return gguf_i64(g, key, &id) && id >= 0 && id < (int64_t)vocab ? (int32_t)id : -1;
+}
+
+int gguf_config(const struct gguf *g, struct model_config *config, struct err *err)
+{
+    struct model_config c;
+    struct reader r = {.gguf = g, .err = err};
+    memset(&c, 0, sizeof(c));
+    memset(config, 0, sizeof(*config));
+    if (find_arch(g, &c, err) < 0)
+        return -1;
+    r.arch = arch_of(c.arch);
+    read_sizes(&r, &c);
+    read_rope(&r, &c);
+    read_window(&r, &c);
+    read_scores(&r, &c);
+    read_experts(&r, &c);
+    if (r.failed || read_table(g, &c, err) < 0)
+        return -1;
+    arch_fill(&c);
+    c.qkv_bias = gguf_tensor_find(g, c.packed ? "blk.0.attn_qkv.bias" : "blk.0.attn_q.bias") != NULL;
+    c.o_bias = gguf_tensor_find(g, "blk.0.attn_output.bias") != NULL;
+    c.mlp_bias = gguf_tensor_find(g, "blk.0.ffn_up.bias") != NULL;
+    c.bos = token(g, "tokenizer.ggml.bos_token_id", c.vocab);
+    c.pad = token(g, "tokenizer.ggml.padding_token_id", c.vocab);
+    int32_t eos = token(g, "tokenizer.ggml.eos_token_id", c.vocab);
+    if (eos >= 0)
+        c.eos[c.eos_count++] = eos;
+    packing_of_gguf(g, &c);
+    *config = c;
+    return 0;
+}
+
+/* llama.cpp writes Llama 3's scaling as one divisor for each frequency. Those are functions of (factor, low,
+ * high, original); the published models all have low 1 and high 4. Find the two others and compare every
+ * divisor. */
+int gguf_infer_rope(const float *divisors, uint32_t count, struct model_config *c, struct err *err)
+{
+    double factor = 1;
+    bool plain = true;
+    uint32_t dim = c->rotary_dim ? c->rotary_dim : c->head_dim;
+    if (count != dim / 2)
+        return err_set(err, ERR_CORRUPT, "gguf: rope_freqs.weight: %u divisors for %u frequencies", count,
+                       dim / 2);
+    for (uint32_t i = 0; i < count; i++) {
+        if (!(divisors[i] >= 0.999f && divisors[i] < 1e6f))
+            return err_set(err, ERR_CORRUPT, "gguf: rope_freqs.weight: divisor %u is %g", i,
+                           (double)divisors[i]);
+        factor = fmax(factor, divisors[i]);
+        plain = plain && divisors[i] < 1.0001f;
+    }
+    if (plain || c->rope.kind != ROPE_DEFAULT)
+        return plain ? 0
+                     : err_set(err, ERR_UNSUPPORTED, "gguf: rope_freqs.weight beside %s scaling",
+                               c->rope.kind_name);
+    static const double originals[] = {8192, 4096, 2048, 16384, 32768};
+    double *plain_freq = malloc(count * sizeof(double)), *scaled = malloc(count * sizeof(double));
+    int status = plain_freq && scaled ? model_rope_frequencies(c, 0, plain_freq, err)
+                                      : err_set(err, ERR_NOMEM, "no memory for %u frequencies", count);
+    struct rope_config old = c->rope;
+    for (size_t k = 0; status == 0 && k < sizeof(originals) / sizeof(originals[0]); k++) {
+        bool same = true;
+        c->rope = (struct rope_config){.theta = old.theta,
+                                       .kind = ROPE_LLAMA3,
+                                       .kind_name = "llama3",
+                                       .factor = factor,
+                                       .low_freq_factor = 1,
+                                       .high_freq_factor = 4,
+                                       .original_max_positions = originals[k]};
+        status = model_rope_frequencies(c, 0, scaled, err);
+        for (uint32_t i = 0; i < count; i++)
+            same = same && fabs(plain_freq[i] / scaled[i] / (double)divisors[i] - 1) < 1e-4;
+        if (status == 0 && same)
+            goto out;
+    }
+    c->rope = old;
+    if (status == 0)
+        status = err_set(err, ERR_UNSUPPORTED, "gguf: rope_freqs.weight is not Llama 3's scaling");
+out:
+    free(plain_freq);
+    free(scaled);
+    return status;
+}

@@ -1,0 +1,579 @@
+/* The steps of a layer, their backward, and where their values lie. */
+#include "model/shape/layer.h"
+
+#include <string.h>
+
+#include "model/shape/layer_tensors.h"
+#include "model/shape/packing.h"
+
+struct maker {
+    struct tensor_maker tensors;
+    struct layer_plan *plan;
+};
+
+/* --- the steps, in the order of forward --- */
+
+static struct layer_step *step_add(struct maker *maker, enum layer_step_kind kind, enum layer_value in,
+                                   enum layer_value out, enum layer_value add)
+{
+    struct layer_step *step = &maker->plan->steps[maker->plan->step_count++];
+    *step = (struct layer_step){.kind = kind, .in = in, .out = out, .add = add, .norm = -1, .norm_k = -1};
+    return step;
+}
+
+static void norm_step(struct maker *maker, enum tensor_role role, enum layer_value in, enum layer_value out)
+{
+    uint32_t hidden = maker->tensors.config->hidden;
+    int32_t norm = tensor_vector(&maker->tensors, role, 0, hidden);
+    step_add(maker, STEP_NORM, in, out, VALUE_NONE)->norm = norm;
+    maker->plan->width[out] = hidden;
+}
+
+struct part {
+    uint32_t target, outputs;
+};
+
+static void linear_step(struct maker *maker, enum layer_value in, enum layer_value out, enum layer_value add,
+                        uint32_t inputs, uint32_t count, const struct part *parts, bool bias, bool experts)
+{
+    const struct model_config *config = maker->tensors.config;
+    struct layer_step *step = step_add(maker, STEP_LINEAR, in, out, add);
+    step->inputs = inputs;
+    step->member_count = count;
+    step->experts = experts;
+    for (uint32_t m = 0; m < count; m++) {
+        step->members[m] = (struct layer_member){.target = parts[m].target,
+                                                 .outputs = parts[m].outputs,
+                                                 .column = step->outputs,
+                                                 .a = -1,
+                                                 .b = -1};
+        while (parts[m].target >> step->members[m].site > 1)
+            step->members[m].site++;
+        step->outputs += parts[m].outputs;
+    }
+    const struct layer_part *part = &maker->tensors.method->part;
+    uint32_t here = part->expert_end > 0 ? part->expert_end - part->expert_begin : config->experts;
+    tensor_linear(&maker->tensors, experts ? here : 1, bias, step);
+    maker->plan->width[out] = step->outputs * (experts ? config->experts_active : 1);
+}
+
+/* The output of attention or FFN joins the stream: added at once, or normed first. */
+static void join_steps(struct maker *maker, enum layer_value in, enum layer_value raw, enum layer_value post,
+                       enum layer_value stream, enum layer_value out, uint32_t inputs, struct part part,
+                       bool bias, enum tensor_role role)
+{
+    bool normed = maker->tensors.config->post_norms;
+    linear_step(maker, in, normed ? raw : out, normed ? VALUE_NONE : stream, inputs, 1, &part, bias, false);
+    if (!normed)
+        return;
+    norm_step(maker, role, raw, post);
+    step_add(maker, STEP_ADD, post, out, stream);
+    maker->plan->width[out] = maker->tensors.config->hidden;
+}
+
+static void attention_steps(struct maker *maker)
+{
+    const struct model_config *c = maker->tensors.config;
+    struct layer_plan *plan = maker->plan;
+    uint32_t q = c->heads * c->head_dim, kv = c->kv_heads * c->head_dim;
+    const struct part apart[] = {{LORA_Q, q}, {LORA_K, kv}, {LORA_V, kv}}, packed = {LORA_QKV, q + 2 * kv};
+    enum layer_value qkv = c->qk_norm != 0 ? VALUE_QKV_NORM : VALUE_QKV;
+    norm_step(maker, TENSOR_NORM_INPUT, VALUE_X, VALUE_NORM);
+    linear_step(maker, VALUE_NORM, VALUE_QKV, VALUE_NONE, c->hidden, c->packed ? 1 : 3,
+                c->packed ? &packed : apart, c->qkv_bias, false);
+    if (c->qk_norm != 0) {
+        struct layer_step *step = step_add(maker, STEP_QK_NORM, VALUE_QKV, VALUE_QKV_NORM, VALUE_NONE);
+        step->norm = tensor_vector(&maker->tensors, TENSOR_NORM_Q, 0, c->qk_norm == 1 ? c->head_dim : q);
+        step->norm_k = tensor_vector(&maker->tensors, TENSOR_NORM_K, 0, c->qk_norm == 1 ? c->head_dim : kv);
+        plan->width[VALUE_QKV_NORM] = q + 2 * kv;
+    }
+    step_add(maker, STEP_ROPE, qkv, qkv, VALUE_NONE);
+    if (maker->tensors.method->sixteen) {
+        step_add(maker, STEP_ROUND, qkv, VALUE_QKV_ROUNDED, VALUE_NONE);
+        plan->width[qkv = VALUE_QKV_ROUNDED] = q + 2 * kv;
+    }
+    step_add(maker, STEP_ATTENTION, qkv, VALUE_ATT, VALUE_NONE);
+    plan->width[VALUE_ATT] = q;
+    plan->width[VALUE_LSE] = c->heads;
+    join_steps(maker, VALUE_ATT, VALUE_ATT_OUT, VALUE_ATT_POST, VALUE_X, VALUE_MID, q,
+               (struct part){LORA_O, c->hidden}, c->o_bias, TENSOR_NORM_ATT_POST);
+}
+
+static void glu_step(struct maker *maker, uint32_t width)
+{
+    step_add(maker, STEP_GLU, VALUE_GATE_UP, VALUE_ACT, VALUE_NONE);
+    maker->plan->width[VALUE_ACT] = width;
+}
+
+static void dense_steps(struct maker *maker)
+{
+    const struct model_config *c = maker->tensors.config;
+    const struct part apart[] = {{LORA_GATE, c->ffn}, {LORA_UP, c->ffn}}, packed = {LORA_GATE_UP, 2 * c->ffn};
+    linear_step(maker, VALUE_FFN_NORM, VALUE_GATE_UP, VALUE_NONE, c->hidden, c->packed ? 1 : 2,
+                c->packed ? &packed : apart, c->mlp_bias, false);
+    glu_step(maker, c->ffn);
+    join_steps(maker, VALUE_ACT, VALUE_FFN_OUT, VALUE_FFN_POST, VALUE_MID, VALUE_OUT, c->ffn,
+               (struct part){LORA_DOWN, c->hidden}, c->mlp_bias, TENSOR_NORM_FFN_POST);
+}
+
+/* The router's choice, from the scores that `in` are; of experts alone the choice is given, and put in order.
+ */
+static void route_step(struct maker *maker, enum layer_value in)
+{
+    uint32_t *width = maker->plan->width, active = maker->tensors.config->experts_active;
+    step_add(maker, STEP_ROUTE, in, VALUE_CHOSEN_WEIGHT, VALUE_NONE);
+    width[VALUE_CHOSEN] = width[VALUE_CHOSEN_WEIGHT] = active;
+    width[VALUE_ROUTED_TOKEN] = width[VALUE_ROUTED_PLACE] = active;
+}
+
+static void router_steps(struct maker *maker)
+{
+    const struct model_config *c = maker->tensors.config;
+    const struct part router = {0, c->experts};
+    linear_step(maker, VALUE_FFN_NORM, VALUE_PROBABILITIES, VALUE_NONE, c->hidden, 1, &router, false, false);
+    route_step(maker, VALUE_PROBABILITIES);
+}
+
+static void expert_steps(struct maker *maker, enum layer_value in, enum layer_value stream)
+{
+    const struct model_config *c = maker->tensors.config;
+    uint32_t *width = maker->plan->width, active = c->experts_active;
+    const struct part down = {LORA_DOWN, c->hidden},
+                      gate_up[] = {{LORA_GATE, c->expert_ffn}, {LORA_UP, c->expert_ffn}};
+    step_add(maker, STEP_DISPATCH, in, VALUE_ROUTED, VALUE_NONE);
+    width[VALUE_ROUTED] = active * c->hidden;
+    linear_step(maker, VALUE_ROUTED, VALUE_GATE_UP, VALUE_NONE, c->hidden, 2, gate_up, false, true);
+    glu_step(maker, active * c->expert_ffn);
+    linear_step(maker, VALUE_ACT, VALUE_EXPERT_OUT, VALUE_NONE, c->expert_ffn, 1, &down, false, true);
+    step_add(maker, STEP_COMBINE, VALUE_EXPERT_OUT, VALUE_OUT, stream);
+    width[VALUE_OUT] = c->hidden;
+}
+
+/* All steps of a layer, or those that are held here; a dense layer has none on ranks with experts alone. */
+static void layer_steps(struct maker *maker, bool sparse)
+{
+    struct layer_plan *plan = maker->plan;
+    if (plan->holds == HOLDS_EXPERTS) {
+        if (sparse) {
+            route_step(maker, VALUE_X);
+            expert_steps(maker, VALUE_X, VALUE_NONE);
+        }
+        return;
+    }
+    attention_steps(maker);
+    plan->second_half = plan->step_count;
+    norm_step(maker, TENSOR_NORM_FFN, VALUE_MID, VALUE_FFN_NORM);
+    if (!sparse) {
+        dense_steps(maker);
+        return;
+    }
+    router_steps(maker);
+    if (plan->holds == HOLDS_ALL)
+        expert_steps(maker, VALUE_FFN_NORM, VALUE_MID);
+}
+
+/* --- 16 bits --- */
+
+uint64_t layer_value_bytes(const struct layer_plan *plan, enum layer_value value)
+{
+    uint64_t width = plan->width[value];
+    return plan->sixteen[value] ? (2 * width + 3) / 4 * 4 : 4 * width;
+}
+
+/* Does anything but a product read this value, so that it is to be in fp32? */
+static bool read_apart(const struct layer_plan *plan, enum layer_value value)
+{
+    for (uint32_t s = 0; s < plan->step_count; s++) {
+        const struct layer_step *step = &plan->steps[s];
+        bool routes = step->kind == STEP_LINEAR && step->members[0].target == 0;
+        if (step->in == value && (step->kind != STEP_LINEAR || routes))
+            return true;
+    }
+    return plan->holds == HOLDS_NO_EXPERTS && value == VALUE_FFN_NORM; /* it travels */
+}
+
+static void sixteen_choose(struct layer_plan *plan, const struct layer_method *method)
+{
+    static const enum layer_value inputs[] = {VALUE_NORM, VALUE_FFN_NORM, VALUE_ACT};
+    if (!method->sixteen)
+        return;
+    plan->sixteen[VALUE_QKV_ROUNDED] = plan->sixteen[VALUE_ATT] = plan->sixteen[VALUE_GATE_UP] = true;
+    for (uint32_t i = 0; i < sizeof inputs / sizeof *inputs; i++)
+        plan->sixteen[inputs[i]] = !method->dropout && !read_apart(plan, inputs[i]);
+}
+
+/* --- what forward keeps --- */
+
+/* Cheaper to make again than to keep. */
+static bool made_again(const struct layer_plan *plan, enum layer_value value)
+{
+    return value == VALUE_NORM || value == VALUE_QKV_NORM || value == VALUE_FFN_NORM ||
+           value == VALUE_ROUTED || value == VALUE_ACT || value == VALUE_ATT_POST ||
+           value == VALUE_FFN_POST ||
+           (value == VALUE_QKV_ROUNDED &&
+            plan->width[VALUE_QKV_NORM] > 0); /* of what the norm's backward reads */
+}
+
+/* Forward alone reads it. */
+static bool passes(const struct layer_plan *plan, enum layer_value value)
+{
+    return value == VALUE_QKV && plan->width[VALUE_QKV_ROUNDED] > 0 && plan->width[VALUE_QKV_NORM] == 0;
+}
+
+/* Is a value made again of one that backward turns into its gradient? */
+static bool made_of_spoiled(const struct layer_plan *plan, enum layer_value value)
+{
+    for (uint32_t s = 0; s < plan->step_count && made_again(plan, value); s++)
+        if (plan->steps[s].out == value && layer_gradient_in_place(plan->steps[s].in))
+            return true;
+    return false;
+}
+
+static void kept_place(struct layer_plan *plan, uint32_t experts, uint32_t active)
+{
+    uint64_t at = 0;
+    for (int v = 0; v < VALUE_COUNT; v++) {
+        plan->saved[v] = LAYER_ABSENT;
+        plan->kept[v] =
+            plan->width[v] > 0 && !made_again(plan, v) && !passes(plan, v) && v != VALUE_X && v != VALUE_OUT;
+        if (!plan->kept[v])
+            continue;
+        plan->saved[v] = at;
+        at += layer_value_bytes(plan, v);
+    }
+    for (uint32_t s = 0; s < plan->step_count; s++) {
+        struct layer_step *step = &plan->steps[s];
+        step->z = at;
+        at += 4ull * step->ranks * (step->experts ? active : 1);
+    }
+    plan->saved_bytes = at;
+    plan->fixed_bytes = experts > 0 ? (4ull * (experts + 1) + 63) / 64 * 64 : 0;
+    for (uint32_t s = 0; s < plan->step_count; s++) {
+        struct layer_step *step = &plan->steps[s];
+        step->dout = step->split_in = LAYER_ABSENT;
+        if (step->trains && !layer_gradient_in_place(step->out)) { /* those hold their own in the end */
+            step->dout = at;
+            at += 4ull * plan->width[step->out];
+        }
+        if (step->trains && step->kind == STEP_LINEAR && made_of_spoiled(plan, step->in)) {
+            step->split_in = at;
+            at += layer_value_bytes(plan, step->in);
+        }
+    }
+    plan->split_bytes = at - plan->saved_bytes;
+}
+
+/* Which steps a forward for backward alone runs. */
+static void kept_steps(struct layer_plan *plan)
+{
+    bool needed[VALUE_COUNT + 1];
+    memcpy(needed, plan->kept, sizeof plan->kept);
+    needed[VALUE_NONE] = false;
+    for (uint32_t s = plan->step_count; s-- > 0;) {
+        struct layer_step *step = &plan->steps[s];
+        step->kept = needed[step->out];
+        step->kept_z = step->ranks > 0;
+        if (step->kept || step->kept_z)
+            needed[step->in] = true;
+    }
+}
+
+/* --- places in the workspace --- */
+
+struct span {
+    uint64_t bytes, at;
+    uint32_t begin, end; /* entries, both inclusive */
+};
+
+enum { SPANS_MAX = 2 * VALUE_COUNT + LAYER_TAPE_MAX };
+
+struct spans {
+    uint32_t count;
+    struct span list[SPANS_MAX];
+    uint64_t bytes; /* of all, once placed */
+};
+
+/* The lowest place that is free from begin to end (first fit, in the order of their beginnings). */
+static void span_place(struct spans *spans, struct span *span)
+{
+    bool moved = true;
+    span->at = 0;
+    while (moved) {
+        moved = false;
+        for (const struct span *other = spans->list; other < span; other++)
+            if (other->begin <= span->end && span->begin <= other->end &&
+                other->at < span->at + span->bytes && span->at < other->at + other->bytes) {
+                span->at = other->at + other->bytes;
+                moved = true;
+            }
+    }
+    if (span->at + span->bytes > spans->bytes)
+        spans->bytes = span->at + span->bytes;
+}
+
+static uint64_t span_take(struct spans *spans, uint64_t bytes, uint32_t begin, uint32_t end)
+{
+    struct span *span = &spans->list[spans->count++];
+    *span = (struct span){.bytes = bytes, .begin = begin, .end = end};
+    span_place(spans, span);
+    return span->at;
+}
+
+/* Does this step read the value in forward? With a cache attention reads q, k and v in fp32. */
+static bool step_reads(const struct layer_step *step, enum layer_value value)
+{
+    bool cached = step->kind == STEP_ATTENTION && (value == VALUE_QKV || value == VALUE_QKV_NORM);
+    return step->in == value || step->add == value || cached;
+}
+
+static void forward_place(struct layer_plan *plan)
+{
+    struct spans spans = {0};
+    for (int v = 0; v < VALUE_COUNT; v++)
+        plan->forward[v] = LAYER_ABSENT;
+    for (uint32_t s = 0; s < plan->step_count; s++) {
+        struct layer_step *step = &plan->steps[s];
+        uint32_t last = s;
+        if (step->forward_scratch > 0) {
+            uint64_t bytes = step->forward_scratch;
+            step->forward_scratch = span_take(&spans, bytes, s, s);
+        }
+        if (step->forward_sum != LAYER_ABSENT)
+            step->forward_sum = span_take(&spans, step->forward_sum, s, s);
+        bool placed = made_again(plan, step->out) || passes(plan, step->out);
+        if (!placed || plan->forward[step->out] != LAYER_ABSENT)
+            continue;
+        for (uint32_t t = s; t < plan->step_count; t++)
+            last = step_reads(&plan->steps[t], step->out) ? t : last;
+        plan->forward[step->out] = span_take(&spans, layer_value_bytes(plan, step->out), s, last);
+    }
+    plan->forward_bytes = spans.bytes;
+}
+
+/* --- backward --- */
+
+bool layer_gradient_is_stream(enum layer_value value)
+{
+    return value == VALUE_X || value == VALUE_MID || value == VALUE_OUT || value == VALUE_ATT_POST ||
+           value == VALUE_FFN_POST;
+}
+
+bool layer_gradient_in_place(enum layer_value value)
+{
+    return value == VALUE_GATE_UP || value == VALUE_EXPERT_OUT;
+}
+
+enum layer_value layer_gradient_of(enum layer_value value)
+{
+    return value == VALUE_QKV_NORM || value == VALUE_QKV_ROUNDED ? VALUE_QKV : value;
+}
+
+/* The value, not kept by forward, that a step's backward reads, or VALUE_NONE: kept ones are there anyway.
+ * The inputs' half makes what the weights' half could not. */
+static enum layer_value backward_needs(const struct layer_plan *plan, const struct layer_step *step,
+                                       enum tape_kind kind, bool dropout)
+{
+    bool late = step->split_in != LAYER_ABSENT, early = dropout && step->ranks > 0;
+    bool reads = step->kind == STEP_LINEAR
+                     ? step->trains && (kind == TAPE_BACKWARD_INPUT    ? late || early
+                                        : kind == TAPE_BACKWARD_WEIGHT ? !late
+                                                                       : true)
+                     : step->kind == STEP_ATTENTION || step->kind == STEP_NORM || step->kind == STEP_QK_NORM;
+    return reads && step->in != VALUE_X && !plan->kept[step->in] ? step->in : VALUE_NONE;
+}
+
+struct taper {
+    const struct layer_plan *plan;
+    struct tape *tape;
+    bool there[VALUE_COUNT];   /* values made again so far */
+    bool written[VALUE_COUNT]; /* gradients that hold something */
+};
+
+static void tape_add(struct tape *tape, enum tape_kind kind, uint32_t step, bool accumulate)
+{
+    tape->entries[tape->count++] = (struct tape_entry){.kind = kind, .step = step, .accumulate = accumulate};
+}
+
+/* Run again the steps that make `value`, and first those that make what they read. */
+static void make_again(struct taper *taper, enum layer_value value)
+{
+    const struct layer_plan *plan = taper->plan;
+    if (value == VALUE_X || plan->kept[value] || taper->there[value])
+        return;
+    taper->there[value] = true;
+    for (uint32_t s = 0; s < plan->step_count; s++) {
+        if (plan->steps[s].out != value)
+            continue;
+        make_again(taper, plan->steps[s].in);
+        tape_add(taper->tape, TAPE_FORWARD, s, false);
+    }
+}
+
+static void tape_entries(struct taper *taper, enum tape_kind kind, bool dropout)
+{
+    const struct layer_plan *plan = taper->plan;
+    for (uint32_t s = plan->step_count; s-- > 0;) {
+        const struct layer_step *step = &plan->steps[s];
+        if (kind == TAPE_BACKWARD_WEIGHT && (step->kind != STEP_LINEAR || !step->trains))
+            continue;
+        enum layer_value need = backward_needs(plan, step, kind, dropout);
+        if (need != VALUE_NONE)
+            make_again(taper, need);
+        enum layer_value in = layer_gradient_of(step->in);
+        tape_add(taper->tape, kind, s, taper->written[in] || layer_gradient_is_stream(in));
+        taper->written[in] = true;
+    }
+}
+
+static bool entry_touches_value(const struct layer_plan *plan, const struct tape_entry *entry,
+                                enum layer_value value, enum tape_kind kind, bool dropout)
+{
+    const struct layer_step *step = &plan->steps[entry->step];
+    if (entry->kind == TAPE_FORWARD)
+        return step->out == value || step_reads(step, value);
+    return backward_needs(plan, step, kind, dropout) == value;
+}
+
+static bool entry_touches_gradient(const struct layer_plan *plan, const struct tape_entry *entry,
+                                   enum layer_value value)
+{
+    const struct layer_step *step = &plan->steps[entry->step];
+    if (entry->kind == TAPE_FORWARD || entry->kind == TAPE_BACKWARD_WEIGHT)
+        return false;
+    bool weights = value == VALUE_CHOSEN_WEIGHT && step->kind == STEP_COMBINE;
+    /* where experts are elsewhere it lies there before the first entry */
+    bool given = value == VALUE_FFN_NORM && step->kind == STEP_ROUTE && plan->holds == HOLDS_NO_EXPERTS;
+    return weights || given || layer_gradient_of(step->in) == value || layer_gradient_of(step->out) == value;
+}
+
+/* Of an output in 16 bits whose bias is trained, the gradient in fp32: that is what columns are summed of. */
+static uint32_t step_bias_width(const struct layer_plan *plan, const struct layer_step *step)
+{
+    bool bias = step->kind == STEP_LINEAR && step->members[0].bias >= 0;
+    bool trained = bias && plan->tensors.list[step->members[0].bias].trained;
+    return trained && plan->sixteen[step->out] ? step->outputs : 0;
+}
+
+/* Bytes per token that an entry needs for itself. */
+static uint64_t scratch_bytes(const struct layer_plan *plan, const struct tape_entry *entry, bool dropout,
+                              uint32_t active)
+{
+    const struct layer_step *step = &plan->steps[entry->step];
+    uint64_t rows = step->experts ? active : 1;
+    if (entry->kind == TAPE_FORWARD)
+        return 0; /* no linear step is run again */
+    if (step->kind == STEP_ATTENTION)
+        return 4ull * plan->width[VALUE_LSE];
+    uint32_t dropped = dropout && step->ranks > 0 ? step->inputs * (plan->sixteen[step->in] ? 2 : 1) : 0;
+    return 4 * rows * (step->ranks + dropped + step_bias_width(plan, step));
+}
+
+struct tape_maker {
+    struct layer_plan *plan;
+    struct tape *tape;
+    enum tape_kind kind;
+    bool dropout;
+    uint32_t active;
+    struct spans spans;
+};
+
+/* What begins with entry e: values and gradients it is the first to touch, and what it alone needs. */
+static void entry_place(struct tape_maker *maker, uint32_t e)
+{
+    struct layer_plan *plan = maker->plan;
+    struct tape *tape = maker->tape;
+    struct tape_entry *entry = &tape->entries[e];
+    uint64_t scratch = scratch_bytes(plan, entry, maker->dropout, maker->active);
+    if (scratch > 0)
+        entry->scratch = span_take(&maker->spans, scratch, e, e);
+    for (int v = 0; v < VALUE_COUNT; v++) {
+        uint32_t value_last = e, gradient_last = e;
+        bool value = v != VALUE_X && !plan->kept[v] && tape->value[v] == LAYER_ABSENT &&
+                     entry_touches_value(plan, entry, v, maker->kind, maker->dropout);
+        bool gradient = !layer_gradient_is_stream(v) && !layer_gradient_in_place(v) &&
+                        tape->gradient[v] == LAYER_ABSENT && entry_touches_gradient(plan, entry, v);
+        for (uint32_t i = e; i < tape->count; i++) {
+            const struct tape_entry *later = &tape->entries[i];
+            if (entry_touches_value(plan, later, v, maker->kind, maker->dropout))
+                value_last = i;
+            if (entry_touches_gradient(plan, later, v))
+                gradient_last = i;
+        }
+        if (value)
+            tape->value[v] = span_take(&maker->spans, layer_value_bytes(plan, v), e, value_last);
+        if (gradient)
+            tape->gradient[v] = span_take(&maker->spans, 4ull * plan->width[v], e, gradient_last);
+    }
+}
+
+static void tape_make(struct layer_plan *plan, enum tape_kind kind, bool dropout, uint32_t active,
+                      struct tape *tape)
+{
+    struct tape_maker maker = {
+        .plan = plan, .tape = tape, .kind = kind, .dropout = dropout, .active = active};
+    struct taper taper = {.plan = plan, .tape = tape};
+    for (int v = 0; v < VALUE_COUNT; v++)
+        tape->value[v] = tape->gradient[v] = LAYER_ABSENT;
+    taper.written[VALUE_FFN_NORM] = plan->holds == HOLDS_NO_EXPERTS && plan->width[VALUE_CHOSEN] > 0;
+    tape_entries(&taper, kind, dropout);
+    for (uint32_t e = 0; e < tape->count; e++)
+        entry_place(&maker, e);
+    tape->work_bytes = maker.spans.bytes;
+}
+
+struct model_config layer_part_config(const struct model_config *config, const struct layer_part *part)
+{
+    struct model_config narrow = *config;
+    if (part->kv_head_end > 0) {
+        narrow.kv_heads = part->kv_head_end - part->kv_head_begin;
+        narrow.heads = narrow.kv_heads * (config->heads / config->kv_heads);
+    }
+    if (part->column_end > 0)
+        narrow.ffn = part->column_end - part->column_begin;
+    return narrow;
+}
+
+bool layer_alike(const struct model_config *config, const struct layer_method *method, uint32_t a, uint32_t b)
+{
+    bool packed = !method->full && (method->base == LAYER_BASE_PACKED ||
+                                    (method->base == LAYER_BASE_NF4 && packing_is_nf4(&config->packing)));
+    for (uint32_t site = 0; site < LORA_TARGET_COUNT && !method->full; site++)
+        if (lora_rank_at(&method->lora, a, site) != lora_rank_at(&method->lora, b, site))
+            return false;
+    return model_layer_is_sparse(config, a) == model_layer_is_sparse(config, b) &&
+           (!packed || config->packing.layer[a] == config->packing.layer[b]);
+}
+
+void layer_plan_init(const struct model_config *whole, const struct layer_method *method, uint32_t layer,
+                     struct layer_plan *plan)
+{
+    bool sparse = model_layer_is_sparse(whole, layer);
+    const struct model_config narrow = layer_part_config(whole, &method->part), *config = &narrow;
+    struct maker maker = {.tensors = {.config = config,
+                                      .whole = whole,
+                                      .method = method,
+                                      .layer = layer,
+                                      .out = &plan->tensors},
+                          .plan = plan};
+    uint32_t active = sparse ? config->experts_active : 0;
+    memset(plan, 0, sizeof *plan);
+    plan->width[VALUE_X] = config->hidden;
+    plan->holds = method->part.holds;
+    layer_steps(&maker, sparse);
+    sixteen_choose(plan, method);
+    for (uint32_t s = 0; s < plan->step_count; s++) {
+        struct layer_step *step = &plan->steps[s];
+        uint64_t rows = step->experts ? active : 1;
+        step->forward_scratch = method->dropout && step->ranks > 0
+                                    ? 4 * rows * step->inputs * (plan->sixteen[step->in] ? 2 : 1)
+                                    : 0;
+        step->forward_sum =
+            step->kind == STEP_LINEAR && plan->sixteen[step->out] ? 4 * rows * step->outputs : LAYER_ABSENT;
+    }
+    kept_place(plan, sparse ? config->experts : 0, active);
+    kept_steps(plan);
+    forward_place(plan);
+    tape_make(plan, TAPE_BACKWARD, method->dropout, active, &plan->backward);
+    tape_make(plan, TAPE_BACKWARD_INPUT, method->dropout, active, &plan->backward_input);
+    tape_make(plan, TAPE_BACKWARD_WEIGHT, method->dropout, active, &plan->backward_weight);
+}

@@ -1,0 +1,103 @@
+/* See nf4_skipped.h. */
+#include "model/shape/nf4_skipped.h"
+
+#include <string.h>
+
+#include "model/shape/blocks.h"
+#include "model/files/pack.h"
+#include "model/shape/packing.h"
+
+/* The kinds of a folder's matrices as they are found. */
+struct nf4_walk {
+    uint8_t matrix[MODEL_LAYERS_MAX][MODEL_MATRICES];
+    bool quantised, kept; /* a matrix of a layer is, is not */
+    uint8_t embedding, head, plain;
+    const json_t *skipped; /* names, or NULL: kinds are asked for */
+    uint8_t (*kind)(const void *arg, const char *name);
+    const void *arg;
+};
+
+static bool text_ends(const char *text, size_t length, const char *end)
+{
+    size_t size = strlen(end);
+    return size <= length && memcmp(text + length - size, end, size) == 0;
+}
+
+static bool text_begins(const char *text, size_t length, const char *begin)
+{
+    size_t size = strlen(begin);
+    return size <= length && memcmp(text, begin, size) == 0 &&
+           (size == length || text[size] == '.' || text[size - 1] == '.');
+}
+
+/* The module begins, up to a dot, or ends with one of the names. Those that are regular expressions are
+ * passed over: where there are weights, their tensors say it. */
+static bool is_skipped(const json_t *names, const char *tensor)
+{
+    size_t length = strlen(tensor) - strlen(".weight");
+    for (size_t i = 0; i < json_array_size(names); i++) {
+        const char *name = json_string_value(json_array_get(names, i));
+        if (name != NULL && name[0] != '\0' &&
+            (text_begins(tensor, length, name) || text_ends(tensor, length, name)))
+            return true;
+    }
+    return false;
+}
+
+static int nf4_visit(const struct block_tensor *tensor, void *arg)
+{
+    struct nf4_walk *walk = arg;
+    int site = packing_site(tensor->what);
+    if (tensor->rank < 2 || tensor->bias)
+        return 0;
+    uint8_t kind = walk->skipped == NULL                                 ? walk->kind(walk->arg, tensor->name)
+                   : site < 0 || is_skipped(walk->skipped, tensor->name) ? walk->plain
+                                                                         : (uint8_t)PACK_NF4;
+    if (tensor->what == ARCH_EMBEDDING)
+        walk->embedding = kind;
+    else if (tensor->what == ARCH_HEAD)
+        walk->head = kind;
+    if (site < 0)
+        return 0;
+    uint8_t *at = &walk->matrix[tensor->block - 1][site];
+    if (tensor->expert == 0)
+        *at = kind;
+    else if (*at != kind)
+        *at = PACK_NF4; /* experts share a kind: those that are not quantised are, here */
+    walk->quantised = walk->quantised || kind == PACK_NF4;
+    walk->kept = walk->kept || kind != PACK_NF4;
+    return 0;
+}
+
+static void nf4_fill(struct nf4_walk *walk, struct model_config *config)
+{
+    struct model_packing *packing = &config->packing;
+    memset(packing, 0, sizeof(*packing));
+    for (uint32_t i = 0; i < config->layers; i++) /* those that the model has not tell no layers apart */
+        memset(walk->matrix[i], PACK_NF4, MODEL_MATRICES);
+    model_block_tensors(config, 0, config->layers + 2, nf4_visit, walk);
+    if (!walk->quantised || !walk->kept)
+        return;
+    packing->embedding = walk->embedding;
+    packing->head = walk->head;
+    for (uint32_t i = 0; i < config->layers; i++)
+        packing->layer[i] = packing_way(packing, walk->matrix[i]);
+    if (packing->ways > MODEL_PACKINGS_MAX) /* then all are quantised, as without the list */
+        memset(packing, 0, sizeof(*packing));
+}
+
+void packing_of_skipped(const json_t *quantization, struct model_config *config)
+{
+    static const uint8_t plain[] = {[MODEL_F32] = PACK_F32, [MODEL_BF16] = PACK_BF16, [MODEL_F16] = PACK_F16};
+    struct nf4_walk walk = {.plain = plain[config->dtype],
+                            .skipped = json_object_get(quantization, "llm_int8_skip_modules")};
+    if (json_array_size(walk.skipped) > 0)
+        nf4_fill(&walk, config);
+}
+
+void packing_of_tensors(uint8_t (*kind)(const void *arg, const char *name), const void *arg,
+                        struct model_config *config)
+{
+    struct nf4_walk walk = {.kind = kind, .arg = arg};
+    nf4_fill(&walk, config);
+}

@@ -1,0 +1,756 @@
+/* One directory of tensors under Hugging Face names over either kind of file. */
+#include "model/shape/tensors.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "model/shape/arch.h"
+#include "model/shape/blocks.h"
+#include "model/shape/gguf_config.h"
+#include "model/files/hub_json.h"
+#include "model/shape/nf4_skipped.h"
+#include "model/files/pack.h"
+
+enum { INDEX_BYTES_MAX = 64 << 20, PIECE_BYTES = 64 << 10 };
+
+struct model {
+    struct model_source *source;
+    struct model_config config;
+    struct gguf *gguf;            /* or NULL */
+    struct safetensors **st;      /* [file_count], or NULL */
+    struct model_tensor *tensors; /* by name; the names are theirs */
+    uint32_t count, capacity;
+    uint32_t unused; /* tensors of the file that the model does not have */
+    char first_unused[ARCH_NAME_MAX];
+    bool own_head; /* tied by the config, and not by the file */
+    char note[512];
+};
+
+static int compare_tensor(const void *a, const void *b)
+{
+    return strcmp(((const struct model_tensor *)a)->name, ((const struct model_tensor *)b)->name);
+}
+
+static const struct model_tensor *find(const struct model *m, const char *name)
+{
+    struct model_tensor key = {.name = name};
+    return bsearch(&key, m->tensors, m->count, sizeof(key), compare_tensor);
+}
+
+static int sort_tensors(struct model *m, struct err *err)
+{
+    qsort(m->tensors, m->count, sizeof(*m->tensors), compare_tensor);
+    for (uint32_t i = 1; i < m->count; i++)
+        if (strcmp(m->tensors[i].name, m->tensors[i - 1].name) == 0)
+            return err_set(err, ERR_CORRUPT, "the tensor \"%.200s\" is there twice", m->tensors[i].name);
+    return 0;
+}
+
+static int add_named(struct model *m, const char *name, struct model_tensor tensor, struct err *err)
+{
+    if (m->count == SAFETENSORS_TENSORS_MAX)
+        return err_set(err, ERR_TOO_BIG, "more than %d tensors", SAFETENSORS_TENSORS_MAX);
+    if (m->count == m->capacity) {
+        uint32_t want = m->capacity ? 2 * m->capacity : 256;
+        struct model_tensor *grown = realloc(m->tensors, want * sizeof(*grown));
+        if (!grown)
+            return err_set(err, ERR_NOMEM, "no memory for %u tensors", want);
+        m->tensors = grown;
+        m->capacity = want;
+    }
+    tensor.name = strdup(name);
+    if (!tensor.name)
+        return err_set(err, ERR_NOMEM, "no memory for a tensor's name");
+    m->tensors[m->count++] = tensor;
+    return 0;
+}
+
+/* A tensor as the file has it. */
+struct stored {
+    const char *name;
+    bool gguf;
+    enum tensor_type type;
+    uint32_t rank, file;
+    const uint64_t *shape;
+    uint64_t offset, size;
+};
+
+/* One tensor of the file that holds every expert's matrix, or two of each: cut at whole rows, so a part is a
+ * run of bytes. */
+static int add_stacked(struct model *m, const struct stored *s, const struct arch_match *match,
+                       struct err *err)
+{
+    uint32_t experts = m->config.experts, parts = match->part_count;
+    char name[ARCH_NAME_MAX];
+    if (s->rank != 3 || s->shape[0] != experts || s->shape[1] % parts != 0)
+        return err_set(err, ERR_INVALID, "the tensor \"%.200s\" has not %u experts of %u matrices", s->name,
+                       experts, parts);
+    uint64_t size = s->size / experts / parts;
+    for (uint32_t e = 0; e < experts; e++)
+        for (uint32_t p = 0; p < parts; p++) {
+            struct model_tensor t = {.type = s->type,
+                                     .rank = 2,
+                                     .rows = s->shape[1] / parts,
+                                     .cols = s->shape[2],
+                                     .file = s->file,
+                                     .offset = s->offset + (e * parts + p) * size,
+                                     .size = size};
+            arch_tensor_name(m->config.arch, match->parts[p], match->layer, e, ".weight", name);
+            if (add_named(m, name, t, err) < 0)
+                return -1;
+        }
+    return 0;
+}
+
+/* What bitsandbytes keeps beside a quantised tensor gets that one's name, and its own behind it. */
+static int add_beside(struct model *m, const struct stored *s, struct model_tensor tensor, struct err *err)
+{
+    struct arch_match match;
+    char base[ARCH_NAME_MAX], name[ARCH_NAME_MAX], full[2 * ARCH_NAME_MAX];
+    for (int part = 0; part < NF4_PARTS; part++) {
+        size_t length = strlen(s->name), tail = strlen(nf4_suffixes[part]);
+        if (length <= tail || length - tail >= sizeof(base) ||
+            strcmp(s->name + length - tail, nf4_suffixes[part]) != 0)
+            continue;
+        memcpy(base, s->name, length - tail);
+        base[length - tail] = '\0';
+        if (!arch_match_hf(m->config.arch, base, &match) || match.stacked)
+            continue;
+        arch_tensor_name(m->config.arch, match.parts[0], match.layer, match.expert, match.suffix, name);
+        snprintf(full, sizeof(full), "%s%s", name, nf4_suffixes[part]);
+        return add_named(m, full, tensor, err);
+    }
+    if (!strstr(s->name, "rotary_emb.inv_freq") && m->unused++ == 0)
+        snprintf(m->first_unused, sizeof(m->first_unused), "%s", s->name);
+    return add_named(m, s->name, tensor, err);
+}
+
+/* Under its Hugging Face name; what a GGUF has beside the model's tensors is left out. */
+static int add_tensor(struct model *m, const struct stored *s, struct err *err)
+{
+    const struct model_config *c = &m->config;
+    const struct arch *arch = arch_of(c->arch);
+    struct arch_match match;
+    char name[ARCH_NAME_MAX];
+    bool known =
+        s->gguf ? arch_match_gguf(c->arch, s->name, &match) : arch_match_hf(c->arch, s->name, &match);
+    if (known && match.stacked)
+        return add_stacked(m, s, &match, err);
+    if (!known && s->gguf)
+        return 0;
+    struct model_tensor t = {.type = s->type,
+                             .rank = s->rank,
+                             .rows = s->rank ? s->shape[0] : 1,
+                             .cols = 1,
+                             .file = s->file,
+                             .offset = s->offset,
+                             .size = s->size};
+    for (uint32_t k = 1; k < s->rank; k++)
+        t.cols *= s->shape[k];
+    if (!known)
+        return add_beside(m, s, t, err);
+    enum arch_tensor what = match.parts[0];
+    if (s->gguf && arch->gguf_permutes)
+        t.permuted_heads = what == ARCH_Q ? c->heads : what == ARCH_K ? c->kv_heads : 0;
+    if (s->gguf && what >= ARCH_NORM_FINAL && what <= ARCH_NORM_K)
+        t.offset_added = (float)arch->norm_offset;
+    arch_tensor_name(c->arch, what, match.layer, match.expert, match.suffix, name);
+    return add_named(m, name, t, err);
+}
+
+static bool ends_with(const char *name, const char *end)
+{
+    size_t n = strlen(name), k = strlen(end);
+    return n > k && strcmp(name + n - k, end) == 0;
+}
+
+static struct nf4_place place_of(const struct model *m, const char *name, const char *suffix)
+{
+    char full[2 * ARCH_NAME_MAX];
+    snprintf(full, sizeof(full), "%.*s%s", ARCH_NAME_MAX, name, suffix);
+    const struct model_tensor *t = find(m, full);
+    return t ? (struct nf4_place){t->file, t->offset, t->size} : (struct nf4_place){0};
+}
+
+/* Finds what stands beside tensors that bitsandbytes quantised. */
+static int gather_nf4(struct model *m, struct err *err)
+{
+    for (uint32_t i = 0; i < m->count; i++) {
+        char name[ARCH_NAME_MAX];
+        size_t length = strlen(m->tensors[i].name), tail = strlen(nf4_suffixes[NF4_STATE]);
+        if (ends_with(m->tensors[i].name, ".quant_state.bitsandbytes__fp4"))
+            return err_set(err, ERR_UNSUPPORTED, "the tensor \"%.200s\": FP4 is not read, NF4 is",
+                           m->tensors[i].name);
+        if (!ends_with(m->tensors[i].name, nf4_suffixes[NF4_STATE]) || length - tail >= sizeof(name))
+            continue;
+        memcpy(name, m->tensors[i].name, length - tail);
+        name[length - tail] = '\0';
+        struct model_tensor *of = (struct model_tensor *)(uintptr_t)find(m, name);
+        struct nf4_places *places = of ? calloc(1, sizeof(*places)) : NULL;
+        if (!places)
+            return of ? err_set(err, ERR_NOMEM, "no memory for a tensor's scales")
+                      : err_set(err, ERR_CORRUPT, "the tensor \"%.200s\" is beside none", m->tensors[i].name);
+        places->codes = (struct nf4_place){of->file, of->offset, of->size};
+        for (int part = 0; part < NF4_PARTS; part++)
+            places->parts[part] = place_of(m, name, nf4_suffixes[part]);
+        of->nf4 = places;
+    }
+    return 0;
+}
+
+/* True when both tensors hold the same values: compared in pieces, up to the first that differs. */
+static int tensors_equal(struct model *m, const struct model_tensor *a, const struct model_tensor *b,
+                         bool *equal, struct err *err)
+{
+    uint8_t pieces[2][4096];
+    *equal = a->type == b->type && a->size == b->size && !a->nf4 && !b->nf4;
+    for (uint64_t at = 0; *equal && at < a->size; at += sizeof(pieces[0])) {
+        size_t size = a->size - at < sizeof(pieces[0]) ? (size_t)(a->size - at) : sizeof(pieces[0]);
+        if (model_source_read(m->source, a->file, a->offset + at, size, pieces[0], err) < 0 ||
+            model_source_read(m->source, b->file, b->offset + at, size, pieces[1], err) < 0)
+            return -1;
+        *equal = memcmp(pieces[0], pieces[1], size) == 0;
+    }
+    return 0;
+}
+
+/* What is tied where the config and the file disagree, as transformers 5 decides it (tie_weights): a head of
+ * other values than the embedding is one of its own, and a head without an embedding is both. */
+static int settle_tie(struct model *m, struct err *err)
+{
+    static const char table_name[] = "model.embed_tokens.weight", head_name[] = "lm_head.weight";
+    const struct model_tensor *table = find(m, table_name), *head = find(m, head_name);
+    bool equal = true;
+    if (!m->config.tied || !head)
+        return 0;
+    if (table) {
+        if (tensors_equal(m, table, head, &equal, err) < 0)
+            return -1;
+        m->config.tied = equal;
+        m->own_head = !equal;
+        return 0;
+    }
+    struct model_tensor *renamed = &m->tensors[head - m->tensors];
+    char *name = strdup(table_name);
+    if (!name)
+        return err_set(err, ERR_NOMEM, "no memory for a tensor's name");
+    free((char *)(uintptr_t)renamed->name);
+    renamed->name = name;
+    return sort_tensors(m, err);
+}
+
+static int add_safetensors(struct model *m, uint32_t file, struct err *err)
+{
+    if (safetensors_open(m->source, file, &m->st[file], err) < 0)
+        return -1;
+    for (uint32_t i = 0; i < safetensors_count(m->st[file]); i++) {
+        const struct safetensors_tensor *t = safetensors_at(m->st[file], i);
+        struct stored stored = {.name = t->name,
+                                .type = t->type,
+                                .rank = t->rank,
+                                .file = file,
+                                .shape = t->shape,
+                                .offset = t->offset,
+                                .size = t->size};
+        if (add_tensor(m, &stored, err) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+/* The index must agree with what the shards really hold. */
+static int check_index(struct model *m, struct err *err)
+{
+    static const char name[] = "model.safetensors.index.json";
+    struct buf text = {.limit = INDEX_BYTES_MAX};
+    json_t *document = NULL, *map = NULL, *value;
+    const char *key;
+    int status = -1;
+    if (model_source_find(m->source, name) < 0)
+        return 0;
+    if (model_source_read_file(m->source, name, INDEX_BYTES_MAX, &text, err) < 0)
+        goto out;
+    document = hub_json_parse((const char *)text.data, text.size, JSON_DEPTH_MAX, err);
+    if (!document) {
+        err_wrap(err, "%s", name);
+        goto out;
+    }
+    map = json_object_get(document, "weight_map");
+    json_object_foreach(map, key, value)
+    {
+        const char *file = json_string_value(value);
+        int shard = file ? model_source_find(m->source, file) : -1;
+        if (shard < 0 || !m->st[shard] || !safetensors_find(m->st[shard], key)) {
+            err_set(err, ERR_CORRUPT, "%s: weight_map.%.200s: the tensor is not in \"%.100s\"", name, key,
+                    file ? file : "");
+            goto out;
+        }
+    }
+    status = 0;
+out:
+    json_decref(document);
+    buf_fini(&text);
+    return status;
+}
+
+/* What an NF4 base keeps the tensor as: quantised ones as they are, others as the file has them. */
+static uint8_t kind_of(const void *arg, const char *name)
+{
+    const struct model_tensor *tensor = find(arg, name);
+    if (tensor && tensor->nf4)
+        return PACK_NF4;
+    return (uint8_t)(!tensor                       ? PACK_F32
+                     : tensor->type == TENSOR_BF16 ? PACK_BF16
+                     : tensor->type == TENSOR_F16  ? PACK_F16
+                                                   : PACK_F32);
+}
+
+static int open_folder(struct model *m, struct err *err)
+{
+    uint32_t files = model_source_file_count(m->source), shards = 0;
+    struct buf text = {.limit = MODEL_CONFIG_BYTES_MAX};
+    int status = model_source_read_file(m->source, "config.json", MODEL_CONFIG_BYTES_MAX, &text, err);
+    if (status == 0 && model_config_parse_text((const char *)text.data, text.size, &m->config, err) < 0)
+        status = err_wrap(err, "config.json");
+    buf_fini(&text);
+    if (status < 0)
+        return -1;
+    m->st = calloc(files, sizeof(*m->st));
+    if (!m->st)
+        return err_set(err, ERR_NOMEM, "no memory for %u files", files);
+    for (uint32_t i = 0; i < files; i++) {
+        if (!ends_with(model_source_file(m->source, i)->name, ".safetensors"))
+            continue;
+        shards++;
+        if (add_safetensors(m, i, err) < 0)
+            return -1;
+    }
+    if (shards == 0)
+        return err_set(err, ERR_NOT_FOUND,
+                       "the model has a config.json but no weights (safetensors or GGUF)");
+    if (sort_tensors(m, err) < 0 || check_index(m, err) < 0 || gather_nf4(m, err) < 0 ||
+        settle_tie(m, err) < 0)
+        return -1;
+    packing_of_tensors(kind_of, m, &m->config);
+    return 0;
+}
+
+static int read_rope_divisors(struct model *m, uint32_t file, struct err *err)
+{
+    const struct gguf_tensor *t = gguf_tensor_find(m->gguf, "rope_freqs.weight");
+    float divisors[512];
+    if (!t)
+        return 0;
+    if (t->type != TENSOR_F32 || t->rank != 1 || t->size > sizeof(divisors))
+        return err_set(err, ERR_UNSUPPORTED, "gguf: rope_freqs.weight is no vector of at most 512 F32");
+    if (model_source_read(m->source, file, t->offset, (size_t)t->size, divisors, err) < 0)
+        return -1;
+    return gguf_infer_rope(divisors, (uint32_t)t->shape[0], &m->config, err);
+}
+
+/* longrope's factors, which GGUF keeps as tensors. */
+static int read_rope_factors(struct model *m, uint32_t file, struct err *err)
+{
+    static const char *const names[] = {"rope_factors_short.weight", "rope_factors_long.weight"};
+    struct rope_config *rope = &m->config.rope;
+    uint32_t dim = m->config.rotary_dim ? m->config.rotary_dim : m->config.head_dim;
+    for (int i = 0; i < 2 && rope->kind == ROPE_LONGROPE; i++) {
+        const struct gguf_tensor *t = gguf_tensor_find(m->gguf, names[i]);
+        float *factors = i == 0 ? rope->short_factor : rope->long_factor;
+        if (!t || t->type != TENSOR_F32 || t->rank != 1 || t->shape[0] != dim / 2 ||
+            t->size > sizeof(rope->short_factor))
+            return err_set(err, ERR_UNSUPPORTED, "gguf: %s is no vector of %u F32, at most %d", names[i],
+                           dim / 2, ROPE_FACTORS_MAX);
+        if (model_source_read(m->source, file, t->offset, (size_t)t->size, factors, err) < 0)
+            return -1;
+        rope->factor_count = dim / 2;
+        for (uint32_t k = 0; k < dim / 2; k++)
+            if (!(factors[k] >= 1e-6f && factors[k] <= 1e9f))
+                return err_set(err, ERR_CORRUPT, "gguf: %s: factor %u is %g", names[i], k,
+                               (double)factors[k]);
+    }
+    return 0;
+}
+
+static int open_gguf(struct model *m, uint32_t file, struct err *err)
+{
+    if (gguf_open(m->source, file, &m->gguf, err) < 0 || gguf_config(m->gguf, &m->config, err) < 0 ||
+        read_rope_divisors(m, file, err) < 0 || read_rope_factors(m, file, err) < 0)
+        return -1;
+    for (uint32_t i = 0; i < gguf_tensor_count(m->gguf); i++) {
+        const struct gguf_tensor *t = gguf_tensor_at(m->gguf, i);
+        struct stored stored = {.name = t->name,
+                                .gguf = true,
+                                .type = t->type,
+                                .rank = t->rank,
+                                .file = file,
+                                .shape = t->shape,
+                                .offset = t->offset,
+                                .size = t->size};
+        if (add_tensor(m, &stored, err) < 0)
+            return -1;
+    }
+    return sort_tensors(m, err);
+}
+
+struct check {
+    struct model *model;
+    struct err *err;
+};
+
+static int check_tensor(const struct block_tensor *want, void *arg)
+{
+    struct check *check = arg;
+    struct model_tensor *t = (struct model_tensor *)(uintptr_t)find(check->model, want->name);
+    if (!t)
+        return err_set(check->err, ERR_NOT_FOUND, "the tensor \"%s\", which the config calls for, is missing",
+                       want->name);
+    uint64_t cols = want->rank == 2 ? want->shape[1] : 1;
+    if (t->nf4) {
+        if (nf4_stored_shape((struct nf4_places *)(uintptr_t)t->nf4, want->shape[0], cols, check->err) < 0)
+            return err_wrap(check->err, "the tensor \"%s\"", want->name);
+        t->rank = want->rank;
+        t->rows = want->shape[0];
+        t->cols = cols;
+        return 0;
+    }
+    if (t->rank != want->rank || t->rows != want->shape[0] || t->cols != cols)
+        return err_set(check->err, ERR_INVALID,
+                       "the tensor \"%s\" is %llu x %llu (%u dimensions), but the config calls for %u x %llu",
+                       want->name, (unsigned long long)t->rows, (unsigned long long)t->cols, t->rank,
+                       want->shape[0], (unsigned long long)cols);
+    bool blocked = tensor_type_block(t->type) > 1;
+    float ignored[1];
+    if (tensor_dequantise(t->type, NULL, 0, ignored, check->err) < 0 || (blocked && t->rank == 1))
+        return err_set(check->err, ERR_UNSUPPORTED, "the tensor \"%s\" is stored as %s, which is not read%s",
+                       want->name, tensor_type_name(t->type), blocked ? " for a vector" : "");
+    return 0;
+}
+
+static void write_note(struct model *m)
+{
+    char unused[200] = "";
+    if (m->unused > 0)
+        snprintf(unused, sizeof(unused),
+                 "%u tensors of its files are not the language model's and are not used "
+                 "(the first is \"%.100s\")",
+                 m->unused, m->first_unused);
+    snprintf(m->note, sizeof(m->note), "%s%s%s",
+             m->own_head
+                 ? "config.json says tie_word_embeddings, but lm_head.weight differs from the embedding: "
+                   "the head is one of its own, as transformers 5 has it"
+                 : "",
+             m->own_head && unused[0] ? "; " : "", unused);
+}
+
+/* A GGUF by its name, or a model's only file by its first bytes: people rename them. */
+static bool is_gguf(struct model_source *source, uint32_t file)
+{
+    const struct model_file *f = model_source_file(source, file);
+    size_t length = strlen(f->name);
+    char head[4];
+    struct err ignored;
+    if (length > 5 && strcasecmp(f->name + length - 5, ".gguf") == 0)
+        return true;
+    return model_source_file_count(source) == 1 && f->size >= sizeof(head) &&
+           model_source_read(source, file, 0, sizeof(head), head, &ignored) == 0 &&
+           memcmp(head, "GGUF", sizeof(head)) == 0;
+}
+
+int model_open(struct model_source *source, struct model **model, struct err *err)
+{
+    *model = NULL;
+    struct model *m = calloc(1, sizeof(*m));
+    if (!m) {
+        model_source_close(source);
+        return err_set(err, ERR_NOMEM, "no memory to open a model");
+    }
+    m->source = source;
+    int gguf = -1;
+    for (uint32_t i = 0; gguf < 0 && i < model_source_file_count(source); i++)
+        if (is_gguf(source, i))
+            gguf = (int)i;
+    int status = gguf >= 0 ? open_gguf(m, (uint32_t)gguf, err) : open_folder(m, err);
+    if (status == 0) {
+        struct check check = {.model = m, .err = err};
+        status = model_block_tensors(&m->config, 0, m->config.layers + 2, check_tensor, &check);
+    }
+    if (status < 0) {
+        model_close(m);
+        return -1;
+    }
+    write_note(m);
+    *model = m;
+    return 0;
+}
+
+int model_open_path(const char *path, struct model **model, struct err *err)
+{
+    struct model_source *source;
+    *model = NULL;
+    if (model_source_open_local(path, &source, err) < 0)
+        return -1;
+    if (model_open(source, model, err) < 0)
+        return err_wrap(err, "model \"%s\"", path);
+    return 0;
+}
+
+void model_close(struct model *model)
+{
+    if (!model)
+        return;
+    for (uint32_t i = 0; model->st && i < model_source_file_count(model->source); i++)
+        safetensors_close(model->st[i]);
+    free(model->st);
+    gguf_close(model->gguf);
+    for (uint32_t i = 0; i < model->count; i++) {
+        free((char *)(uintptr_t)model->tensors[i].name);
+        free((struct nf4_places *)(uintptr_t)model->tensors[i].nf4);
+    }
+    free(model->tensors);
+    model_source_close(model->source);
+    free(model);
+}
+
+const struct model_config *model_get_config(const struct model *model)
+{
+    return &model->config;
+}
+
+const char *model_get_note(const struct model *model)
+{
+    return model->note;
+}
+
+struct model_source *model_get_source(const struct model *model)
+{
+    return model->source;
+}
+
+const struct gguf *model_get_gguf(const struct model *model)
+{
+    return model->gguf;
+}
+
+int model_read_file(struct model *model, const char *name, uint64_t limit, struct buf *out, struct err *err)
+{
+    return model_source_read_file(model->source, name, limit, out, err);
+}
+
+uint32_t model_tensor_count(const struct model *model)
+{
+    return model->count;
+}
+
+const struct model_tensor *model_tensor_at(const struct model *model, uint32_t index)
+{
+    return index < model->count ? &model->tensors[index] : NULL;
+}
+
+const struct model_tensor *model_tensor_find(const struct model *model, const char *name)
+{
+    if (model->config.tied && strcmp(name, "lm_head.weight") == 0)
+        name = "model.embed_tokens.weight";
+    return find(model, name);
+}
+
+bool model_tensor_is_16bit(const struct model_tensor *tensor)
+{
+    return !tensor->nf4 && (tensor->type == TENSOR_BF16 || tensor->type == TENSOR_F16);
+}
+
+/* Bytes [offset, …) of 'rows' whole rows that lie together, as fp32, a piece at a time. */
+static int read_rows(struct model *m, const struct model_tensor *t, uint64_t row, uint64_t rows, float *dst,
+                     struct err *err)
+{
+    if (t->nf4)
+        return nf4_stored_values(m->source, t->nf4, row * t->cols, rows * t->cols, dst, err);
+    uint32_t block = tensor_type_block(t->type), bytes = tensor_type_block_bytes(t->type);
+    uint64_t row_blocks = t->cols / block, blocks = rows * row_blocks;
+    uint64_t offset = t->offset + row * row_blocks * bytes;
+    if (t->type == TENSOR_F32)
+        return model_source_read(m->source, t->file, offset, (size_t)(blocks * bytes), dst, err);
+    uint8_t piece[PIECE_BYTES];
+    for (uint64_t done = 0; done < blocks;) {
+        uint64_t n = sizeof(piece) / bytes;
+        if (n > blocks - done)
+            n = blocks - done;
+        if (model_source_read(m->source, t->file, offset + done * bytes, (size_t)(n * bytes), piece, err) <
+                0 ||
+            tensor_dequantise(t->type, piece, n * block, dst + done * block, err) < 0)
+            return -1;
+        done += n;
+    }
+    return 0;
+}
+
+/* Row r of a permuted tensor as Hugging Face counts lies at: within its head, halves are interleaved. */
+static uint64_t stored_row(const struct model_tensor *t, uint64_t row)
+{
+    uint64_t head_dim = t->rows / t->permuted_heads, head = row / head_dim, within = row % head_dim;
+    return head * head_dim + within % (head_dim / 2) * 2 + within / (head_dim / 2);
+}
+
+static int rows_check(const struct model_tensor *tensor, uint64_t row_begin, uint64_t row_end,
+                      struct err *err)
+{
+    if (row_begin > row_end || row_end > tensor->rows)
+        return err_set(err, ERR_INTERNAL, "rows %llu..%llu of tensor \"%s\" of %llu rows",
+                       (unsigned long long)row_begin, (unsigned long long)row_end, tensor->name,
+                       (unsigned long long)tensor->rows);
+    return 0;
+}
+
+int model_tensor_read_packed(struct model *model, const struct model_tensor *tensor, uint64_t row_begin,
+                             uint64_t row_end, uint8_t *dst, struct err *err)
+{
+    if (rows_check(tensor, row_begin, row_end, err) < 0)
+        return -1;
+    uint64_t row_bytes =
+        tensor->cols / tensor_type_block(tensor->type) * tensor_type_block_bytes(tensor->type);
+    uint64_t rows = tensor->permuted_heads ? 1 : row_end - row_begin;
+    int status = 0;
+    for (uint64_t row = row_begin; status == 0 && row < row_end; row += rows) {
+        uint64_t stored = tensor->permuted_heads ? stored_row(tensor, row) : row;
+        status = model_source_read(model->source, tensor->file, tensor->offset + stored * row_bytes,
+                                   (size_t)(rows * row_bytes), dst + (row - row_begin) * row_bytes, err);
+    }
+    return status < 0 ? err_wrap(err, "tensor \"%s\"", tensor->name) : 0;
+}
+
+int model_tensor_read_f32(struct model *model, const struct model_tensor *tensor, uint64_t row_begin,
+                          uint64_t row_end, float *dst, struct err *err)
+{
+    if (rows_check(tensor, row_begin, row_end, err) < 0)
+        return -1;
+    int status = 0;
+    if (!tensor->permuted_heads)
+        status = read_rows(model, tensor, row_begin, row_end - row_begin, dst, err);
+    for (uint64_t r = row_begin; tensor->permuted_heads && status == 0 && r < row_end; r++)
+        status =
+            read_rows(model, tensor, stored_row(tensor, r), 1, dst + (r - row_begin) * tensor->cols, err);
+    uint64_t values = tensor->offset_added != 0 ? (row_end - row_begin) * tensor->cols : 0;
+    for (uint64_t i = 0; status == 0 && i < values; i++)
+        dst[i] -= tensor->offset_added;
+    return status < 0 ? err_wrap(err, "tensor \"%s\"", tensor->name) : 0;
+}
+
+struct collect {
+    const struct model *model;
+    struct model_range *ranges;
+    uint32_t count;
+};
+
+static int count_range(const struct block_tensor *tensor, void *arg)
+{
+    (void)tensor;
+    ((struct collect *)arg)->count += 1 + NF4_PARTS;
+    return 0;
+}
+
+static int add_range(const struct block_tensor *tensor, void *arg)
+{
+    struct collect *c = arg;
+    const struct model_tensor *t = find(c->model, tensor->name);
+    if (t)
+        c->ranges[c->count++] = (struct model_range){.file = t->file, .offset = t->offset, .size = t->size};
+    for (int part = 0; t && t->nf4 && part < NF4_PARTS; part++) {
+        const struct nf4_place *place = &t->nf4->parts[part];
+        if (place->size > 0)
+            c->ranges[c->count++] = (struct model_range){place->file, place->offset, place->size};
+    }
+    return 0;
+}
+
+static int compare_range(const void *a, const void *b)
+{
+    const struct model_range *x = a, *y = b;
+    if (x->file != y->file)
+        return x->file < y->file ? -1 : 1;
+    return x->offset < y->offset ? -1 : x->offset > y->offset;
+}
+
+static uint32_t merge_ranges(struct model_range *ranges, uint32_t count)
+{
+    uint32_t kept = 0;
+    qsort(ranges, count, sizeof(*ranges), compare_range);
+    for (uint32_t i = 0; i < count; i++) {
+        struct model_range *last = kept ? &ranges[kept - 1] : NULL;
+        if (last && last->file == ranges[i].file && ranges[i].offset <= last->offset + last->size) {
+            uint64_t end = ranges[i].offset + ranges[i].size;
+            if (end > last->offset + last->size)
+                last->size = end - last->offset;
+        } else {
+            ranges[kept++] = ranges[i];
+        }
+    }
+    return kept;
+}
+
+int model_block_ranges(const struct model *model, uint32_t block_begin, uint32_t block_end,
+                       struct model_range **ranges, uint32_t *count, struct err *err)
+{
+    const struct model_config *c = &model->config;
+    struct collect collect = {.model = model};
+    *ranges = NULL;
+    *count = 0;
+    if (block_begin > block_end || block_end > c->layers + 2)
+        return err_set(err, ERR_INTERNAL, "blocks %u..%u of a model of %u blocks", block_begin, block_end,
+                       c->layers + 2);
+    model_block_tensors(c, block_begin, block_end, count_range, &collect);
+    collect.ranges = calloc(collect.count + 1 + NF4_PARTS, sizeof(*collect.ranges));
+    if (!collect.ranges)
+        return err_set(err, ERR_NOMEM, "no memory for %u ranges", collect.count + 1);
+    collect.count = 0;
+    model_block_tensors(c, block_begin, block_end, add_range, &collect);
+    if (c->tied && block_end == c->layers + 2 && block_begin > 0 && block_begin < block_end)
+        model_block_tensors(c, 0, 1, add_range, &collect);
+    *count = merge_ranges(collect.ranges, collect.count);
+    *ranges = collect.ranges;
+    return 0;
+}
+
+static int load_from_source(struct model_source *source, struct model_config *config, struct err *err)
+{
+    struct buf text = {.limit = MODEL_CONFIG_BYTES_MAX};
+    struct gguf *gguf = NULL;
+    int status;
+    for (uint32_t i = 0; i < model_source_file_count(source); i++) {
+        if (!is_gguf(source, i))
+            continue;
+        struct model m = {.source = source};
+        status = gguf_open(source, i, &gguf, err);
+        if (status == 0)
+            status = gguf_config(gguf, &m.config, err);
+        m.gguf = gguf;
+        if (status == 0)
+            status = read_rope_divisors(&m, i, err);
+        if (status == 0)
+            status = read_rope_factors(&m, i, err);
+        if (status == 0)
+            *config = m.config;
+        gguf_close(gguf);
+        return status;
+    }
+    const char *name = model_source_find(source, "config.json") >= 0 || model_source_file_count(source) != 1
+                           ? "config.json"
+                           : model_source_file(source, 0)->name;
+    status = model_source_read_file(source, name, MODEL_CONFIG_BYTES_MAX, &text, err);
+    if (status == 0 && model_config_parse_text((const char *)text.data, text.size, config, err) < 0)
+        status = err_wrap(err, "%s", name);
+    buf_fini(&text);
+    return status;
+}
+
+int model_config_load(const char *path, struct model_config *config, struct err *err)
+{
+    struct model_source *source;
+    memset(config, 0, sizeof(*config));
+    if (model_source_open_local(path, &source, err) < 0)
+        return -1;
+    int status = load_from_source(source, config, err);
+    model_source_close(source);
+    return status;
+}

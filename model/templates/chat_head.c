@@ -1,0 +1,208 @@
+/* Three things are known of an answer's beginning: what the template writes at the end when an answer is
+ * asked for behind the first turns (the head); what it writes when it is asked for behind the very turns
+ * before this one (the prompt); and up to where another answer is written alike. */
+#include "model/templates/chat_head.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct chat_heads {
+    const struct chat_rendering *rendering;
+    bool asked;
+    struct buf asking; /* rendered up to the first answer, and an answer asked for */
+    size_t same;       /* bytes at its beginning that are there without being asked, too */
+    bool answered;
+    struct buf other; /* the conversation with other answers, or empty */
+    struct jinja_marks marks;
+};
+
+static bool is_assistant(const json_t *messages, size_t index)
+{
+    return strcmp(json_string_value(json_object_get(json_array_get(messages, index), "role")), "assistant") ==
+           0;
+}
+
+/* The same messages, but that assistants answer otherwise. Returns new, or NULL. */
+static json_t *answered_otherwise(const json_t *messages)
+{
+    json_t *others = json_array();
+    for (size_t i = 0; others != NULL && i < json_array_size(messages); i++) {
+        json_t *message = is_assistant(messages, i)
+                              ? json_pack("{s:s, s:s}", "role", "assistant", "content", "\x02")
+                              : json_incref(json_array_get(messages, i));
+        if (json_array_append_new(others, message) < 0) {
+            json_decref(others);
+            others = NULL;
+        }
+    }
+    return others;
+}
+
+int chat_heads_create(const struct chat_rendering *rendering, struct chat_heads **heads, struct err *err)
+{
+    *heads = calloc(1, sizeof(**heads));
+    if (*heads == NULL) {
+        return err_set(err, ERR_NOMEM, "out of memory for a conversation");
+    }
+    (*heads)->rendering = rendering;
+    (*heads)->asking.limit = CHAT_RENDERED_MAX;
+    (*heads)->other.limit = CHAT_RENDERED_MAX;
+    return 0;
+}
+
+void chat_heads_destroy(struct chat_heads *heads)
+{
+    if (heads == NULL) {
+        return;
+    }
+    buf_fini(&heads->asking);
+    buf_fini(&heads->other);
+    jinja_marks_fini(&heads->marks);
+    free(heads);
+}
+
+static size_t common_size(const char *a, size_t a_size, const char *b, size_t b_size)
+{
+    size_t same = 0;
+    while (same < a_size && same < b_size && a[same] == b[same]) {
+        same++;
+    }
+    return same;
+}
+
+/* The first 'count' messages, rendered; false when they cannot be. */
+static bool render_first(const struct chat_heads *heads, size_t count, bool ask, struct buf *out)
+{
+    struct err none = {0};
+    json_t *first = json_array();
+    int failed = first == NULL || count == 0;
+    for (size_t i = 0; i < count; i++) {
+        failed |= json_array_append(first, json_array_get(heads->rendering->messages, i));
+    }
+    failed |= !failed && chat_render_names(heads->rendering->chat, first, heads->rendering->rest, ask, out,
+                                           NULL, &none) < 0;
+    json_decref(first);
+    return !failed;
+}
+
+/* Ask behind the conversation up to its first answer that does not begin it; an empty text when that cannot
+ * be rendered. */
+static void ask(struct chat_heads *heads)
+{
+    struct buf without = {.limit = CHAT_RENDERED_MAX};
+    const size_t count = json_array_size(heads->rendering->messages);
+    size_t turns = 1;
+    while (turns < count && !is_assistant(heads->rendering->messages, turns)) {
+        turns++;
+    }
+    heads->asked = true;
+    if (render_first(heads, turns, false, &without) && render_first(heads, turns, true, &heads->asking)) {
+        heads->same =
+            common_size(buf_str(&heads->asking), heads->asking.size, buf_str(&without), without.size);
+    } else {
+        buf_clear(&heads->asking);
+    }
+    buf_fini(&without);
+}
+
+/* Up to where part[0..size), written at messages[index], is written alike when the answers are others. */
+static size_t alike_size(struct chat_heads *heads, size_t index, const char *part, size_t size)
+{
+    struct err none = {0};
+    if (!heads->answered) {
+        json_t *others = answered_otherwise(heads->rendering->messages);
+        heads->answered = true;
+        if (others == NULL || chat_render_names(heads->rendering->chat, others, heads->rendering->rest, false,
+                                                &heads->other, &heads->marks, &none) < 0) {
+            buf_clear(&heads->other);
+            heads->marks.count = 0;
+        }
+        json_decref(others);
+    }
+    for (size_t i = 0; i < heads->marks.count; i++) {
+        const struct jinja_mark *mark = &heads->marks.items[i];
+        if (mark->message >= 0 && (size_t)mark->message == index) {
+            return common_size(buf_str(&heads->other) + mark->begin, mark->end - mark->begin, part, size);
+        }
+    }
+    return 0;
+}
+
+/* The head at the beginning of the part: 0 when it is not there. The head may begin a little before what is
+ * written with and without being asked differs, since that may begin alike (a marker's "<"). */
+static size_t head_first(const struct chat_heads *heads, const char *part, size_t size)
+{
+    enum { ALIKE_MAX = 64 };
+    const char *asking = buf_str(&heads->asking);
+    for (size_t back = 0; back <= ALIKE_MAX && back <= heads->same; back++) {
+        const size_t from = heads->same - back;
+        const size_t head = heads->asking.size - from;
+        if (common_size(asking + from, head, part, size) == head) {
+            return head;
+        }
+    }
+    return 0;
+}
+
+/* As much of the head as the part begins with. */
+static size_t head_part(const struct chat_heads *heads, const char *part, size_t size)
+{
+    return common_size(buf_str(&heads->asking) + heads->same, heads->asking.size - heads->same, part, size);
+}
+
+/* Where the head ends that stands last in part[0..size); 0: it is not there. */
+static size_t head_last(const struct chat_heads *heads, const char *part, size_t size)
+{
+    const char *head = buf_str(&heads->asking) + heads->same;
+    const size_t head_size = heads->asking.size - heads->same;
+    for (size_t end = size; end >= head_size && head_size > 0; end--) {
+        if (memcmp(part + end - head_size, head, head_size) == 0) {
+            return end;
+        }
+    }
+    return 0;
+}
+
+int chat_head_size(struct chat_heads *heads, size_t index, size_t begin, size_t size, size_t *head,
+                   struct err *err)
+{
+    const char *part = heads->rendering->text + begin;
+    struct buf prompt = {.limit = CHAT_RENDERED_MAX};
+    if (!heads->asked) {
+        ask(heads);
+    }
+    const bool asks = heads->asking.size > heads->same;
+    if (asks && (*head = head_first(heads, part, size)) > 0) {
+        return 0;
+    }
+    const size_t alike = alike_size(heads, index, part, size);
+    if (!asks) { /* asking adds nothing: spaces before an answer are part of its first token */
+        *head = alike;
+        while (*head > 0 && part[*head - 1] == ' ') {
+            --*head;
+        }
+        return 0;
+    }
+    const bool rendered = render_first(heads, index, true, &prompt);
+    const size_t same =
+        rendered ? common_size(buf_str(&prompt), prompt.size, heads->rendering->text, heads->rendering->size)
+                 : 0;
+    const bool whole = rendered && same == prompt.size;
+    buf_fini(&prompt);
+    if (whole && same >= begin && same <= begin + size) {
+        *head = same - begin;
+    } else if ((*head = head_last(heads, part, alike)) == 0 && rendered && same >= begin) {
+        /* The prompt ends with more than the answer is written behind (an empty thought, say): the answer
+         * begins where the two part, as TRL has it. */
+        *head = same - begin < alike ? same - begin : alike;
+    } else if (*head == 0 && head_part(heads, part, size) < alike) {
+        return err_set(
+            err, ERR_UNSUPPORTED,
+            "the chat template does not begin messages[%zu], an assistant's turn, as it asks for an "
+            "answer, so that what is to be learnt cannot be told; data.learn: all needs it not",
+            index);
+    } else if (*head == 0) {
+        *head = alike;
+    }
+    return 0;
+}

@@ -1,0 +1,523 @@
+/* Template text -> tree: text between tags, and statements. */
+#include "model/templates/jinja.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "model/templates/jinja_call.h"
+#include "model/templates/jinja_parser.h"
+#include "model/text/utf8.h"
+
+enum { TREE_BYTES_MAX = 64 << 20 };
+
+const char *const jinja_functions[JF_COUNT] = {[JF_NAMESPACE] = "namespace",
+                                               [JF_RANGE] = "range",
+                                               [JF_DICT] = "dict",
+                                               [JF_RAISE] = "raise_exception",
+                                               [JF_STRFTIME] = "strftime_now"};
+
+static struct jinja_node *block(struct jinja_parser *p, const char *const *ends);
+static struct jv text_before(const struct jinja_parser *p, size_t end);
+
+static int tag_close(struct jinja_parser *p, const char *close)
+{
+    if (p->token.kind != T_END || !jv_is_text(&p->token.value, close)) {
+        return jinja_expected(p, close);
+    }
+    p->token.line = 0;
+    return 0;
+}
+
+/* The rest of a closing tag, behind its name. */
+static int tag_finish(struct jinja_parser *p)
+{
+    return jinja_advance(p) < 0 ? -1 : tag_close(p, "%}");
+}
+
+/* A body up to one of 'ends', the opening tag's closing included; the end's name is the token looked at. */
+static struct jinja_node *body(struct jinja_parser *p, const char *const *ends)
+{
+    return tag_close(p, "%}") < 0 ? NULL : block(p, ends);
+}
+
+static int targets(struct jinja_parser *p, struct jinja_node *node)
+{
+    struct jinja_nodes nodes = {0};
+    do {
+        if (nodes.count > 0 && jinja_advance(p) < 0) {
+            return -1;
+        }
+        struct jinja_node *target = p->token.kind == T_NAME ? jinja_name_or_constant(p) : NULL;
+        if (target != NULL && node->kind == JN_SET && jinja_is_operator(p, ".")) {
+            target = jinja_attribute(p, target);
+        }
+        if (target == NULL || target->kind == JN_CONST) {
+            return p->err->code != ERR_NONE ? -1 : jinja_expected(p, "a name");
+        }
+        if (jinja_nodes_add(p, &nodes, target) < 0) {
+            return -1;
+        }
+    } while (jinja_is_operator(p, ","));
+    node->list = nodes.items;
+    node->count = nodes.count;
+    return 0;
+}
+
+static struct jinja_node *statement_for(struct jinja_parser *p, struct jinja_node *node)
+{
+    static const char *const ends[] = {"else", "endfor", NULL};
+    static const char *const last[] = {"endfor", NULL};
+    if (targets(p, node) < 0 || !jinja_is_name(p, "in")) {
+        return p->err->code != ERR_NONE ? NULL : (jinja_expected(p, "in"), NULL);
+    }
+    node->a = jinja_advance(p) < 0 ? NULL : jinja_disjunction(p);
+    if (node->a != NULL && jinja_is_name(p, "if")) {
+        node->b = jinja_advance(p) < 0 ? NULL : jinja_expression(p);
+    }
+    if (node->a == NULL || p->err->code != ERR_NONE) {
+        return NULL;
+    }
+    if (jinja_is_name(p, "recursive")) { /* the loop may be left before it calls itself */
+        if (jinja_advance(p) < 0) {
+            return NULL;
+        }
+    }
+    p->loops++;
+    node->c = body(p, ends);
+    p->loops--;
+    if (node->c != NULL && jinja_is_name(p, "else")) {
+        node->d = jinja_advance(p) < 0 ? NULL : body(p, last);
+    }
+    return p->err->code != ERR_NONE || tag_finish(p) < 0 ? NULL : node;
+}
+
+static struct jinja_node *statement_if(struct jinja_parser *p, struct jinja_node *node)
+{
+    static const char *const ends[] = {"elif", "else", "endif", NULL};
+    static const char *const last[] = {"endif", NULL};
+    struct jinja_nodes nodes = {0};
+    do {
+        if (nodes.count > 0 && jinja_advance(p) < 0) {
+            return NULL;
+        }
+        struct jinja_node *condition = jinja_expression(p);
+        struct jinja_node *then = condition != NULL ? body(p, ends) : NULL;
+        if (then == NULL || jinja_nodes_add(p, &nodes, condition) < 0 ||
+            jinja_nodes_add(p, &nodes, then) < 0) {
+            return NULL;
+        }
+    } while (jinja_is_name(p, "elif"));
+    if (jinja_is_name(p, "else")) {
+        node->a = jinja_advance(p) < 0 ? NULL : body(p, last);
+    }
+    node->list = nodes.items;
+    node->count = nodes.count;
+    return p->err->code != ERR_NONE || tag_finish(p) < 0 ? NULL : node;
+}
+
+/* An expression, or several with commas between: a tuple. */
+static struct jinja_node *values(struct jinja_parser *p)
+{
+    struct jinja_nodes nodes = {0};
+    struct jinja_node *node = jinja_expression(p);
+    if (node == NULL || !jinja_is_operator(p, ",")) {
+        return node;
+    }
+    struct jinja_node *tuple = jinja_nodes_add(p, &nodes, node) < 0 ? NULL : jinja_node_new(p, JN_LIST);
+    while (tuple != NULL && jinja_is_operator(p, ",")) {
+        node = jinja_advance(p) < 0 || p->token.kind == T_END ? NULL : jinja_expression(p);
+        if (node == NULL ? p->token.kind != T_END || p->err->code != ERR_NONE
+                         : jinja_nodes_add(p, &nodes, node) < 0) {
+            return NULL;
+        }
+    }
+    if (tuple != NULL) {
+        tuple->negated = true;
+        tuple->list = nodes.items;
+        tuple->count = nodes.count;
+    }
+    return tuple;
+}
+
+static struct jinja_node *statement_set(struct jinja_parser *p, struct jinja_node *node)
+{
+    static const char *const ends[] = {"endset", NULL};
+    if (targets(p, node) < 0) {
+        return NULL;
+    }
+    if (jinja_is_operator(p, "=")) {
+        node->a = jinja_advance(p) < 0 ? NULL : values(p);
+        return node->a == NULL || tag_close(p, "%}") < 0 ? NULL : node;
+    }
+    if (jinja_is_operator(p, "|")) {
+        struct jinja_node *text = jinja_node_new(p, JN_CAPTURE);
+        node->a = text == NULL ? NULL : jinja_filters(p, text);
+        if (node->a != NULL) {
+            text->a = body(p, ends);
+        }
+        return node->a == NULL || text->a == NULL || tag_finish(p) < 0 ? NULL : node;
+    }
+    node->b = body(p, ends);
+    return node->b == NULL || tag_finish(p) < 0 ? NULL : node;
+}
+
+/* {% filter name | name … %}: what the body writes goes through the filters. */
+static struct jinja_node *statement_filter(struct jinja_parser *p, struct jinja_node *node)
+{
+    static const char *const ends[] = {"endfilter", NULL};
+    struct jinja_node *text = jinja_node_new(p, JN_CAPTURE);
+    node->a = text == NULL ? NULL : jinja_filters(p, jinja_filter(p, text));
+    if (node->a != NULL) {
+        text->a = body(p, ends);
+    }
+    return node->a == NULL || text->a == NULL || tag_finish(p) < 0 ? NULL : node;
+}
+
+static struct jinja_node *statement_with(struct jinja_parser *p, struct jinja_node *node)
+{
+    static const char *const ends[] = {"endwith", NULL};
+    struct jinja_nodes nodes = {0};
+    while (p->token.kind != T_END) {
+        struct jinja_node *name = jinja_node_new(p, JN_NAMED);
+        if (name == NULL || p->token.kind != T_NAME) {
+            return name == NULL ? NULL : (jinja_expected(p, "a name"), NULL);
+        }
+        name->value = p->token.value;
+        if (jinja_advance(p) < 0 || jinja_take_operator(p, "=") < 0 ||
+            (name->a = jinja_expression(p)) == NULL || jinja_nodes_add(p, &nodes, name) < 0 ||
+            (jinja_is_operator(p, ",") && jinja_advance(p) < 0)) {
+            return NULL;
+        }
+    }
+    node->list = nodes.items;
+    node->count = nodes.count;
+    node->a = body(p, ends);
+    return node->a == NULL || tag_finish(p) < 0 ? NULL : node;
+}
+
+static struct jinja_node *statement_macro(struct jinja_parser *p, struct jinja_node *node)
+{
+    static const char *const ends[] = {"endmacro", NULL};
+    const unsigned loops = p->loops;
+    if (p->token.kind != T_NAME) {
+        jinja_expected(p, "a name");
+        return NULL;
+    }
+    node->value = p->token.value;
+    if (jinja_advance(p) < 0 || !jinja_is_operator(p, "(")) {
+        return p->err->code != ERR_NONE ? NULL : (jinja_expected(p, "("), NULL);
+    }
+    if (jinja_arguments(p, node) < 0) {
+        return NULL;
+    }
+    for (size_t i = 0; i < node->count; i++) {
+        if (node->list[i]->kind != JN_NAME && node->list[i]->kind != JN_NAMED) {
+            jinja_fail(p, ERR_INVALID, "a parameter that is not a name", NULL);
+            return NULL;
+        }
+    }
+    p->loops = 0;
+    node->a = body(p, ends);
+    p->loops = loops;
+    if (node->a == NULL || jinja_advance(p) < 0) {
+        return NULL;
+    }
+    return (p->token.kind == T_NAME && jinja_advance(p) < 0) || tag_close(p, "%}") < 0 ? NULL : node;
+}
+
+/* {% call(parameters) macro(arguments) %}: the body is a macro that the one called knows as `caller`. */
+static struct jinja_node *statement_call(struct jinja_parser *p, struct jinja_node *node)
+{
+    static const char *const ends[] = {"endcall", NULL};
+    struct jinja_node *caller = jinja_node_new(p, JN_MACRO);
+    if (caller == NULL || (jinja_is_operator(p, "(") && jinja_arguments(p, caller) < 0)) {
+        return NULL;
+    }
+    for (size_t i = 0; i < caller->count; i++) {
+        if (caller->list[i]->kind != JN_NAME && caller->list[i]->kind != JN_NAMED) {
+            jinja_fail(p, ERR_INVALID, "a parameter that is not a name", NULL);
+            return NULL;
+        }
+    }
+    caller->value = jv_borrow("caller", 6);
+    node->b = jinja_expression(p);
+    if (node->b == NULL || node->b->kind != JN_CALL) {
+        return node->b == NULL ? NULL : (jinja_expected(p, "a call"), NULL);
+    }
+    node->a = caller;
+    caller->a = body(p, ends);
+    return caller->a == NULL || tag_finish(p) < 0 ? NULL : node;
+}
+
+/* {% raw %}: all up to {% endraw %} is text. */
+static struct jinja_node *statement_raw(struct jinja_parser *p, struct jinja_node *node)
+{
+    if (tag_close(p, "%}") < 0) {
+        return NULL;
+    }
+    for (size_t at = p->at; at + 1 < p->size; at++) {
+        size_t name = at + 2;
+        if (p->text[at] != '{' || p->text[at + 1] != '%') {
+            continue;
+        }
+        name += name < p->size && (p->text[name] == '-' || p->text[name] == '+');
+        while (name < p->size && strchr(" \t\r\n", p->text[name]) != NULL && p->text[name] != '\0') {
+            name++;
+        }
+        size_t end = name + 6;
+        while (end < p->size && strchr(" \t\r\n", p->text[end]) != NULL && p->text[end] != '\0') {
+            end++;
+        }
+        const size_t sign = end < p->size && (p->text[end] == '-' || p->text[end] == '+');
+        if (end + sign + 1 >= p->size || memcmp(p->text + name, "endraw", 6) != 0 ||
+            p->text[end + sign] != '%' || p->text[end + sign + 1] != '}') {
+            continue;
+        }
+        node->value = text_before(p, at);
+        for (; p->at < end; p->at++) {
+            p->line += p->text[p->at] == '\n';
+        }
+        p->at = end + sign + 2;
+        jinja_end_trim(p, sign ? p->text[end] : '\0', true);
+        return node;
+    }
+    jinja_fail(p, ERR_INVALID,
+               "the template ends where this must be:", &(struct jv){.text = "endraw", .size = 6});
+    return NULL;
+}
+
+static struct jinja_node *statement_leave(struct jinja_parser *p, struct jinja_node *node)
+{
+    if (p->loops == 0) {
+        jinja_fail(p, ERR_INVALID, "break or continue outside of a loop", NULL);
+        return NULL;
+    }
+    return tag_close(p, "%}") < 0 ? NULL : node;
+}
+
+static struct jinja_node *statement_generation(struct jinja_parser *p, struct jinja_node *node)
+{
+    static const char *const ends[] = {"endgeneration", NULL};
+    node->a = body(p, ends);
+    return node->a == NULL || tag_finish(p) < 0 ? NULL : node;
+}
+
+/* {% … %} behind its opening; NULL with ERR_NONE when it is one of 'ends'. */
+static struct jinja_node *statement(struct jinja_parser *p, const char *const *ends)
+{
+    static const struct {
+        const char *name;
+        enum jinja_kind kind;
+        struct jinja_node *(*parse)(struct jinja_parser *, struct jinja_node *);
+    } rows[] = {{"for", JN_FOR, statement_for},
+                {"if", JN_IF, statement_if},
+                {"set", JN_SET, statement_set},
+                {"macro", JN_MACRO, statement_macro},
+                {"break", JN_BREAK, statement_leave},
+                {"continue", JN_CONTINUE, statement_leave},
+                {"generation", JN_GENERATION, statement_generation},
+                {"with", JN_WITH, statement_with},
+                {"filter", JN_OUTPUT, statement_filter},
+                {"call", JN_CALL_BLOCK, statement_call},
+                {"raw", JN_TEXT, statement_raw}};
+    if (jinja_advance(p) < 0) {
+        return NULL;
+    }
+    for (size_t i = 0; ends != NULL && ends[i] != NULL; i++) {
+        if (jinja_is_name(p, ends[i])) {
+            return NULL;
+        }
+    }
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        if (jinja_is_name(p, rows[i].name)) {
+            struct jinja_node *node = jinja_node_new(p, rows[i].kind);
+            return node == NULL || jinja_advance(p) < 0 ? NULL : rows[i].parse(p, node);
+        }
+    }
+    if (p->token.kind == T_NAME) {
+        jinja_fail(p, ERR_UNSUPPORTED,
+                   "a statement that is not known here or not in its place:", &p->token.value);
+    } else {
+        jinja_expected(p, "a statement");
+    }
+    return NULL;
+}
+
+/* Where the next tag begins, or the size. */
+static size_t tag_find(const struct jinja_parser *p)
+{
+    for (size_t at = p->at; at + 1 < p->size; at++) {
+        const char *brace = memchr(p->text + at, '{', p->size - 1 - at);
+        if (brace == NULL) {
+            break;
+        }
+        at = (size_t)(brace - p->text);
+        if (strchr("{%#", p->text[at + 1]) != NULL && p->text[at + 1] != '\0') {
+            return at;
+        }
+    }
+    return p->size;
+}
+
+/* The text up to the tag at 'end', less what the tag takes away before it. */
+static struct jv text_before(const struct jinja_parser *p, size_t end)
+{
+    const char sign = end + 2 < p->size ? p->text[end + 2] : '\0';
+    const struct jv text = jv_borrow(p->text + p->at, end - p->at);
+    if (end == p->size) {
+        return text;
+    }
+    if (sign == '-') {
+        return jv_strip(text, NULL, false, true);
+    }
+    if (sign == '+' || p->text[end + 1] == '{') {
+        return text;
+    }
+    /* lstrip_blocks: blanks between the beginning of the line and the tag. */
+    size_t line = end;
+    while (line > p->at && p->text[line - 1] != '\n') {
+        line--;
+    }
+    const struct jv blanks = jv_borrow(p->text + line, end - line);
+    const bool begins_line = line == 0 || p->text[line - 1] == '\n';
+    return begins_line && jv_strip(blanks, NULL, true, false).size == 0 ? jv_borrow(text.text, line - p->at)
+                                                                        : text;
+}
+
+static int comment_skip(struct jinja_parser *p)
+{
+    for (size_t at = p->at; at + 1 < p->size; at++) {
+        p->line += p->text[at] == '\n';
+        if (p->text[at] == '#' && p->text[at + 1] == '}') {
+            const char sign = at > p->at ? p->text[at - 1] : '\0';
+            p->at = at + 2;
+            jinja_end_trim(p, sign, true);
+            return 0;
+        }
+    }
+    return jinja_fail(p, ERR_INVALID, "a comment that does not end", NULL);
+}
+
+/* The text up to the next tag, as a node. */
+static int text_take(struct jinja_parser *p, size_t tag, struct jinja_nodes *nodes)
+{
+    const struct jv text = text_before(p, tag);
+    const uint32_t line = p->line;
+    for (; p->at < tag; p->at++) {
+        p->line += p->text[p->at] == '\n';
+    }
+    struct jinja_node *node = text.size > 0 ? jinja_node_new(p, JN_TEXT) : NULL;
+    if (node != NULL) {
+        node->value = text;
+        node->line = line;
+    }
+    return text.size > 0 && (node == NULL || jinja_nodes_add(p, nodes, node) < 0) ? -1 : 0;
+}
+
+static struct jinja_node *output(struct jinja_parser *p)
+{
+    struct jinja_node *node = jinja_node_new(p, JN_OUTPUT);
+    if (node == NULL || jinja_advance(p) < 0 || (node->a = jinja_expression(p)) == NULL) {
+        return NULL;
+    }
+    return tag_close(p, "}}") < 0 ? NULL : node;
+}
+
+/* Everything up to a tag of 'ends', whose name is then the token looked at; or to the end of the text. */
+static struct jinja_node *block(struct jinja_parser *p, const char *const *ends)
+{
+    struct jinja_nodes nodes = {0};
+    struct jinja_node *all = jinja_deeper(p) < 0 ? NULL : jinja_node_new(p, JN_BLOCK);
+    while (all != NULL) {
+        const size_t tag = tag_find(p);
+        if (text_take(p, tag, &nodes) < 0) {
+            return NULL;
+        }
+        if (tag == p->size) {
+            if (ends != NULL) {
+                jinja_fail(p, ERR_INVALID, "the template ends where this must be:",
+                           &(struct jv){.text = ends[0], .size = strlen(ends[0])});
+                return NULL;
+            }
+            break;
+        }
+        const char kind = p->text[tag + 1];
+        p->at = tag + 2;
+        p->at += p->at < p->size && (p->text[p->at] == '-' || p->text[p->at] == '+');
+        if (kind == '#') {
+            if (comment_skip(p) < 0) {
+                return NULL;
+            }
+            continue;
+        }
+        struct jinja_node *node = kind == '{' ? output(p) : statement(p, ends);
+        if (node == NULL && p->err->code == ERR_NONE) {
+            break; /* one of the ends */
+        }
+        if (node == NULL || jinja_nodes_add(p, &nodes, node) < 0) {
+            return NULL;
+        }
+    }
+    if (all != NULL) {
+        all->list = nodes.items;
+        all->count = nodes.count;
+        p->depth--;
+    }
+    return all;
+}
+
+/* Line ends become \n, and the one at the very end goes, as Jinja has it. */
+static int source_copy(struct jinja_parser *p, const char *text, size_t size)
+{
+    char *copy = jinja_alloc(p->arena, size + 1, p->err);
+    size_t out = 0;
+    for (size_t i = 0; copy != NULL && i < size; i++) {
+        if (text[i] == '\r') {
+            copy[out++] = '\n';
+            i += i + 1 < size && text[i + 1] == '\n';
+        } else {
+            copy[out++] = text[i];
+        }
+    }
+    p->text = copy;
+    p->size = out > 0 && copy[out - 1] == '\n' ? out - 1 : out;
+    return copy != NULL ? 0 : -1;
+}
+
+int jinja_parse(const char *text, size_t size, struct jinja **out, struct err *err)
+{
+    const size_t valid = utf8_check(text, size);
+    if (size > JINJA_SOURCE_BYTES_MAX || valid != size) {
+        return size > JINJA_SOURCE_BYTES_MAX
+                   ? err_set(err, ERR_TOO_BIG, "%zu bytes are more than %d", size, JINJA_SOURCE_BYTES_MAX)
+                   : err_set(err, ERR_INVALID, "not valid UTF-8 at byte %zu", valid);
+    }
+    struct jinja *jinja = calloc(1, sizeof(*jinja));
+    struct jinja_parser *p = calloc(1, sizeof(*p));
+    struct err why = {0};
+    if (jinja == NULL || p == NULL) {
+        err_set(&why, ERR_NOMEM, "out of memory for a chat template");
+    } else {
+        jinja->arena.limit = TREE_BYTES_MAX;
+        *p = (struct jinja_parser){.arena = &jinja->arena, .line = 1, .err = &why};
+        if (source_copy(p, text, size) == 0) {
+            jinja->root = block(p, NULL);
+        }
+    }
+    free(p);
+    if (why.code != ERR_NONE) {
+        *err = why;
+        jinja_destroy(jinja);
+        return -1;
+    }
+    *out = jinja;
+    return 0;
+}
+
+void jinja_destroy(struct jinja *jinja)
+{
+    if (jinja != NULL) {
+        jinja_arena_fini(&jinja->arena);
+        free(jinja);
+    }
+}

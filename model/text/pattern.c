@@ -1,0 +1,415 @@
+/* See pattern.h. */
+#include "model/text/pattern.h"
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <oniguruma.h>
+#include <pcre2.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/buf.h"
+#include "model/text/dialect.h"
+#include "model/text/utf8.h"
+
+enum {
+    TRIES_MAX = 50000000,       /* of PCRE2 in one match */
+    TRIES_ALL_MAX = 1000000000, /* of Oniguruma in one search: some ten seconds */
+    STACK_MAX = 4 << 20,        /* entries of Oniguruma's stack, of about 40 bytes each */
+    JIT_STACK_BYTES = 1 << 20,
+    EXPANDED_BYTES = 64 * PATTERN_BYTES
+};
+
+struct pattern {
+    pcre2_code *code;  /* or NULL, and then regex is there */
+    pcre2_code *older; /* for texts without a character newer than PCRE2's Unicode: faster; or NULL */
+    regex_t *regex;
+    char kind;    /* of what made it, and */
+    char *source; /* [source_size], from which it was made */
+    size_t source_size;
+};
+
+struct pattern_search {
+    const struct pattern *pattern;
+    const pcre2_code *code; /* the one for this text */
+    pcre2_match_data *match;
+    pcre2_match_context *context;
+    pcre2_jit_stack *jit_stack;
+    OnigRegion *region;
+    OnigMatchParam *param;
+    const char *text;
+    size_t size, at;
+    size_t last_end; /* of the match before; SIZE_MAX: none yet */
+};
+
+static void *no_memory(struct err *err)
+{
+    err_set(err, ERR_NOMEM, "out of memory for a pattern");
+    return NULL;
+}
+
+/* Keep what the pattern was made of; on failure it is destroyed. 'pattern' may be NULL. */
+static struct pattern *with_source(struct pattern *pattern, char kind, const char *text, size_t size,
+                                   struct err *err)
+{
+    if (pattern == NULL) {
+        return NULL;
+    }
+    pattern->source = malloc(size + 1);
+    if (pattern->source == NULL) {
+        pattern_destroy(pattern);
+        return no_memory(err);
+    }
+    memcpy(pattern->source, text, size);
+    pattern->source_size = size;
+    pattern->kind = kind;
+    return pattern;
+}
+
+int pattern_digest(const struct pattern *pattern, struct digest *digest, struct err *err)
+{
+    const uint64_t head[] = {(uint64_t)pattern->kind, pattern->source_size};
+    return digest_update(digest, head, sizeof(head), err) < 0
+               ? -1
+               : digest_update(digest, pattern->source, pattern->source_size, err);
+}
+
+/* Returns new, or NULL. */
+static pcre2_code *pcre2_code_of(const char *text, size_t size, uint32_t options, struct err *err)
+{
+    int error = 0;
+    PCRE2_SIZE where = 0;
+    pcre2_code *code = pcre2_compile((PCRE2_SPTR)text, size, PCRE2_UTF | options, &error, &where, NULL);
+    if (code == NULL) {
+        PCRE2_UCHAR reason[128] = "";
+        pcre2_get_error_message(error, reason, sizeof(reason));
+        err_set(err, ERR_UNSUPPORTED, "the pattern \"%.100s\" cannot be used: %s", text,
+                (const char *)reason);
+        return NULL;
+    }
+    pcre2_jit_compile(code, PCRE2_JIT_COMPLETE); /* without it matching is slower, not different */
+    return code;
+}
+
+static struct pattern *compile_pcre2(const char *text, size_t size, uint32_t options, struct err *err)
+{
+    struct pattern *pattern = calloc(1, sizeof(*pattern));
+    if (pattern == NULL) {
+        return no_memory(err);
+    }
+    pattern->code = pcre2_code_of(text, size, options, err);
+    if (pattern->code == NULL) {
+        pattern_destroy(pattern);
+        return NULL;
+    }
+    return pattern;
+}
+
+static void oniguruma_start(void)
+{
+    OnigEncoding encodings[] = {ONIG_ENCODING_UTF8};
+    onig_initialize(encodings, 1);
+}
+
+/* Oniguruma's own reading of a pattern, or NULL with its reason. */
+static regex_t *compile_oniguruma(const char *text, size_t size, struct err *err)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    regex_t *regex = NULL;
+    OnigErrorInfo info = {0};
+    pthread_once(&once, oniguruma_start);
+    const int status = onig_new(&regex, (const OnigUChar *)text, (const OnigUChar *)text + size,
+                                ONIG_OPTION_NONE, ONIG_ENCODING_UTF8, ONIG_SYNTAX_RUBY, &info);
+    if (status != ONIG_NORMAL) {
+        OnigUChar reason[ONIG_MAX_ERROR_MESSAGE_LEN] = "";
+        onig_error_code_to_str(reason, status, &info);
+        err_set(err, ERR_UNSUPPORTED, "the regular expression \"%.100s\" cannot be used: %s", text,
+                (const char *)reason);
+        return NULL;
+    }
+    return regex;
+}
+
+/* A pattern must be one as it stands; then what says the same with Unicode 16 is compiled. */
+static struct pattern *oniguruma(const char *text, size_t size, struct err *err)
+{
+    regex_t *given = compile_oniguruma(text, size, err);
+    if (given == NULL) {
+        return NULL;
+    }
+    onig_free(given);
+    struct pattern *pattern = calloc(1, sizeof(*pattern));
+    if (pattern == NULL) {
+        return no_memory(err);
+    }
+    struct buf expanded = {.limit = EXPANDED_BYTES};
+    if (dialect_oniguruma(text, size, &expanded, err) < 0) {
+        err_wrap(err, "the regular expression \"%.100s\" cannot be used", text);
+    } else {
+        pattern->regex = compile_oniguruma(buf_str(&expanded), expanded.size, err);
+    }
+    buf_fini(&expanded);
+    if (pattern->regex == NULL) {
+        pattern_destroy(pattern);
+        return NULL;
+    }
+    return pattern;
+}
+
+static struct pattern *common(const char *text, size_t size, struct err *err)
+{
+    const uint32_t options = PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C;
+    struct buf expanded = {.limit = EXPANDED_BYTES};
+    struct pattern *pattern = NULL;
+    if (dialect_pcre2(text, size, true, &expanded, err) == 0) {
+        pattern = compile_pcre2(buf_str(&expanded), expanded.size, options, err);
+    }
+    buf_clear(&expanded);
+    if (pattern != NULL && dialect_pcre2(text, size, false, &expanded, err) == 0) {
+        pattern->older = pcre2_code_of(buf_str(&expanded), expanded.size, options, err);
+    }
+    buf_fini(&expanded);
+    if (pattern != NULL && pattern->older == NULL) {
+        pattern_destroy(pattern);
+        return NULL;
+    }
+    return pattern;
+}
+
+struct pattern *pattern_regex(const char *text, size_t size, struct err *err)
+{
+    if (size > PATTERN_BYTES) {
+        err_set(err, ERR_TOO_BIG, "a regular expression of %zu bytes is longer than %d", size, PATTERN_BYTES);
+        return NULL;
+    }
+    if (!dialect_is_common(text, size)) {
+        return with_source(oniguruma(text, size, err), 'r', text, size, err);
+    }
+    struct pattern *pattern = common(text, size, err);
+    return with_source(pattern, 'r', text, size, err);
+}
+
+struct pattern *pattern_literal(const char *text, size_t size, struct err *err)
+{
+    return with_source(compile_pcre2(text, size, PCRE2_LITERAL, err), 'l', text, size, err);
+}
+
+static struct pattern *compile_and_free(struct buf *text, int status, struct err *err)
+{
+    struct pattern *pattern =
+        status == 0 ? compile_pcre2(buf_str(text), text->size, PCRE2_DOTALL, err) : NULL;
+    pattern = with_source(pattern, 's', buf_str(text), text->size, err);
+    buf_fini(text);
+    return pattern;
+}
+
+/* Unicode's White_Space, as the inside of a class. */
+static const char white_space[] =
+    "\\t-\\r\\x20\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}";
+
+struct pattern *pattern_set(const struct code_set *set, bool runs, struct err *err)
+{
+    struct buf text = {.limit = EXPANDED_BYTES};
+    int status = buf_text(&text, "[", err);
+    status = status < 0 ? -1 : dialect_ranges(set, &text, err);
+    if (status == 0 && runs) {
+        status = buf_printf(&text, err, "]+|[^%s", white_space);
+        status = status < 0 ? -1 : dialect_ranges(set, &text, err);
+    }
+    status = status < 0 ? -1 : buf_text(&text, runs ? "]+" : "]", err);
+    return compile_and_free(&text, status, err);
+}
+
+struct pattern *pattern_space(struct err *err)
+{
+    struct buf text = {.limit = EXPANDED_BYTES};
+    return compile_and_free(&text, buf_printf(&text, err, "[%s]", white_space), err);
+}
+
+struct pattern *pattern_characters(unsigned count, struct err *err)
+{
+    struct buf text = {.limit = EXPANDED_BYTES};
+    return compile_and_free(&text, buf_printf(&text, err, ".{1,%u}", count), err);
+}
+
+void pattern_destroy(struct pattern *pattern)
+{
+    if (pattern == NULL) {
+        return;
+    }
+    pcre2_code_free(pattern->code);
+    pcre2_code_free(pattern->older);
+    if (pattern->regex != NULL) {
+        onig_free(pattern->regex);
+    }
+    free(pattern->source);
+    free(pattern);
+}
+
+bool pattern_is_fast(const struct pattern *pattern)
+{
+    return pattern->code != NULL;
+}
+
+static bool search_init(struct pattern_search *s)
+{
+    if (s->pattern->code == NULL) {
+        s->region = onig_region_new();
+        s->param = onig_new_match_param();
+        if (s->region == NULL || s->param == NULL) {
+            return false;
+        }
+        onig_initialize_match_param(s->param);
+        onig_set_match_stack_limit_size_of_match_param(s->param, STACK_MAX);
+        onig_set_retry_limit_in_search_of_match_param(s->param, TRIES_ALL_MAX);
+        return true;
+    }
+    s->match = pcre2_match_data_create(1, NULL);
+    s->context = pcre2_match_context_create(NULL);
+    if (s->match == NULL || s->context == NULL) {
+        return false;
+    }
+    pcre2_set_match_limit(s->context, TRIES_MAX);
+    s->jit_stack = pcre2_jit_stack_create(32 * 1024, JIT_STACK_BYTES, NULL);
+    if (s->jit_stack != NULL) {
+        pcre2_jit_stack_assign(s->context, NULL, s->jit_stack);
+    }
+    return true;
+}
+
+struct pattern_search *pattern_search_create(const struct pattern *pattern, struct err *err)
+{
+    struct pattern_search *s = calloc(1, sizeof(*s));
+    if (s == NULL) {
+        return no_memory(err);
+    }
+    s->pattern = pattern;
+    if (!search_init(s)) {
+        pattern_search_destroy(s);
+        return no_memory(err);
+    }
+    return s;
+}
+
+void pattern_search_destroy(struct pattern_search *s)
+{
+    if (s == NULL) {
+        return;
+    }
+    pcre2_match_data_free(s->match);
+    pcre2_match_context_free(s->context);
+    pcre2_jit_stack_free(s->jit_stack);
+    if (s->region != NULL) {
+        onig_region_free(s->region, 1);
+    }
+    if (s->param != NULL) {
+        onig_free_match_param(s->param);
+    }
+    free(s);
+}
+
+/* True when the text has a character that is of another category than PCRE2 has it. */
+static bool has_newer(const char *text, size_t size)
+{
+    for (size_t at = 0; at < size;) {
+        uint64_t eight;
+        if (size - at >= sizeof(eight)) {
+            memcpy(&eight, text + at, sizeof(eight));
+            if ((eight & 0x8080808080808080u) == 0) {
+                at += sizeof(eight);
+                continue;
+            }
+        }
+        uint32_t code;
+        unsigned bad;
+        if ((unsigned char)text[at] < 0xe0) { /* below U+0800, or inside a character */
+            at++;
+            continue;
+        }
+        at += utf8_decode((const uint8_t *)text + at, size - at, &code, &bad, NULL);
+        if (code_set_has(&unicode_newer, code)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+void pattern_begin(struct pattern_search *s, const char *text, size_t size)
+{
+    s->text = text;
+    s->size = size;
+    s->code = s->pattern->older != NULL && !has_newer(text, size) ? s->pattern->older : s->pattern->code;
+    s->at = 0;
+    s->last_end = SIZE_MAX;
+}
+
+static int gave_up(const struct pattern_search *s, const char *reason, struct err *err)
+{
+    return err_set(
+        err, ERR_TOO_BIG,
+        "the tokenizer's pattern takes too much time or memory at byte %zu of a text of %zu bytes (%s): "
+        "shorten the text",
+        s->at, s->size, reason);
+}
+
+static int next_oniguruma(struct pattern_search *s, size_t *begin, size_t *end, struct err *err)
+{
+    const OnigUChar *text = (const OnigUChar *)s->text;
+    const int got = onig_search_with_param(s->pattern->regex, text, text + s->size, text + s->at,
+                                           text + s->size, s->region, ONIG_OPTION_NONE, s->param);
+    if (got == ONIG_MISMATCH) {
+        return 0;
+    }
+    if (got < 0) {
+        OnigUChar reason[ONIG_MAX_ERROR_MESSAGE_LEN] = "";
+        onig_error_code_to_str(reason, got);
+        return gave_up(s, (const char *)reason, err);
+    }
+    *begin = (size_t)s->region->beg[0];
+    *end = (size_t)s->region->end[0];
+    return 1;
+}
+
+/* The interpreter is the fallback where there is no just-in-time code, or it has not enough stack. */
+static int next_pcre2(struct pattern_search *s, size_t *begin, size_t *end, struct err *err)
+{
+    const PCRE2_SPTR text = (PCRE2_SPTR)s->text;
+    int got = pcre2_jit_match(s->code, text, s->size, s->at, 0, s->match, s->context);
+    if (got == PCRE2_ERROR_JIT_STACKLIMIT || got == PCRE2_ERROR_JIT_BADOPTION) {
+        got = pcre2_match(s->code, text, s->size, s->at, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, s->match,
+                          s->context);
+    }
+    if (got == PCRE2_ERROR_NOMATCH) {
+        return 0;
+    }
+    if (got < 0) {
+        PCRE2_UCHAR reason[128] = "";
+        pcre2_get_error_message(got, reason, sizeof(reason));
+        return gave_up(s, (const char *)reason, err);
+    }
+    const PCRE2_SIZE *bounds = pcre2_get_ovector_pointer(s->match);
+    *begin = bounds[0];
+    *end = bounds[1];
+    return 1;
+}
+
+int pattern_next(struct pattern_search *s, size_t *begin, size_t *end, struct err *err)
+{
+    while (s->at <= s->size) {
+        const int got =
+            s->pattern->code != NULL ? next_pcre2(s, begin, end, err) : next_oniguruma(s, begin, end, err);
+        if (got <= 0) {
+            return got;
+        }
+        if (*begin != *end || s->last_end != *end) {
+            s->at = *end;
+            s->last_end = *end;
+            return 1;
+        }
+        s->at++;
+        while (s->at < s->size && ((unsigned char)s->text[s->at] & 0xc0) == 0x80) {
+            s->at++;
+        }
+    }
+    return 0;
+}

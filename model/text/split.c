@@ -1,0 +1,254 @@
+/* See split.h. Stages are nested by recursion, at most SPLIT_STAGES_MAX deep. */
+#include "model/text/split.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+const char split_gpt2[] =
+    "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
+const char split_llama3[] = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}|"
+                            " ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
+const char split_qwen2[] = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}|"
+                           " ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
+/* Mistral's "tekken". */
+const char split_tekken[] =
+    "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+|"
+    "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*|\\p{N}|"
+    " ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
+const char split_digit[] = "\\p{N}";
+
+enum { CHANGED_BYTES_MAX = 1 << 30, ROOM_KEPT = 1 << 20 };
+
+struct stage {
+    struct pattern *pattern; /* NULL: it changes, by 'steps' */
+    enum split_how how;
+    bool invert;
+    struct text_steps steps;
+};
+
+struct splitter {
+    unsigned count;
+    struct stage stages[SPLIT_STAGES_MAX];
+};
+
+struct split_scratch {
+    unsigned count;
+    struct pattern_search *search[SPLIT_STAGES_MAX]; /* of the stages that cut */
+    struct text_room *room[SPLIT_STAGES_MAX];        /* of those that change */
+};
+
+struct splitter *splitter_create(struct err *err)
+{
+    struct splitter *splitter = calloc(1, sizeof(*splitter));
+    if (splitter == NULL) {
+        err_set(err, ERR_NOMEM, "out of memory for a pre-tokeniser");
+    }
+    return splitter;
+}
+
+void splitter_destroy(struct splitter *splitter)
+{
+    if (splitter == NULL) {
+        return;
+    }
+    for (unsigned i = 0; i < splitter->count; i++) {
+        pattern_destroy(splitter->stages[i].pattern);
+        text_steps_fini(&splitter->stages[i].steps);
+    }
+    free(splitter);
+}
+
+static struct stage *stage_new(struct splitter *splitter, struct err *err)
+{
+    if (splitter->count == SPLIT_STAGES_MAX) {
+        err_set(err, ERR_TOO_BIG, "a pre-tokeniser of more than %d stages", SPLIT_STAGES_MAX);
+        return NULL;
+    }
+    return &splitter->stages[splitter->count++];
+}
+
+int splitter_cut(struct splitter *splitter, struct pattern *pattern, enum split_how how, bool invert,
+                 struct err *err)
+{
+    struct stage *stage = pattern != NULL ? stage_new(splitter, err) : NULL;
+    if (stage == NULL) {
+        pattern_destroy(pattern);
+        return -1;
+    }
+    *stage = (struct stage){.pattern = pattern, .how = how, .invert = invert};
+    return 0;
+}
+
+int splitter_add(struct splitter *splitter, const char *pattern, struct err *err)
+{
+    return splitter_cut(splitter, pattern_regex(pattern, strlen(pattern), err), SPLIT_ISOLATED, false, err);
+}
+
+struct text_steps *splitter_change(struct splitter *splitter, struct err *err)
+{
+    struct stage *stage = stage_new(splitter, err);
+    return stage != NULL ? &stage->steps : NULL;
+}
+
+int splitter_digest(const struct splitter *splitter, struct digest *digest, struct err *err)
+{
+    for (unsigned i = 0; i < splitter->count; i++) {
+        const struct stage *stage = &splitter->stages[i];
+        const uint8_t head[] = {(uint8_t)stage->how, stage->invert, stage->pattern != NULL};
+        if (digest_update(digest, head, sizeof(head), err) < 0 ||
+            (stage->pattern != NULL ? pattern_digest(stage->pattern, digest, err)
+                                    : text_steps_digest(&stage->steps, digest, err)) < 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+struct split_scratch *split_scratch_create(const struct splitter *splitter, struct err *err)
+{
+    struct split_scratch *scratch = calloc(1, sizeof(*scratch));
+    bool good = scratch != NULL;
+    for (unsigned i = 0; i < splitter->count && good; i++) {
+        scratch->count++;
+        if (splitter->stages[i].pattern != NULL) {
+            scratch->search[i] = pattern_search_create(splitter->stages[i].pattern, err);
+            good = scratch->search[i] != NULL;
+            continue;
+        }
+        scratch->room[i] = calloc(1, sizeof(*scratch->room[i]));
+        good = scratch->room[i] != NULL;
+        for (int side = 0; side < 2 && good; side++) {
+            scratch->room[i]->text[side].limit = CHANGED_BYTES_MAX;
+        }
+    }
+    if (!good) {
+        split_scratch_destroy(scratch);
+        err_set(err, ERR_NOMEM, "out of memory for a pre-tokeniser");
+        return NULL;
+    }
+    return scratch;
+}
+
+void split_scratch_destroy(struct split_scratch *scratch)
+{
+    if (scratch == NULL) {
+        return;
+    }
+    for (unsigned i = 0; i < scratch->count; i++) {
+        pattern_search_destroy(scratch->search[i]);
+        if (scratch->room[i] != NULL) {
+            text_room_fini(scratch->room[i]);
+        }
+        free(scratch->room[i]);
+    }
+    free(scratch);
+}
+
+void split_scratch_trim(struct split_scratch *scratch)
+{
+    for (unsigned i = 0; i < scratch->count; i++) {
+        struct text_room *room = scratch->room[i];
+        if (room != NULL && room->place_capacity[0] + room->place_capacity[1] > ROOM_KEPT) {
+            text_room_fini(room);
+        }
+    }
+}
+
+struct walk {
+    const struct splitter *splitter;
+    struct split_scratch *scratch;
+    split_piece_fn *piece;
+    void *arg;
+};
+
+/* A part of the text, a match or what lies between two, that may yet grow. */
+struct part {
+    bool there, match;
+    size_t begin, end;
+};
+
+static int walk_stage(const struct walk *walk, unsigned stage, const struct text_view *view, struct err *err);
+
+static int walk_part(const struct walk *walk, unsigned stage, const struct text_view *view,
+                     const struct part *part, struct err *err)
+{
+    if (!part->there || part->begin == part->end) {
+        return 0;
+    }
+    const struct text_view piece = text_slice(view, part->begin, part->end);
+    return walk_stage(walk, stage + 1, &piece, err);
+}
+
+/* Take in the part behind *held: it is held itself, or joined to what is. */
+static int part_add(const struct walk *walk, unsigned stage, const struct text_view *view, struct part *held,
+                    struct part part, struct err *err)
+{
+    const enum split_how how = walk->splitter->stages[stage].how;
+    part.match = part.match != walk->splitter->stages[stage].invert;
+    if (how == SPLIT_ISOLATED || (how == SPLIT_REMOVED && !part.match)) {
+        return walk_part(walk, stage, view, &part, err);
+    }
+    if (how == SPLIT_REMOVED) {
+        return 0;
+    }
+    const bool joins = held->there && ((how == SPLIT_CONTIGUOUS && held->match == part.match) ||
+                                       (how == SPLIT_WITH_PREVIOUS && !held->match && part.match) ||
+                                       (how == SPLIT_WITH_NEXT && held->match && !part.match));
+    if (joins) {
+        held->end = part.end;
+        held->match = part.match;
+        return 0;
+    }
+    const struct part done = *held;
+    *held = part;
+    return walk_part(walk, stage, view, &done, err);
+}
+
+static int walk_cut(const struct walk *walk, unsigned stage, const struct text_view *view, struct err *err)
+{
+    struct pattern_search *search = walk->scratch->search[stage];
+    struct part held = {.there = false};
+    size_t done = 0; /* parts are known up to here */
+    size_t begin;
+    size_t end;
+    int got;
+    pattern_begin(search, view->text, view->size);
+    while ((got = pattern_next(search, &begin, &end, err)) > 0) {
+        if ((begin > done && part_add(walk, stage, view, &held,
+                                      (struct part){.there = true, .begin = done, .end = begin}, err) < 0) ||
+            part_add(walk, stage, view, &held,
+                     (struct part){.there = true, .match = true, .begin = begin, .end = end}, err) < 0) {
+            return -1;
+        }
+        done = end;
+    }
+    if (got < 0 || (done < view->size &&
+                    part_add(walk, stage, view, &held,
+                             (struct part){.there = true, .begin = done, .end = view->size}, err) < 0)) {
+        return -1;
+    }
+    return walk_part(walk, stage, view, &held, err);
+}
+
+static int walk_stage(const struct walk *walk, unsigned stage, const struct text_view *view, struct err *err)
+{
+    if (stage == walk->splitter->count) {
+        return walk->piece(walk->arg, view, err);
+    }
+    if (walk->splitter->stages[stage].pattern != NULL) {
+        return walk_cut(walk, stage, view, err);
+    }
+    struct text_view changed;
+    if (text_steps_apply(&walk->splitter->stages[stage].steps, view, walk->scratch->room[stage], &changed,
+                         err) < 0) {
+        return -1;
+    }
+    return changed.size == 0 ? 0 : walk_stage(walk, stage + 1, &changed, err);
+}
+
+int split_text(const struct splitter *splitter, struct split_scratch *scratch, const struct text_view *text,
+               split_piece_fn *piece, void *arg, struct err *err)
+{
+    const struct walk walk = {.splitter = splitter, .scratch = scratch, .piece = piece, .arg = arg};
+    return text->size == 0 ? 0 : walk_stage(&walk, 0, text, err);
+}

@@ -1,0 +1,583 @@
+/* Encoding: cut added tokens out, normalise, split, merge. Texts on their way are views, which know where
+ * each of their bytes stood in the text that was given. */
+#include "model/text/tokenizer.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "model/text/text_steps.h"
+#include "model/text/tokenizer_build.h"
+#include "model/text/tokenizer_scratch.h"
+#include "model/text/unicode_tables.h"
+#include "model/text/utf8.h"
+
+enum { SYMBOL_BYTES = 4 + 2 * TOKENIZER_AFFIX_BYTES };
+
+struct encoding {
+    const struct tokenizer *t;
+    struct encode_scratch *scratch;
+    struct ids *ids, *ends; /* ends: or NULL */
+    unsigned flags;
+};
+
+void ids_fini(struct ids *ids)
+{
+    free(ids->data);
+    *ids = (struct ids){0};
+}
+
+int ids_append(struct ids *ids, const int32_t *values, size_t count, struct err *err)
+{
+    if (count == 0) {
+        return 0;
+    }
+    if (ids->capacity - ids->count < count) {
+        size_t capacity = ids->capacity == 0 ? 64 : ids->capacity;
+        while (capacity - ids->count < count) {
+            capacity *= 2;
+        }
+        int32_t *grown = realloc(ids->data, capacity * sizeof(*grown));
+        if (grown == NULL) {
+            return err_set(err, ERR_NOMEM, "out of memory for %zu token ids", capacity);
+        }
+        ids->data = grown;
+        ids->capacity = capacity;
+    }
+    memcpy(ids->data + ids->count, values, count * sizeof(*values));
+    ids->count += count;
+    return 0;
+}
+
+/* A scratch from the idle list, or a new one. */
+static struct encode_scratch *scratch_take(const struct tokenizer *t, struct err *err)
+{
+    struct tokenizer *shared =
+        (struct tokenizer *)t; /* the idle list is the one thing that changes, under its lock */
+    struct encode_scratch *scratch = NULL;
+    pthread_mutex_lock(&shared->lock);
+    if (shared->idle_count > 0) {
+        scratch = shared->idle[--shared->idle_count];
+    }
+    pthread_mutex_unlock(&shared->lock);
+    if (scratch != NULL) {
+        return scratch;
+    }
+    return encode_scratch_create(t->splitter, err);
+}
+
+static void scratch_return(const struct tokenizer *t, struct encode_scratch *scratch)
+{
+    struct tokenizer *shared = (struct tokenizer *)t;
+    encode_scratch_trim(scratch);
+    pthread_mutex_lock(&shared->lock);
+    if (shared->idle_count < TOKENIZER_SCRATCH_MAX) {
+        shared->idle[shared->idle_count++] = scratch;
+        scratch = NULL;
+    }
+    pthread_mutex_unlock(&shared->lock);
+    encode_scratch_destroy(scratch);
+}
+
+static bool candidate_before(const struct candidate *a, const struct candidate *b)
+{
+    return a->rank != b->rank ? a->rank < b->rank : a->left < b->left;
+}
+
+/* There is room: of a piece of n symbols at most 2n candidates are in the heap, n at first and one more for
+ * each merge, which takes one out and puts two in. */
+static void heap_push(struct encode_scratch *s, struct candidate entry)
+{
+    size_t at = s->heap_count++;
+    while (at > 0 && candidate_before(&entry, &s->heap[(at - 1) / 2])) {
+        s->heap[at] = s->heap[(at - 1) / 2];
+        at = (at - 1) / 2;
+    }
+    s->heap[at] = entry;
+}
+
+static struct candidate heap_pop(struct encode_scratch *s)
+{
+    const struct candidate top = s->heap[0];
+    const struct candidate last = s->heap[--s->heap_count];
+    size_t at = 0;
+    for (size_t child = 1; child < s->heap_count; child = 2 * at + 1) {
+        if (child + 1 < s->heap_count && candidate_before(&s->heap[child + 1], &s->heap[child])) {
+            child++;
+        }
+        if (!candidate_before(&s->heap[child], &last)) {
+            break;
+        }
+        s->heap[at] = s->heap[child];
+        at = child;
+    }
+    s->heap[at] = last;
+    return top;
+}
+
+static int scratch_reserve(struct encode_scratch *s, size_t size, struct err *err)
+{
+    if (size <= s->symbol_capacity) {
+        return 0;
+    }
+    size_t capacity = s->symbol_capacity == 0 ? 256 : s->symbol_capacity;
+    while (capacity < size) {
+        capacity *= 2;
+    }
+    if (capacity > INT32_MAX) {
+        return err_set(err, ERR_TOO_BIG, "a piece of %zu bytes cannot be merged", size);
+    }
+    struct symbol *symbols = realloc(s->symbols, capacity * sizeof(*symbols));
+    if (symbols == NULL) {
+        return err_set(err, ERR_NOMEM, "out of memory for a piece of %zu bytes", size);
+    }
+    s->symbols = symbols;
+    struct candidate *heap = realloc(s->heap, 2 * capacity * sizeof(*heap));
+    if (heap == NULL) {
+        return err_set(err, ERR_NOMEM, "out of memory for a piece of %zu bytes", size);
+    }
+    s->heap = heap;
+    s->symbol_capacity = capacity;
+    return 0;
+}
+
+static void candidate_add(const struct tokenizer *t, struct encode_scratch *s, int32_t left)
+{
+    const struct symbol *symbol = &s->symbols[left];
+    if (symbol->next < 0) {
+        return;
+    }
+    const struct merge_slot *merge =
+        tokenizer_merge(t, (uint32_t)symbol->id, (uint32_t)s->symbols[symbol->next].id);
+    if (merge != NULL) {
+        heap_push(s, (struct candidate){.rank = merge->rank, .merged = merge->merged, .left = left});
+    }
+}
+
+/* Merge symbols[0..count) until no pair of neighbours has a merge. */
+static void symbols_merge(const struct tokenizer *t, struct encode_scratch *s, int32_t count)
+{
+    s->heap_count = 0;
+    for (int32_t i = 0; i < count; i++) {
+        candidate_add(t, s, i);
+    }
+    while (s->heap_count > 0) {
+        const struct candidate best = heap_pop(s);
+        struct symbol *left = &s->symbols[best.left];
+        if (left->id < 0 || left->next < 0) {
+            continue;
+        }
+        struct symbol *right = &s->symbols[left->next];
+        /* One of the two may have changed since this candidate was found. */
+        const struct merge_slot *merge = tokenizer_merge(t, (uint32_t)left->id, (uint32_t)right->id);
+        if (merge == NULL || merge->merged != best.merged) {
+            continue;
+        }
+        left->id = (int32_t)merge->merged;
+        left->end = right->end;
+        right->id = -1;
+        left->next = right->next;
+        if (left->next >= 0) {
+            s->symbols[left->next].previous = best.left;
+        }
+        candidate_add(t, s, best.left);
+        if (left->previous >= 0) {
+            candidate_add(t, s, left->previous);
+        }
+    }
+}
+
+/* Symbols of a piece on their way, one behind the other. */
+struct spelling {
+    struct symbol *symbols;
+    int32_t count;
+    bool unknown; /* what had no token and is not yet among the symbols, ending before 'unknown_end' */
+    int32_t unknown_end;
+};
+
+static void spell(struct spelling *s, int32_t id, int32_t end)
+{
+    s->symbols[s->count] =
+        (struct symbol){.id = id, .previous = s->count - 1, .next = s->count + 1, .end = end};
+    s->count++;
+}
+
+static void spell_unknown(struct spelling *s, const struct tokenizer *t)
+{
+    if (s->unknown) {
+        spell(s, t->unknown, s->unknown_end);
+    }
+    s->unknown = false;
+}
+
+/* The token that a symbol begins as: of the byte, or of the character at piece[at..end) with what stands
+ * before all symbols but the first, and behind the last. *text[0..*text_size) is that, where it is not a
+ * byte. */
+static int32_t symbol_id(const struct tokenizer *t, const struct text_view *piece, size_t at, size_t end,
+                         uint8_t text[SYMBOL_BYTES], size_t *text_size)
+{
+    if (t->bytes) {
+        return t->byte_id[(unsigned char)piece->text[at]];
+    }
+    const size_t prefix = at > 0 ? strlen(t->inner_prefix) : 0;
+    const size_t suffix = end == piece->size ? strlen(t->end_suffix) : 0;
+    memcpy(text, t->inner_prefix, prefix);
+    memcpy(text + prefix, piece->text + at, end - at);
+    memcpy(text + prefix + end - at, t->end_suffix, suffix);
+    *text_size = prefix + end - at + suffix;
+    return tokenizer_lookup(t, text, *text_size);
+}
+
+/* The tokens of a text's bytes, if all have one, which end in the piece as the character's bytes do. */
+static bool spell_bytes(struct spelling *s, const struct tokenizer *t, const uint8_t *text, size_t size,
+                        size_t at, size_t end)
+{
+    for (size_t i = 0; i < size; i++) {
+        if (!t->byte_fallback || t->byte_id[text[i]] < 0) {
+            return false;
+        }
+    }
+    for (size_t i = 0; i < size; i++) {
+        spell(s, t->byte_id[text[i]], (int32_t)(at + i + 1 < end && i + 1 < size ? at + i + 1 : end));
+    }
+    return true;
+}
+
+/* The symbols that merging begins with: tokens of single bytes or characters; else of the character's bytes;
+ * else the unknown token, one for several in a row if so fused. */
+static int32_t piece_spell(const struct encoding *e, const struct text_view *piece, struct err *err)
+{
+    const struct tokenizer *t = e->t;
+    struct spelling s = {.symbols = e->scratch->symbols};
+    for (size_t at = 0; at < piece->size;) {
+        size_t end = at + 1;
+        while (!t->bytes && end < piece->size && ((unsigned char)piece->text[end] & 0xc0) == 0x80) {
+            end++;
+        }
+        uint8_t text[SYMBOL_BYTES];
+        size_t text_size = 0;
+        const int32_t id = symbol_id(t, piece, at, end, text, &text_size);
+        if (id >= 0) {
+            spell_unknown(&s, t);
+            spell(&s, id, (int32_t)end);
+        } else if (!spell_bytes(&s, t, text, text_size, at, end)) { /* behind which an unknown may yet come */
+            if (t->unknown_absent) {
+                return err_set(
+                    err, ERR_INVALID,
+                    "tokenizer.json: model.unk_token is not in model.vocab, and a text has a character "
+                    "without a token");
+            }
+            if (t->unknown >= 0 && !t->fuse_unknown) {
+                spell_unknown(&s, t);
+            }
+            s.unknown = t->unknown >= 0;
+            s.unknown_end = (int32_t)end;
+        }
+        at = end;
+    }
+    spell_unknown(&s, t);
+    return s.count;
+}
+
+/* Append an id that ends before byte 'end' of the piece. */
+static int id_append(const struct encoding *e, int32_t id, const struct text_view *piece, int32_t end,
+                     struct err *err)
+{
+    if (e->ends != NULL) {
+        const int32_t place = (int32_t)text_place(piece, (size_t)end);
+        if (ids_append(e->ends, &place, 1, err) < 0) {
+            return -1;
+        }
+    }
+    return ids_append(e->ids, &id, 1, err);
+}
+
+/* Append the ids of one piece by merging; their ends in the piece go to ends[0..ends_room) too. */
+static int piece_merge(const struct encoding *e, const struct text_view *piece, uint8_t *ends,
+                       unsigned ends_room, struct err *err)
+{
+    struct encode_scratch *s = e->scratch;
+    const size_t room = piece->size + strlen(e->t->inner_prefix) * piece->size + strlen(e->t->end_suffix);
+    if (scratch_reserve(s, room, err) < 0) {
+        return -1;
+    }
+    const int32_t count = piece_spell(e, piece, err);
+    if (count <= 0) {
+        return count;
+    }
+    s->symbols[count - 1].next = -1;
+    symbols_merge(e->t, s, count);
+    unsigned n = 0;
+    for (int32_t i = 0; i >= 0; i = s->symbols[i].next, n++) {
+        if (n < ends_room) {
+            ends[n] = (uint8_t)s->symbols[i].end;
+        }
+        if (id_append(e, s->symbols[i].id, piece, s->symbols[i].end, err) < 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static uint32_t piece_hash(const char *piece, size_t size)
+{
+    uint64_t h = 0xcbf29ce484222325u;
+    for (size_t i = 0; i < size; i++) {
+        h = (h ^ (unsigned char)piece[i]) * 0x100000001b3u;
+    }
+    return (uint32_t)(h ^ h >> 29);
+}
+
+static int cached_append(const struct encoding *e, const struct cached *slot, const struct text_view *piece,
+                         struct err *err)
+{
+    if (e->ends == NULL) {
+        return ids_append(e->ids, slot->ids, slot->count, err);
+    }
+    for (unsigned i = 0; i < slot->count; i++) {
+        if (id_append(e, slot->ids[i], piece, slot->ends[i], err) < 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static int piece_encode(void *arg, const struct text_view *piece, struct err *err)
+{
+    const struct encoding *e = arg;
+    const char *text = piece->text;
+    const size_t size = piece->size;
+    struct cached *slot = NULL;
+    if (size <= CACHE_PIECE) {
+        slot = &e->scratch->cache[piece_hash(text, size) % CACHE_SLOTS];
+        if (slot->size == size && memcmp(slot->piece, text, size) == 0) {
+            return cached_append(e, slot, piece, err);
+        }
+    }
+    const size_t begin = e->ids->count;
+    uint8_t ends[CACHE_IDS] = {(uint8_t)size};
+    const int32_t whole = e->t->ignore_merges ? tokenizer_lookup(e->t, (const uint8_t *)text, size) : -1;
+    const int status = whole >= 0 ? id_append(e, whole, piece, (int32_t)size, err)
+                                  : piece_merge(e, piece, ends, slot != NULL ? CACHE_IDS : 0, err);
+    const size_t count = e->ids->count - begin;
+    if (status == 0 && slot != NULL && count <= CACHE_IDS) {
+        slot->size = (uint8_t)size;
+        slot->count = (uint8_t)count;
+        memcpy(slot->piece, text, size);
+        memcpy(slot->ends, ends, sizeof(ends));
+        if (count > 0) {
+            memcpy(slot->ids, e->ids->data + begin, count * sizeof(*slot->ids));
+        }
+    }
+    return status;
+}
+
+/* Text without added tokens: split, merge. */
+static int plain_encode(struct encoding *e, const struct text_view *view, struct err *err)
+{
+    return split_text(e->t->splitter, e->scratch->split, view, piece_encode, e, err);
+}
+
+/* The longest added token at text[at..size) of the wanted kind, or NULL. The candidates with the same first
+ * byte are sorted, so each further byte narrows one range. */
+static const struct added_token *added_at(const struct encoding *e, const char *text, size_t size, size_t at,
+                                          bool normalized)
+{
+    const struct tokenizer *t = e->t;
+    const unsigned char first = (unsigned char)text[at];
+    uint32_t low = t->added_first[first];
+    uint32_t high = t->added_first[first + 1];
+    const struct added_token *best = NULL;
+    for (size_t depth = 1; low < high; depth++) {
+        while (low < high && t->added[low].size == depth) {
+            const struct added_token *found = &t->added[low++];
+            const bool wanted =
+                found->normalized == normalized && !(found->special && (e->flags & TOKENIZER_IGNORE_SPECIAL));
+            best = wanted ? found : best;
+        }
+        if (low == high || at + depth == size) {
+            break;
+        }
+        const unsigned char byte = (unsigned char)text[at + depth];
+        uint32_t from = low;
+        uint32_t to = high;
+        while (from < to) { /* first with that byte or more */
+            uint32_t middle = from + (to - from) / 2;
+            if (t->arena[t->added[middle].offset + depth] < byte) {
+                from = middle + 1;
+            } else {
+                to = middle;
+            }
+        }
+        low = from;
+        to = high;
+        while (from < to) { /* first with more */
+            uint32_t middle = from + (to - from) / 2;
+            if (t->arena[t->added[middle].offset + depth] <= byte) {
+                from = middle + 1;
+            } else {
+                to = middle;
+            }
+        }
+        high = from;
+    }
+    return best;
+}
+
+static bool is_word(uint32_t code)
+{
+    return code_set_has(&unicode_word, code);
+}
+
+/* The character before 'at' (at > 0), and where it begins. */
+static uint32_t character_before(const char *text, size_t at, size_t *begin)
+{
+    size_t from = at - 1;
+    while (from > 0 && ((unsigned char)text[from] & 0xc0) == 0x80) {
+        from--;
+    }
+    uint32_t code = 0;
+    unsigned bad;
+    utf8_decode((const uint8_t *)text + from, at - from, &code, &bad, NULL);
+    *begin = from;
+    return code;
+}
+
+static uint32_t character_after(const char *text, size_t size, size_t at, size_t *end)
+{
+    uint32_t code = 0;
+    unsigned bad;
+    *end = at + utf8_decode((const uint8_t *)text + at, size - at, &code, &bad, NULL);
+    return code;
+}
+
+static bool is_whole_word(const char *text, size_t size, size_t begin, size_t end)
+{
+    size_t unused;
+    return (begin == 0 || !is_word(character_before(text, begin, &unused))) &&
+           (end == size || !is_word(character_after(text, size, end, &unused)));
+}
+
+/* White space that the token swallows on its sides. */
+static void added_strip(const struct added_token *added, const char *text, size_t size, size_t done,
+                        size_t *begin, size_t *end)
+{
+    size_t at;
+    while (added->lstrip && *begin > done && utf8_is_space(character_before(text, *begin, &at))) {
+        *begin = at;
+    }
+    while (added->rstrip && *end < size && utf8_is_space(character_after(text, size, *end, &at))) {
+        *end = at;
+    }
+}
+
+static int segment_normalise(struct encoding *e, const struct text_view *view, struct err *err);
+
+/* Cut the added tokens of one kind out of a text; what lies between goes on: raw text to normalisation,
+ * normalised text to the splitter. The search goes on behind the token itself, and not behind the white space
+ * that it swallowed, as in Hugging Face's. */
+static int segment_cut(struct encoding *e, const struct text_view *view, bool normalized, struct err *err)
+{
+    size_t done = 0;
+    const char *text = view->text;
+    const size_t size = view->size;
+    for (size_t at = 0; at <= size;) {
+        const struct added_token *added = at < size ? added_at(e, text, size, at, normalized) : NULL;
+        if (at < size && added == NULL) {
+            at++;
+            continue;
+        }
+        size_t begin = added != NULL ? at : size;
+        size_t end = added != NULL ? at + added->size : size;
+        at = end;
+        if (added != NULL && added->single_word && !is_whole_word(text, size, begin, end)) {
+            continue;
+        }
+        if (added != NULL) {
+            added_strip(added, text, size, done, &begin, &end);
+        }
+        if (begin > done) {
+            const struct text_view between = text_slice(view, done, begin);
+            if ((normalized ? plain_encode(e, &between, err) : segment_normalise(e, &between, err)) < 0) {
+                return -1;
+            }
+        }
+        if (added == NULL) {
+            break;
+        }
+        const int32_t id = (int32_t)added->id;
+        const int32_t place = (int32_t)text_place(view, end);
+        if (ids_append(e->ids, &id, 1, err) < 0 ||
+            (e->ends != NULL && ids_append(e->ends, &place, 1, err) < 0)) {
+            return -1;
+        }
+        done = end;
+    }
+    return 0;
+}
+
+static int segment_normalise(struct encoding *e, const struct text_view *view, struct err *err)
+{
+    struct text_view normal;
+    if (text_steps_apply(&e->t->normal, view, &e->scratch->normal, &normal, err) < 0) {
+        return -1;
+    }
+    return e->t->has_normalized ? segment_cut(e, &normal, true, err) : plain_encode(e, &normal, err);
+}
+
+/* Tokens that stand before or behind every text: they end at its beginning or at its end. */
+static int around_append(const struct encoding *e, const int32_t *around, uint32_t count, size_t place,
+                         struct err *err)
+{
+    const int32_t end = (int32_t)place;
+    for (uint32_t i = 0; i < count; i++) {
+        if (ids_append(e->ids, &around[i], 1, err) < 0 ||
+            (e->ends != NULL && ids_append(e->ends, &end, 1, err) < 0)) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+int tokenizer_encode(const struct tokenizer *t, const char *text, size_t size, unsigned flags,
+                     struct ids *ids, struct err *err)
+{
+    return tokenizer_encode_placed(t, text, size, flags, ids, NULL, err);
+}
+
+int tokenizer_encode_placed(const struct tokenizer *t, const char *text, size_t size, unsigned flags,
+                            struct ids *ids, struct ids *ends, struct err *err)
+{
+    if (size > ENCODE_BYTES_MAX) {
+        return err_set(err, ERR_TOO_BIG, "a text of %zu bytes is more than %d", size, ENCODE_BYTES_MAX);
+    }
+    const size_t valid = utf8_check(text, size);
+    if (valid != size) {
+        return err_set(err, ERR_INVALID, "the text is not valid UTF-8 at byte %zu", valid);
+    }
+    const struct text_view view = {.text = text, .size = size};
+    struct encoding e = {.t = t, .ids = ids, .ends = ends, .flags = flags};
+    e.scratch = scratch_take(t, err);
+    if (e.scratch == NULL) {
+        return -1;
+    }
+    const size_t begin = ids->count;
+    const size_t ends_begin = ends != NULL ? ends->count : 0;
+    int status = 0;
+    if (flags & TOKENIZER_ADD_BEGIN) {
+        status = around_append(&e, t->before, t->before_count, 0, err);
+    }
+    if (status == 0 && size > 0) {
+        status = t->added_count > 0 ? segment_cut(&e, &view, false, err) : segment_normalise(&e, &view, err);
+    }
+    if (status == 0 && (flags & TOKENIZER_ADD_END)) {
+        status = around_append(&e, t->after, t->after_count, size, err);
+    }
+    if (status < 0) {
+        ids->count = begin;
+        if (ends != NULL) {
+            ends->count = ends_begin;
+        }
+    }
+    scratch_return(t, e.scratch);
+    return status;
+}

@@ -1,0 +1,264 @@
+/* tokenizer.json and tokenizer_config.json, as Hugging Face's `tokenizers` and `transformers` write them. */
+#include "model/text/tokenizer.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "model/files/hub_json.h"
+#include "model/text/tokenizer_files.h"
+#include "model/text/tokenizer_json_private.h"
+
+static int vocab_read(struct tokenizer *t, const json_t *vocab, struct err *err)
+{
+    if (!json_is_object(vocab)) {
+        return err_set(err, ERR_INVALID, "tokenizer.json: model.vocab is not an object");
+    }
+    const char *text;
+    size_t size;
+    json_t *value;
+    json_object_keylen_foreach((json_t *)vocab, text, size, value)
+    {
+        if (!json_is_integer(value) || json_integer_value(value) < 0 ||
+            json_integer_value(value) >= TOKENIZER_VOCAB_MAX) {
+            return err_set(err, ERR_INVALID,
+                           "tokenizer.json: model.vocab: the id of \"%.60s\" is not a number from 0 to %d",
+                           text, TOKENIZER_VOCAB_MAX - 1);
+        }
+        if (builder_token_vocab(t, (uint32_t)json_integer_value(value), text, size, err) < 0) {
+            return err_wrap(err, "tokenizer.json: model.vocab");
+        }
+    }
+    return 0;
+}
+
+/* A merge is "left right" or, in newer files, ["left", "right"]. */
+static int merge_read(struct tokenizer *t, const json_t *merge, uint32_t rank, struct err *err)
+{
+    const char *left = json_string_value(merge);
+    if (left != NULL) {
+        const size_t size = json_string_length(merge);
+        const char *space = memchr(left, ' ', size);
+        if (space == NULL || memchr(space + 1, ' ', size - (size_t)(space - left) - 1) != NULL) {
+            return err_set(err, ERR_INVALID, "merge %u has not one space in it", rank);
+        }
+        return builder_merge(t, rank, left, (size_t)(space - left), space + 1,
+                             size - (size_t)(space - left) - 1, err);
+    }
+    const json_t *a = json_array_get(merge, 0);
+    const json_t *b = json_array_get(merge, 1);
+    if (json_array_size(merge) != 2 || !json_is_string(a) || !json_is_string(b)) {
+        return err_set(err, ERR_INVALID, "merge %u is not a pair of texts", rank);
+    }
+    return builder_merge(t, rank, json_string_value(a), json_string_length(a), json_string_value(b),
+                         json_string_length(b), err);
+}
+
+static int merges_read(struct tokenizer *t, const json_t *merges, struct err *err)
+{
+    if (!json_is_array(merges)) {
+        return err_set(err, ERR_INVALID, "tokenizer.json: model.merges is not a list");
+    }
+    if (builder_merges_reserve(t, json_array_size(merges), err) < 0) {
+        return -1;
+    }
+    const char *first = json_string_value(json_array_get(merges, 0));
+    const size_t begin = first != NULL && strncmp(first, "#version", 8) == 0; /* as in merges.txt */
+    for (size_t i = begin; i < json_array_size(merges); i++) {
+        if (merge_read(t, json_array_get(merges, i), (uint32_t)i, err) < 0) {
+            return err_wrap(err, "tokenizer.json: model.merges");
+        }
+    }
+    return 0;
+}
+
+/* One entry of added_tokens, as tokenizer_files_read() leaves them: with the id that the token has. */
+static int added_item(const json_t *item, struct added_token *added, const char **content, size_t *size,
+                      struct err *err)
+{
+    bool normalized;
+    bool lstrip;
+    bool rstrip;
+    bool single_word;
+    bool special;
+    if (json_text(item, "content", content, size, err) < 0 ||
+        json_count(item, "id", INT32_MAX, &added->id, err) < 0 ||
+        json_flag(item, "normalized", JSON_ABSENT_ERROR, false, &normalized, err) < 0 ||
+        json_flag(item, "lstrip", JSON_ABSENT_ERROR, false, &lstrip, err) < 0 ||
+        json_flag(item, "rstrip", JSON_ABSENT_ERROR, false, &rstrip, err) < 0 ||
+        json_flag(item, "single_word", JSON_ABSENT_ERROR, false, &single_word, err) < 0 ||
+        json_flag(item, "special", JSON_ABSENT_ERROR, false, &special, err) < 0) {
+        return -1;
+    }
+    added->normalized = normalized;
+    added->lstrip = lstrip;
+    added->rstrip = rstrip;
+    added->single_word = single_word;
+    added->special = special;
+    return 0;
+}
+
+/* Texts first ('texts'), before the index is built; then what is cut out of texts. */
+static int added_read(struct tokenizer *t, const json_t *root, bool texts, struct err *err)
+{
+    const json_t *list = json_object_get(root, "added_tokens");
+    int status = 0;
+    for (size_t i = 0; i < json_array_size(list) && status == 0; i++) {
+        const char *content;
+        size_t size;
+        struct added_token added = {.id = 0};
+        status = added_item(json_array_get(list, i), &added, &content, &size, err);
+        if (status == 0) {
+            status =
+                texts ? builder_token_raw(t, added.id, content, size, err) : builder_added(t, &added, err);
+        }
+        if (status < 0) {
+            err_wrap(err, "tokenizer.json: added_tokens[%zu]", i);
+        }
+    }
+    return status;
+}
+
+/* True when the last thing that happens to a text before it is merged is that it becomes bytes. */
+static bool ends_in_bytes(const json_t *pre)
+{
+    for (unsigned depth = 0; depth < SECTION_DEPTH_MAX && json_is_type(pre, "Sequence"); depth++) {
+        const json_t *list = json_object_get(pre, "pretokenizers");
+        pre = json_array_get(list, json_array_size(list) - 1);
+    }
+    return json_is_type(pre, "ByteLevel");
+}
+
+/* A text member of the model, or NULL for none. */
+static int model_text(const json_t *model, const char *key, const char **text, size_t *size, struct err *err)
+{
+    *text = NULL;
+    *size = 0;
+    const json_t *value = json_object_get(model, key);
+    return value == NULL || json_is_null(value) ? 0 : json_text(model, key, text, size, err);
+}
+
+static int affix_read(const json_t *model, const char *key, char affix[TOKENIZER_AFFIX_BYTES],
+                      struct err *err)
+{
+    const char *text;
+    size_t size;
+    if (model_text(model, key, &text, &size, err) < 0) {
+        return -1;
+    }
+    if (size >= TOKENIZER_AFFIX_BYTES || (size > 0 && memchr(text, 0, size) != NULL)) {
+        return err_set(err, ERR_TOO_BIG, "tokenizer.json: model.%s has %zu bytes or a NUL, not less than %d",
+                       key, size, TOKENIZER_AFFIX_BYTES);
+    }
+    memcpy(affix, text != NULL ? text : "", size);
+    affix[size] = '\0';
+    return 0;
+}
+
+static int model_check(struct tokenizer *t, const json_t *model, struct err *err)
+{
+    const json_t *dropout = json_object_get(model, "dropout");
+    if (!json_is_object(model)) {
+        return err_set(err, ERR_INVALID, "tokenizer.json: there is no model");
+    }
+    /* Old files have no type beside vocab and merges. */
+    if (json_object_get(model, "type") != NULL && !json_is_type(model, "BPE")) {
+        return err_set(err, ERR_UNSUPPORTED,
+                       "tokenizer.json: model \"%.60s\" is not supported; supported: BPE",
+                       json_type_of(model));
+    }
+    if (dropout != NULL && !json_is_null(dropout) &&
+        !(json_is_number(dropout) && json_number_value(dropout) == 0)) {
+        return err_set(
+            err, ERR_UNSUPPORTED,
+            "tokenizer.json: model.dropout makes ids random, which is not supported: set it to null");
+    }
+    return json_flag(model, "ignore_merges", JSON_ABSENT_FALSE, true, &t->ignore_merges, err) < 0 ||
+                   json_flag(model, "byte_fallback", JSON_ABSENT_FALSE, true, &t->byte_fallback, err) < 0 ||
+                   json_flag(model, "fuse_unk", JSON_ABSENT_FALSE, true, &t->fuse_unknown, err) < 0 ||
+                   affix_read(model, "continuing_subword_prefix", t->inner_prefix, err) < 0 ||
+                   affix_read(model, "end_of_word_suffix", t->end_suffix, err) < 0
+               ? -1
+               : 0;
+}
+
+/* The unknown token; one that has no id is an error only where it is needed. */
+static int unknown_read(struct tokenizer *t, const json_t *model, struct err *err)
+{
+    const char *text;
+    size_t size;
+    if (model_text(model, "unk_token", &text, &size, err) < 0) {
+        return -1;
+    }
+    const json_t *id = text != NULL ? json_object_getn(json_object_get(model, "vocab"), text, size) : NULL;
+    t->unknown = json_is_integer(id) ? (int32_t)json_integer_value(id) : -1;
+    t->unknown_absent = text != NULL && t->unknown < 0;
+    return 0;
+}
+
+static int document_read(struct tokenizer *t, const json_t *root, struct err *err)
+{
+    const json_t *model = json_object_get(root, "model");
+    const json_t *version = json_object_get(root, "version");
+    const json_t *pre = json_object_get(root, "pre_tokenizer");
+    if (version != NULL && (!json_is_string(version) || strcmp(json_string_value(version), "1.0") != 0)) {
+        return err_set(err, ERR_UNSUPPORTED, "tokenizer.json: version is not \"1.0\"");
+    }
+    if (model_check(t, model, err) < 0) {
+        return -1;
+    }
+    /* Bytes stay bytes where nothing looks at the characters that stand for them. */
+    t->bytes = ends_in_bytes(pre) && json_is_type(json_object_get(root, "decoder"), "ByteLevel") &&
+               !t->byte_fallback && t->inner_prefix[0] == '\0' && t->end_suffix[0] == '\0';
+    if (json_pre_tokenizer_read(t, pre, err) < 0 ||
+        json_decoder_read(t, json_object_get(root, "decoder"), err) < 0 ||
+        vocab_read(t, json_object_get(model, "vocab"), err) < 0 || added_read(t, root, true, err) < 0 ||
+        builder_index(t, err) < 0 || merges_read(t, json_object_get(model, "merges"), err) < 0 ||
+        added_read(t, root, false, err) < 0 ||
+        json_normalizer_read(t, json_object_get(root, "normalizer"), err) < 0 ||
+        json_post_processor_read(t, json_object_get(root, "post_processor"), err) < 0) {
+        return -1;
+    }
+    return unknown_read(t, model, err);
+}
+
+int tokenizer_from_files(const char *tokenizer_json, size_t size, const struct tokenizer_files *files,
+                         struct tokenizer **tokenizer, struct err *err)
+{
+    struct tokenizer_names names = {0};
+    json_t *root = hub_json_parse(tokenizer_json, size, 32, err);
+    if (root == NULL) {
+        return err_wrap(err, "tokenizer.json");
+    }
+    struct tokenizer *t = builder_create(err);
+    int status = t == NULL ? -1 : 0;
+    if (status == 0 && !json_is_object(root)) {
+        status = err_set(err, ERR_INVALID, "tokenizer.json: must be an object");
+    }
+    if (status == 0) {
+        status = tokenizer_files_read(files, root, &names, err);
+    }
+    if (status == 0) {
+        status = document_read(t, root, err);
+    }
+    json_decref(root);
+    if (status == 0) {
+        status = builder_names(t, &names, err);
+    }
+    tokenizer_names_fini(&names);
+    if (status == 0) {
+        status = builder_finish(t, err);
+    }
+    if (status < 0) {
+        tokenizer_destroy(t);
+        return -1;
+    }
+    *tokenizer = t;
+    return 0;
+}
+
+int tokenizer_from_json(const char *tokenizer_json, size_t size, const char *config_json, size_t config_size,
+                        struct tokenizer **tokenizer, struct err *err)
+{
+    const struct tokenizer_files files = {.config = {config_json, config_size}};
+    return tokenizer_from_files(tokenizer_json, size, &files, tokenizer, err);
+}

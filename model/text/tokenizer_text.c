@@ -1,0 +1,142 @@
+/* Decoding, and what a tokenizer tells about itself. */
+#include "model/text/tokenizer.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "model/text/tokenizer_build.h"
+
+static int id_check(const struct tokenizer *t, int32_t id, struct err *err)
+{
+    if (id < 0 || (uint32_t)id >= t->vocab || !t->tokens[id].there) {
+        return err_set(err, ERR_INVALID, "token id %d is not in the vocabulary of %u", id, t->vocab);
+    }
+    return 0;
+}
+
+static int decode_bytes(const struct tokenizer *t, const int32_t *ids, size_t count, bool skip_special,
+                        struct buf *text, struct err *err)
+{
+    struct buf bytes = {.limit = text->limit};
+    int status = 0;
+    for (size_t i = 0; i < count && status == 0; i++) {
+        const struct token *token = &t->tokens[ids[i]];
+        if (!(skip_special && token->special)) {
+            const char *own = (const char *)t->arena + token->offset;
+            status = token->bpe ? buf_append(&bytes, own, token->size, err)
+                                : decode_alphabet(own, token->size, &bytes, err);
+        }
+    }
+    if (status == 0) {
+        status = decode_lossy(bytes.data, bytes.size, text, err);
+    }
+    buf_fini(&bytes);
+    return status;
+}
+
+static int decode_texts(const struct tokenizer *t, const int32_t *ids, size_t count, bool skip_special,
+                        struct buf *text, struct err *err)
+{
+    struct text_list list = {.text = {.limit = text->limit}};
+    int status = 0;
+    for (size_t i = 0; i < count && status == 0; i++) {
+        const struct token *token = &t->tokens[ids[i]];
+        if (!(skip_special && token->special)) {
+            status = text_list_add(&list, (const char *)t->arena + token->offset, token->size, err);
+        }
+    }
+    if (status == 0) {
+        status = decode_steps_apply(&t->decode, &list, text, err);
+    }
+    text_list_fini(&list);
+    return status;
+}
+
+int tokenizer_decode(const struct tokenizer *t, const int32_t *ids, size_t count, bool skip_special,
+                     struct buf *text, struct err *err)
+{
+    const size_t begin = text->size;
+    for (size_t i = 0; i < count; i++) {
+        if (id_check(t, ids[i], err) < 0) {
+            return -1;
+        }
+    }
+    const int status = t->bytes ? decode_bytes(t, ids, count, skip_special, text, err)
+                                : decode_texts(t, ids, count, skip_special, text, err);
+    if (status < 0) {
+        text->size = begin;
+    }
+    return status;
+}
+
+uint32_t tokenizer_vocab(const struct tokenizer *t)
+{
+    return t->vocab;
+}
+
+int32_t tokenizer_bos(const struct tokenizer *t)
+{
+    return t->bos;
+}
+
+int32_t tokenizer_eos(const struct tokenizer *t)
+{
+    return t->eos;
+}
+
+const char *tokenizer_token_text(const struct tokenizer *t, int32_t id, size_t *size)
+{
+    *size = 0;
+    if (id < 0 || (uint32_t)id >= t->vocab || !t->tokens[id].there) {
+        return NULL;
+    }
+    *size = t->tokens[id].size;
+    return (const char *)t->arena + t->tokens[id].offset;
+}
+
+int32_t tokenizer_find(const struct tokenizer *t, const char *text, size_t size)
+{
+    for (uint32_t i = 0; i < t->added_count; i++) {
+        const struct token *token = &t->tokens[t->added[i].id];
+        if (token->size == size && memcmp(t->arena + token->offset, text, size) == 0) {
+            return (int32_t)t->added[i].id;
+        }
+    }
+    return tokenizer_lookup(t, (const uint8_t *)text, size);
+}
+
+bool tokenizer_is_special(const struct tokenizer *t, int32_t id)
+{
+    return id >= 0 && (uint32_t)id < t->vocab && t->tokens[id].special;
+}
+
+const char *tokenizer_chat_template(const struct tokenizer *t)
+{
+    return tokenizer_template(t, "default");
+}
+
+const char *tokenizer_template(const struct tokenizer *t, const char *name)
+{
+    return json_string_value(json_object_get(t->templates, name));
+}
+
+const json_t *tokenizer_special_tokens(const struct tokenizer *t)
+{
+    return t->special;
+}
+
+int tokenizer_give_template(struct tokenizer *t, const char *text, struct err *err)
+{
+    json_t *templates = json_pack("{s:s}", "default", text);
+    if (templates == NULL) {
+        return err_set(err, ERR_INVALID, "the chat template is not valid UTF-8, or memory is out");
+    }
+    json_decref(t->templates);
+    t->templates = templates;
+    return 0;
+}
+
+void tokenizer_digest(const struct tokenizer *t, uint8_t digest[32])
+{
+    memcpy(digest, t->digest, sizeof(t->digest));
+}

@@ -1,0 +1,27 @@
+/* UTF-8, checked. Pure; any thread. */
+#ifndef MOTLEY_MODEL_TEXT_UTF8_H
+#define MOTLEY_MODEL_TEXT_UTF8_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Decode the character at text[0..size), size > 0. Returns its length in bytes (1..4) and writes the code
+ * point; or returns 0 and writes to *bad_bytes the length of the maximal invalid part (Unicode 15,
+ * section 3.9, "Substitution of Maximal Subparts"), which is what lossy decoding replaces by one U+FFFD.
+ * *short_input (may be NULL): the text ends in the middle of a character that may yet become valid. */
+unsigned utf8_decode(const uint8_t *text, size_t size, uint32_t *code, unsigned *bad_bytes,
+                     bool *short_input);
+
+/* Offset of the first byte that is not valid UTF-8, or 'size' if all is. */
+size_t utf8_check(const char *text, size_t size);
+
+/* Write a code point (below 0x110000); returns the number of bytes, 1..4. */
+unsigned utf8_encode(uint32_t code, uint8_t out[4]);
+
+/* Unicode's White_Space property. */
+bool utf8_is_space(uint32_t code);
+/* What Python's str.isspace() says, and so what its strip() takes: that and four control characters. */
+bool utf8_is_blank(uint32_t code);
+
+#endif

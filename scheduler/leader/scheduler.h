@@ -1,0 +1,29 @@
+/* One scheduler on one event loop. It stands for election; while it leads, it reads events of agents,
+ * decides, and sends the decisions.
+ *
+ * It keeps no state of its own: all state is in PostgreSQL and is loaded when it begins to lead. kill -9 at
+ * any moment loses nothing. Thread: the event base's.
+ */
+#ifndef MOTLEY_SCHEDULER_LEADER_SCHEDULER_H
+#define MOTLEY_SCHEDULER_LEADER_SCHEDULER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include "common/err.h"
+#include "scheduler/leader/config.h"
+#include "scheduler/placer/placer.h"
+
+struct event_base;
+struct scheduler;
+
+/* Borrows 'config' and 'placer' until destroy. PostgreSQL and Redis need not run yet: the scheduler logs that
+ * and waits for them. Returns new, or NULL. */
+struct scheduler *scheduler_create(struct event_base *base, const struct scheduler_config *config,
+                                   const struct placer *placer, struct err *err);
+/* Gives up leadership and closes. NULL is a no-op. Not to be called from one of its callbacks. */
+void scheduler_destroy(struct scheduler *scheduler);
+
+/* The epoch while it leads and has loaded its state, else 0. */
+int64_t scheduler_leads(const struct scheduler *scheduler);
+
+#endif

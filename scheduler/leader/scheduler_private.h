@@ -1,0 +1,176 @@
+/* What scheduler.c (the loop and leadership), turns.c (what is next), ingest.c (events) and pass*.c
+ * (decisions) share.
+ *
+ * One database task runs at a time: `busy` is true while a load, an ingest or a decision is under way, and
+ * its callback ends with scheduler_turn(), which starts the next. `chain` is the epoch under which the task
+ * began: an answer that comes under another epoch is dropped.
+ */
+#ifndef MOTLEY_SCHEDULER_LEADER_SCHEDULER_PRIVATE_H
+#define MOTLEY_SCHEDULER_LEADER_SCHEDULER_PRIVATE_H
+
+#include <jansson.h>
+
+#include "scheduler/leader/dispatch.h"
+#include "scheduler/events/events.h"
+#include "scheduler/placer/facts.h"
+#include "scheduler/leader/inlets.h"
+#include "scheduler/placer/planning.h"
+#include "scheduler/leader/scheduler.h"
+#include "store/leader.h"
+#include "store/sched.h"
+
+struct event;
+struct redis;
+struct ssl_ctx_st;
+
+/* When a node gave its last sign of life. Monotonic nanoseconds. */
+struct node_life {
+    char name[72];
+    uint64_t heard_ns;
+    uint64_t noted_ns; /* when the node's last_seen was last written */
+};
+
+/* A worker that its newly started agent did not name. */
+struct missing_worker {
+    int64_t run;
+    uint32_t rank;
+    uint64_t since_ns;
+    bool asked; /* the agent was asked a second time */
+};
+
+/* A run whose devices are slower than when they are cool, and how often a move was weighed for it
+ * (pass_move.c). */
+struct run_look {
+    int64_t run;
+    uint64_t settled; /* hash of the device speeds for which the weighing has ended */
+    uint64_t next_ns, began_ns;
+    /* count: weighings so far; windows: consecutive weighings that showed a gain */
+    uint32_t count, windows;
+    bool kept; /* the present pass has seen the run */
+};
+
+struct scheduler {
+    struct event_base *base;
+    const struct scheduler_config *config;
+    const struct placer *placer;
+    struct ssl_ctx_st *tls;
+    struct store *store;
+    struct store_leader *candidate;
+    struct redis *commands, *reader; /* reader: blocking XREAD only */
+    struct dispatch *dispatch;
+    struct facts *facts;
+    struct planning *planning;
+    struct waiting *waiting;
+    /* the last queued job that was examined, when devices remain and the queue is longer than the view */
+    struct store_queue_mark queue_mark;
+    /* turn: deferred scheduler_turn; tick: every 250 ms; wake: the next due time */
+    struct event *turn, *tick, *wake;
+
+    int64_t epoch; /* 0: standing by */
+    int64_t chain;
+    bool ready; /* the outbox is loaded */
+    bool busy, dirty, view_stale;
+    bool events_next; /* events go before a pass when both have work */
+    bool redis_up;
+    bool devices_free;  /* the last pass left a device free */
+    uint64_t passed_ns; /* when the last pass began */
+    struct store_view *view;
+
+    uint64_t read_ns;      /* when the last XREAD came back; nothing sent later has been read yet */
+    struct inlets *inlets; /* the nodes' streams; empty until the first view */
+    bool reading;          /* an XREAD is under way */
+    size_t read_next;      /* the next inlet to read, when one XREAD does not cover all */
+    size_t read_busy;      /* streams that had entries in the last read, at least 1 */
+    size_t read_alone;     /* how many further reads take a single stream each */
+    char read_only[72];    /* the node whose stream alone is read; "": several streams */
+    json_t *pending;       /* events that were read and not yet committed, or NULL */
+    bool taken;            /* the last read found an entry, even if it was refused */
+    bool solo; /* pending events are committed one by one, because the database refused one of them */
+    struct event_batch batch;
+    bool marking; /* counts of refused events are being written */
+
+    /* keeper.c. asked: an ACL LIST is under way; due: another comparison follows it */
+    bool users_asked, users_due;
+    bool users_second; /* the ACL LIST under way is the second one of its comparison */
+    uint64_t users_ns; /* when the last comparison began */
+
+    struct node_life *lives;
+    size_t life_count;
+    struct missing_worker *missing;
+    size_t missing_count;
+    json_t *told;          /* identities.c: {"NODE": generation} as the agents were told, or NULL */
+    uint64_t listening_ns; /* silence of a node counts from this moment on */
+    struct run_look *looks;
+    size_t look_count;
+    uint64_t pruned_ns, complained_ns;
+    bool pruning, prune_more;
+    bool marker_asked;
+
+    struct pass *pass; /* the decision under way */
+};
+
+/* turns.c. Asks for a pass. */
+void scheduler_mark(struct scheduler *scheduler);
+/* Starts the next task on the loop's next turn. */
+void scheduler_turn(struct scheduler *scheduler);
+/* Ends the present task. Returns false when the task began under another epoch: the caller drops the answer,
+ * and the next task is started. */
+bool scheduler_settle(struct scheduler *scheduler);
+/* Asks for a pass after `ms` milliseconds. */
+void scheduler_wake_in_ms(struct scheduler *scheduler, unsigned ms);
+/* Logs a failed task and asks for a new view after a pause. */
+void scheduler_retry(struct scheduler *scheduler, const char *what, const struct err *why);
+
+/* ingest.c reads the streams and commits their events. */
+void ingest_start(struct scheduler *scheduler);  /* commits the pending events */
+void ingest_read(struct scheduler *scheduler);   /* starts the next XREAD if none is under way */
+void ingest_forget(struct scheduler *scheduler); /* drops what was read; called when leadership is lost */
+
+/* floods.c bounds the size of each node's stream and empties one that is too large; the agent sends
+ * unacknowledged events again. */
+/* Asks Redis how large the streams are; with `cut`, only those that the last read left a rest of. */
+void floods_look(struct scheduler *scheduler, bool cut);
+/* Empties the node's stream and adds 'strikes' to the node's count; too many within a minute bar the node. */
+void floods_empty(struct scheduler *scheduler, struct inlet *inlet, unsigned strikes, const char *why);
+/* Writes the counts of refused events to the nodes' rows. */
+void floods_mark(struct scheduler *scheduler);
+
+/* keeper.c keeps Redis's users `agent-…` equal to the view's nodes, and bounds the connections of each.
+ * keeper_check compares now, or after the comparison under way. */
+void keeper_check(struct scheduler *scheduler);
+void keeper_tick(struct scheduler *scheduler, uint64_t now_ns);
+/* Forgets what is known of the users: the connection is new, and Redis may have lost them. */
+void keeper_forget(struct scheduler *scheduler);
+
+/* pass.c. pass_start decides on the view that was just loaded, and ends in scheduler_turn. */
+void pass_start(struct scheduler *scheduler);
+void pass_forget(struct scheduler *scheduler);
+
+/* liveness.c. Notes a sign of life of the node. */
+void liveness_heard(struct scheduler *scheduler, const char *node, uint64_t now_ns);
+/* Milliseconds of silence that count against the node. */
+uint64_t liveness_silent_ms(const struct scheduler *scheduler, const char *node, uint64_t now_ns);
+/* Whether a node or a worker has crossed a threshold of silence since the view was loaded. */
+bool liveness_changed(const struct scheduler *scheduler, uint64_t now_ns);
+/* The node's agent said hello. `workers` names its living workers; when it is no array, the agent says
+ * nothing of them. */
+void liveness_hello(struct scheduler *scheduler, const char *node, const json_t *workers, uint64_t now_ns);
+/* the worker gave a sign of life */
+void liveness_alive(struct scheduler *scheduler, int64_t run, uint32_t rank);
+bool liveness_missing(const struct scheduler *scheduler, int64_t run, uint32_t rank, uint64_t now_ns);
+/* Asks the agent of a missing worker once more, before the worker is given up. */
+void liveness_ask_again(struct scheduler *scheduler, uint64_t now_ns);
+void liveness_forget(struct scheduler *scheduler);
+
+/* identities.c. Tells nodes that are no longer in the view that they were removed, while their keys are still
+ * known. */
+void identities_leave(struct scheduler *scheduler);
+/* Tells all agents the list of nodes and generations, if it has changed since the last time. */
+void identities_tell(struct scheduler *scheduler);
+/* the node's agent is new: tells it the list */
+void identities_hello(struct scheduler *scheduler, const char *node);
+void identities_forget(struct scheduler *scheduler);
+/* Whether 'identity' belongs to an earlier generation of the node. */
+bool identity_is_old(const struct store_sched_node *node, const char *identity);
+
+#endif

@@ -1,0 +1,276 @@
+/* Decides the life of a run from facts.
+ *
+ * The order of the tests matters. Ranks that have ended are counted before anybody's wish is looked at. A
+ * fault of the job's own comes before a loss, because a failing rank breaks its peers' connections and their
+ * complaints may arrive first. A person's wish comes before the scheduler's own reasons.
+ */
+#include "scheduler/pass/lifecycle.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/err.h"
+#include "scheduler/pass/policy.h"
+
+struct tally {
+    uint32_t living, done, stopped, failed, gone;
+    uint32_t ready; /* ready or beyond: a rank without peers does not wait for addresses */
+    const struct store_sched_rank *own;  /* the first rank with a fault of the job's own */
+    const struct store_sched_rank *lost; /* the first rank that failed or was lost otherwise */
+    const char *lost_why;
+    const struct store_sched_rank *drained; /* the first rank on a draining device */
+};
+
+static void say(struct run_verdict *verdict, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+static void say(struct run_verdict *verdict, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(verdict->text, sizeof(verdict->text), fmt, args);
+    va_end(args);
+}
+
+/* A rank that reports a broken connection or a timeout reports another rank's end, not its own. */
+static bool is_consequence(const struct store_sched_rank *rank)
+{
+    return rank->state == ASSIGNMENT_FAILED && rank->code != NULL &&
+           (strcmp(rank->code, err_code_name(ERR_NET)) == 0 ||
+            strcmp(rank->code, err_code_name(ERR_TIMEOUT)) == 0);
+}
+
+static void note_loss(struct tally *tally, const struct store_sched_rank *rank, const char *why)
+{
+    if (tally->lost == NULL || (is_consequence(tally->lost) && !is_consequence(rank))) {
+        tally->lost = rank;
+        tally->lost_why = why != NULL ? why : "it ended without a reason";
+    }
+}
+
+static struct tally count_ranks(const struct store_sched_run *run, const struct rank_facts *facts)
+{
+    struct tally tally = {0};
+    for (uint32_t i = 0; i < run->rank_count; i++) {
+        const struct store_sched_rank *rank = &run->ranks[i];
+        switch (rank->state) {
+        case ASSIGNMENT_DONE:
+            tally.done++;
+            tally.ready++;
+            continue;
+        case ASSIGNMENT_STOPPED:
+            tally.stopped++;
+            continue;
+        case ASSIGNMENT_FAILED:
+            tally.failed++;
+            if (rank->own_fault && tally.own == NULL) {
+                tally.own = rank;
+            } else if (!rank->own_fault) {
+                note_loss(&tally, rank, rank->why);
+            }
+            continue;
+        case ASSIGNMENT_LOST:
+            tally.gone++;
+            note_loss(&tally, rank, rank->why);
+            continue;
+        default:
+            break;
+        }
+        if (facts[i].gone) {
+            tally.gone++;
+            note_loss(&tally, rank, facts[i].gone_why);
+            continue;
+        }
+        tally.living++;
+        tally.ready += rank->state != ASSIGNMENT_SENT ? 1 : 0;
+        if (facts[i].drained && tally.drained == NULL) {
+            tally.drained = rank;
+        }
+    }
+    return tally;
+}
+
+static void earliest(int64_t *check_us, int64_t at_us)
+{
+    if (*check_us == 0 || at_us < *check_us) {
+        *check_us = at_us;
+    }
+}
+
+static int64_t time_left_ms(const struct store_sched_run *run, const struct store_sched_job *job,
+                            int64_t now_us)
+{
+    return job->time_limit_ms - job->used_ms - (now_us - run->created_us) / 1000;
+}
+
+static void stop(struct run_verdict *verdict, enum stop_why why, bool checkpoint)
+{
+    verdict->action = RUN_ACTION_STOP;
+    verdict->why = why;
+    verdict->checkpoint = checkpoint;
+}
+
+/* The run is starting or running. */
+static void decide_active(const struct store_sched_run *run, const struct store_sched_job *job,
+                          const struct tally *tally, const struct scheduler_limits *limits, int64_t now_us,
+                          struct run_verdict *verdict)
+{
+    if (tally->done == run->rank_count && run->state == RUN_RUNNING) {
+        verdict->action = RUN_ACTION_FINISH;
+        verdict->run_event = RUN_EVENT_DONE;
+        verdict->job_event = JOB_EVENT_DONE;
+        return;
+    }
+    if (tally->own != NULL) {
+        stop(verdict, STOP_FAULT, false);
+        return;
+    }
+    if (tally->lost != NULL) {
+        stop(verdict, STOP_LOST, false);
+        say(verdict, "lost %s: %s", tally->lost->device, tally->lost_why);
+        return;
+    }
+    if (job->state == JOB_STOPPING) {
+        stop(verdict, job->stop_why, true);
+        return;
+    }
+    if (tally->stopped > 0) {
+        stop(verdict, STOP_LOST, false);
+        say(verdict, "a worker was stopped by its agent");
+        return;
+    }
+    if (tally->drained != NULL) {
+        stop(verdict, STOP_DRAIN, true);
+        say(verdict, "%s is being drained", tally->drained->device);
+        return;
+    }
+    if (job->time_limit_ms > 0) {
+        int64_t left_ms = time_left_ms(run, job, now_us);
+        if (left_ms <= 0) {
+            stop(verdict, STOP_TIME, true);
+            return;
+        }
+        earliest(&verdict->check_us, now_us + left_ms * 1000);
+    }
+    if (run->state == RUN_STARTING) {
+        if (tally->ready == run->rank_count) {
+            verdict->action = RUN_ACTION_PEERS;
+            return;
+        }
+        int64_t until_us = run->created_us + (int64_t)limits->start_ms * 1000;
+        if (now_us >= until_us) {
+            stop(verdict, STOP_LOST, false);
+            say(verdict, "not all workers were ready within %u s", limits->start_ms / 1000);
+            return;
+        }
+        earliest(&verdict->check_us, until_us);
+    }
+}
+
+/* The run is stopping, and a rank still lives. */
+static void decide_stopping(const struct store_sched_run *run, const struct scheduler_limits *limits,
+                            int64_t now_us, struct run_verdict *verdict)
+{
+    bool checkpoint = run->stop_why != STOP_LOST && run->stop_why != STOP_FAULT;
+    int64_t wait_ms = checkpoint ? limits->checkpoint_stop_ms : limits->stop_ms;
+    int64_t until_us = run->stopping_us + wait_ms * 1000;
+    if (run->killed_us != 0) {
+        until_us = run->killed_us + (int64_t)limits->kill_ms * 1000;
+    }
+    if (now_us < until_us) {
+        earliest(&verdict->check_us, until_us);
+    } else if (run->killed_us == 0) {
+        verdict->action = RUN_ACTION_KILL;
+    } else {
+        verdict->action = RUN_ACTION_FINISH;
+    }
+}
+
+/* The pause before the next attempt, which bounds how often attempts without progress begin. It counts from
+ * the beginning of the attempt that ended, and doubles with the losses in a row that won no checkpoint. After
+ * a new checkpoint there is no pause: a job has only so many checkpoints. */
+static uint32_t pause_ms(const struct store_sched_run *run, const struct store_sched_job *job,
+                         const struct scheduler_limits *limits, int64_t now_us)
+{
+    const uint32_t before = run->lost_before < job->losses ? run->lost_before : job->losses;
+    const int64_t lasted_ms = (now_us - run->created_us) / 1000;
+    const int64_t whole_ms = policy_backoff_ms(before + 1, limits->retry_ms_min, limits->retry_ms_max);
+    return run->advanced || lasted_ms >= whole_ms ? 0
+                                                  : (uint32_t)(whole_ms - (lasted_ms > 0 ? lasted_ms : 0));
+}
+
+/* The cause named in the text is a rank that was lost itself, else what was seen first (run->why). */
+static void finish_lost(const struct store_sched_run *run, const struct store_sched_job *job,
+                        const struct tally *tally, const struct scheduler_limits *limits, int64_t now_us,
+                        struct run_verdict *verdict)
+{
+    char cause[300] = "a worker was lost";
+    if (tally->lost != NULL && (!is_consequence(tally->lost) || run->why == NULL)) {
+        snprintf(cause, sizeof(cause), "lost %s: %s", tally->lost->device, tally->lost_why);
+    } else if (run->why != NULL) {
+        snprintf(cause, sizeof(cause), "%s", run->why);
+    }
+    verdict->run_event = RUN_EVENT_LOSE;
+    verdict->loss = true;
+    if (job->losses + 1 > job->retries_max) {
+        verdict->job_event = JOB_EVENT_FAULT;
+        verdict->code = err_code_name(ERR_PEER);
+        say(verdict, "lost %u times, limits.retries is %u; the last time: %s", job->losses + 1,
+            job->retries_max, cause);
+        return;
+    }
+    verdict->job_event = JOB_EVENT_REQUEUE;
+    verdict->delay_ms = pause_ms(run, job, limits, now_us);
+    say(verdict, "attempt %u ended (%s); goes on from its last checkpoint", job->attempt, cause);
+}
+
+/* All ranks have ended after a stop: decides what becomes of the job. */
+static void decide_finish(const struct store_sched_run *run, const struct store_sched_job *job,
+                          const struct tally *tally, const struct scheduler_limits *limits, int64_t now_us,
+                          struct run_verdict *verdict)
+{
+    enum stop_why why = job->stop_why != STOP_NONE ? job->stop_why : run->stop_why;
+    verdict->action = RUN_ACTION_FINISH;
+    verdict->run_event = RUN_EVENT_STOPPED;
+    if (tally->done == run->rank_count) {
+        verdict->run_event = RUN_EVENT_DONE;
+        verdict->job_event = JOB_EVENT_DONE;
+    } else if (tally->own != NULL) {
+        verdict->run_event = RUN_EVENT_FAIL;
+        verdict->job_event = JOB_EVENT_FAULT;
+        verdict->code = tally->own->code;
+        say(verdict, "%s", tally->own->why != NULL ? tally->own->why : "the worker gave no reason");
+    } else if (why == STOP_CANCEL) {
+        verdict->job_event = JOB_EVENT_CANCELLED;
+    } else if (why == STOP_HOLD) {
+        verdict->job_event = JOB_EVENT_HELD;
+    } else if (why == STOP_TIME) {
+        verdict->run_event = RUN_EVENT_FAIL;
+        verdict->job_event = JOB_EVENT_FAULT;
+        verdict->code = err_code_name(ERR_TIMEOUT);
+        say(verdict, "limits.time of %lld s is used up", (long long)(job->time_limit_ms / 1000));
+    } else if ((why == STOP_DRAIN || why == STOP_YIELD) && tally->lost == NULL && tally->living == 0) {
+        verdict->job_event = JOB_EVENT_REQUEUE;
+        say(verdict, "moves to other devices");
+    } else {
+        finish_lost(run, job, tally, limits, now_us, verdict);
+    }
+}
+
+void lifecycle_decide(const struct store_sched_run *run, const struct store_sched_job *job,
+                      const struct rank_facts *facts, const struct scheduler_limits *limits, int64_t now_us,
+                      struct run_verdict *verdict)
+{
+    *verdict = (struct run_verdict){.action = RUN_ACTION_WAIT};
+    const struct tally tally = count_ranks(run, facts);
+    if (run->state != RUN_STOPPING) {
+        decide_active(run, job, &tally, limits, now_us, verdict);
+        return;
+    }
+    if (tally.living > 0) {
+        decide_stopping(run, limits, now_us, verdict);
+    }
+    if (tally.living == 0 || verdict->action == RUN_ACTION_FINISH) {
+        decide_finish(run, job, &tally, limits, now_us, verdict);
+    }
+}

@@ -1,0 +1,248 @@
+/* A round of decisions: from the view to one transaction. */
+#include "scheduler/pass/pass.h"
+
+#include <stdlib.h>
+
+#include <event2/event.h>
+
+#include "common/clock.h"
+#include "common/log.h"
+
+static void pass_destroy(struct pass *pass)
+{
+    if (pass == NULL) {
+        return;
+    }
+    json_t *const documents[] = {pass->ranks_lost,  pass->runs,     pass->jobs,         pass->waits,
+                                 pass->requests,    pass->messages, pass->unreachable,  pass->runs_new,
+                                 pass->ended,       pass->links,    pass->placed_model, pass->placed_train,
+                                 pass->placed_eval, pass->said};
+    for (size_t i = 0; i < sizeof(documents) / sizeof(documents[0]); i++) {
+        json_decref(documents[i]);
+    }
+    placer_answer_fini(&pass->answer);
+    free(pass->free_devices);
+    free(pass->reserved);
+    free(pass);
+}
+
+static struct pass *pass_create(struct scheduler *scheduler)
+{
+    struct pass *pass = calloc(1, sizeof(*pass));
+    if (pass == NULL) {
+        return NULL;
+    }
+    size_t devices = scheduler->view->device_count + 1;
+    pass->scheduler = scheduler;
+    pass->view = scheduler->view;
+    pass->now_ns = clock_mono_ns();
+    json_t **const arrays[] = {&pass->ranks_lost, &pass->runs,     &pass->jobs,        &pass->waits,
+                               &pass->requests,   &pass->messages, &pass->unreachable, &pass->runs_new,
+                               &pass->ended,      &pass->links,    &pass->said};
+    bool whole = true;
+    for (size_t i = 0; i < sizeof(arrays) / sizeof(arrays[0]); i++) {
+        *arrays[i] = json_array();
+        whole = whole && *arrays[i] != NULL;
+    }
+    pass->free_devices = calloc(devices, sizeof(bool));
+    pass->reserved = calloc(devices, sizeof(bool));
+    if (!whole || pass->free_devices == NULL || pass->reserved == NULL) {
+        pass_destroy(pass);
+        return NULL;
+    }
+    return pass;
+}
+
+void pass_forget(struct scheduler *scheduler)
+{
+    pass_destroy(scheduler->pass);
+    scheduler->pass = NULL;
+}
+
+/* Sets the timer for the earliest time at which a decision falls due, between 2 ms and one hour from now. */
+static void arm_wake(struct pass *pass)
+{
+    struct scheduler *scheduler = pass->scheduler;
+    if (pass->check_us == 0) {
+        event_del(scheduler->wake);
+        return;
+    }
+    int64_t wait_us = pass->check_us - pass->view->now_us + 2000;
+    if (wait_us < 2000) {
+        wait_us = 2000;
+    }
+    if (wait_us > 3600000000) {
+        wait_us = 3600000000;
+    }
+    const struct timeval wait = {.tv_sec = wait_us / 1000000, .tv_usec = wait_us % 1000000};
+    event_add(scheduler->wake, &wait);
+}
+
+static void pass_end(struct scheduler *scheduler)
+{
+    pass_forget(scheduler);
+    scheduler_turn(scheduler);
+}
+
+/* ---- writing ---- */
+
+static void send_messages(struct pass *pass, const json_t *ids)
+{
+    struct scheduler *scheduler = pass->scheduler;
+    size_t i;
+    json_t *message;
+    struct err err;
+    json_array_foreach(pass->messages, i, message)
+    {
+        if (dispatch_keep(scheduler->dispatch, json_integer_value(json_array_get(ids, i)),
+                          json_string_value(json_object_get(message, "node")),
+                          json_integer_value(json_object_get(message, "run")),
+                          json_string_value(json_object_get(message, "type")),
+                          json_object_get(message, "payload"), &err) < 0) {
+            log_event(LOG_LEVEL_ERROR, "message_unsent", "why=\"%s\"", err.text);
+        }
+    }
+}
+
+static void log_decision(const struct pass *pass)
+{
+    size_t i;
+    json_t *row;
+    json_array_foreach(pass->jobs, i, row)
+    {
+        const char *why = json_string_value(json_object_get(row, "why"));
+        if (json_equal(json_object_get(row, "before"), json_object_get(row, "state"))) {
+            continue;
+        }
+        log_event(LOG_LEVEL_INFO, "job_state", "job=%lld from=%s to=%s%s%s%s",
+                  (long long)json_integer_value(json_object_get(row, "job")),
+                  json_string_value(json_object_get(row, "before")),
+                  json_string_value(json_object_get(row, "state")), why != NULL ? " why=\"" : "",
+                  why != NULL ? why : "", why != NULL ? "\"" : "");
+    }
+}
+
+static void decided(void *arg, const struct err *err, json_t *ids)
+{
+    struct scheduler *scheduler = arg;
+    if (!scheduler_settle(scheduler)) {
+        return;
+    }
+    struct pass *pass = scheduler->pass;
+    if (err != NULL) {
+        pass_forget(scheduler);
+        scheduler_retry(scheduler, "decision_failed", err);
+        return;
+    }
+    size_t i;
+    json_t *run;
+    json_array_foreach(pass->ended, i, run)
+    {
+        dispatch_drop_run(scheduler->dispatch, json_integer_value(run));
+    }
+    send_messages(pass, ids);
+    log_decision(pass);
+    scheduler->view_stale = true;
+    scheduler_mark(scheduler); /* what was written may make further decisions possible */
+    pass_end(scheduler);
+}
+
+static bool nothing_decided(const struct pass *pass)
+{
+    const json_t *const arrays[] = {pass->ranks_lost, pass->runs,     pass->jobs,        pass->waits,
+                                    pass->requests,   pass->messages, pass->unreachable, pass->runs_new,
+                                    pass->links,      pass->said};
+    for (size_t i = 0; i < sizeof(arrays) / sizeof(arrays[0]); i++) {
+        if (json_array_size(arrays[i]) > 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static void write_decision(struct scheduler *scheduler)
+{
+    struct pass *pass = scheduler->pass;
+    const struct store_decision decision = {
+        .leader = scheduler->epoch,
+        .runs_new = pass->runs_new,
+        .ranks_lost = pass->ranks_lost,
+        .runs = pass->runs,
+        .jobs = pass->jobs,
+        .waits = pass->waits,
+        .requests = pass->requests,
+        .unreachable = pass->unreachable,
+        .messages = pass->messages,
+        .links = pass->links,
+        .said = pass->said,
+    };
+    struct err err;
+    if (pass->failed) {
+        err_set(&err, ERR_NOMEM, "no memory for a decision");
+    } else {
+        scheduler->busy = true;
+        scheduler->chain = scheduler->epoch;
+        if (store_decide(scheduler->store, &decision, decided, scheduler, &err) == 0) {
+            return;
+        }
+        scheduler->busy = false;
+    }
+    pass_forget(scheduler);
+    scheduler_retry(scheduler, "decision_failed", &err);
+}
+
+static void numbered(void *arg, const struct err *err, json_t *numbers)
+{
+    struct scheduler *scheduler = arg;
+    if (!scheduler_settle(scheduler)) {
+        return;
+    }
+    if (err != NULL) {
+        pass_forget(scheduler);
+        scheduler_retry(scheduler, "decision_failed", err);
+        return;
+    }
+    pass_number_requests(scheduler->pass, json_object_get(numbers, "requests"));
+    if (scheduler->pass->placed != NULL) {
+        pass_compose_run(scheduler->pass, numbers);
+    }
+    write_decision(scheduler);
+}
+
+void pass_start(struct scheduler *scheduler)
+{
+    struct err err;
+    struct pass *pass = pass_create(scheduler);
+    scheduler->pass = pass;
+    if (pass == NULL) {
+        err_set(&err, ERR_NOMEM, "no memory for a decision");
+        scheduler_retry(scheduler, "decision_failed", &err);
+        return;
+    }
+    facts_begin(scheduler->facts);
+    pass_nodes(pass);
+    pass_runs(pass);
+    pass_links(pass);
+    pass_queue(pass);
+    if (pass->view->next_due_us > 0) {
+        pass_check_at(pass, pass->view->next_due_us);
+    }
+    arm_wake(pass);
+    if (nothing_decided(pass) && pass->placed == NULL) {
+        pass_end(scheduler);
+        return;
+    }
+    size_t requests = json_array_size(pass->requests);
+    if (pass->placed == NULL && requests == 0) {
+        write_decision(scheduler);
+        return;
+    }
+    scheduler->busy = true;
+    scheduler->chain = scheduler->epoch;
+    if (store_sched_numbers(scheduler->store, (unsigned)pass->answer.rank_count, (unsigned)requests, numbered,
+                            scheduler, &err) < 0) {
+        scheduler->busy = false;
+        pass_forget(scheduler);
+        scheduler_retry(scheduler, "decision_failed", &err);
+    }
+}

@@ -1,0 +1,292 @@
+/* Measurements: profiles of devices for a model's shape, and links between nodes.
+ *
+ * All free devices of a machine are measured at once, beginning at the same moment, so that each is measured
+ * while its neighbours are busy.
+ */
+#include "scheduler/pass/pass.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { LINK_REQUESTS_MAX = 64, LAYER_WEIGHTS_MANY = 1000000 };
+
+static const struct store_sched_request *find_request(const struct pass *pass, bool profile,
+                                                      const char *device, const char *key)
+{
+    for (size_t i = 0; i < pass->view->request_count; i++) {
+        const struct store_sched_request *request = &pass->view->requests[i];
+        if (request->profile == profile && strcmp(request->device, device) == 0 &&
+            strcmp(request->key, key) == 0) {
+            return request;
+        }
+    }
+    return NULL;
+}
+
+static bool is_open(const struct pass *pass, const struct store_sched_request *request)
+{
+    return !request->failed && pass->view->now_us < request->deadline_us;
+}
+
+bool pass_is_measured(const struct pass *pass, const struct store_sched_device *device)
+{
+    for (size_t i = 0; i < pass->view->request_count; i++) {
+        const struct store_sched_request *request = &pass->view->requests[i];
+        if (request->profile && strcmp(request->device, device->name) == 0 && is_open(pass, request)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Whether the request failed a moment ago and will be repeated; a job that needs it waits. */
+static bool is_resting(const struct pass *pass, const struct store_sched_request *request)
+{
+    return request != NULL && request->failed && pass->view->now_us < request->deadline_us &&
+           request->tries < pass->scheduler->config->limits.measure_tries;
+}
+
+/* Whether the request was repeated often enough; the planner estimates instead. */
+static bool is_given_up(const struct pass *pass, const struct store_sched_request *request,
+                        const char *digest)
+{
+    return request != NULL && !is_open(pass, request) &&
+           request->tries >= pass->scheduler->config->limits.measure_tries &&
+           (digest == NULL || strcmp(request->digest, digest) == 0);
+}
+
+/* ---- links ---- */
+
+/* Whether the link was measured. A stored link that was emulated does not count. */
+static bool has_link(const struct pass *pass, const char *from, const char *to)
+{
+    for (size_t i = 0; i < pass->view->link_count; i++) {
+        const struct store_sched_link *link = &pass->view->links[i];
+        if (strcmp(link->from, from) == 0 && strcmp(link->to, to) == 0) {
+            return !json_is_true(json_object_get(link->document, "emulated"));
+        }
+    }
+    return false;
+}
+
+static void request_link(struct pass *pass, const struct store_sched_node *from,
+                         const struct store_sched_node *to)
+{
+    json_t *message = json_pack("{s:[{s:s, s:s}]}", "to", "node", to->name, "address", to->address);
+    pass_add(pass, pass->requests,
+             message != NULL
+                 ? json_pack("{s:s, s:s, s:s, s:I, s:s, s:o}", "kind", "links", "device", from->name, "key",
+                             to->name, "deadline_ms", (json_int_t)pass->scheduler->config->limits.links_ms,
+                             "node", from->name, "message", message)
+                 : NULL);
+}
+
+/* Writes the emulated links of the configuration, which need no measurement. */
+static void put_emulated(struct pass *pass)
+{
+    size_t i;
+    json_t *link;
+    json_array_foreach(pass->scheduler->config->links, i, link)
+    {
+        const char *from = json_string_value(json_object_get(link, "from"));
+        const char *to = json_string_value(json_object_get(link, "to"));
+        bool known = false;
+        for (size_t k = 0; k < pass->view->link_count; k++) {
+            const struct store_sched_link *have = &pass->view->links[k];
+            known = known || (strcmp(have->from, from) == 0 && strcmp(have->to, to) == 0 &&
+                              json_equal(have->document, link));
+        }
+        if (!known && pass_node(pass, from) != NULL && pass_node(pass, to) != NULL) {
+            pass_add(pass, pass->links,
+                     json_pack("{s:s, s:s, s:O}", "from", from, "to", to, "document", link));
+        }
+    }
+}
+
+static bool is_emulated(const struct pass *pass, const char *from, const char *to)
+{
+    size_t i;
+    json_t *link;
+    json_array_foreach(pass->scheduler->config->links, i, link)
+    {
+        if (strcmp(json_string_value(json_object_get(link, "from")), from) == 0 &&
+            strcmp(json_string_value(json_object_get(link, "to")), to) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+void pass_links(struct pass *pass)
+{
+    const struct store_view *view = pass->view;
+    size_t open = 0;
+    put_emulated(pass);
+    for (size_t i = 0; i < view->request_count; i++) {
+        if (is_resting(pass, &view->requests[i])) {
+            pass_check_at(pass, view->requests[i].deadline_us);
+        }
+        if (is_open(pass, &view->requests[i])) {
+            open += view->requests[i].profile ? 0 : 1;
+            pass_check_at(pass, view->requests[i].deadline_us);
+        }
+    }
+    for (size_t a = 0; a < view->node_count; a++) {
+        for (size_t b = 0; b < view->node_count && open < LINK_REQUESTS_MAX; b++) {
+            const struct store_sched_node *from = &view->nodes[a], *to = &view->nodes[b];
+            if (a == b || !from->reachable || !to->reachable || to->address[0] == '\0' ||
+                has_link(pass, from->name, to->name) || is_emulated(pass, from->name, to->name)) {
+                continue;
+            }
+            const struct store_sched_request *request = find_request(pass, false, from->name, to->name);
+            if (request == NULL || (!is_open(pass, request) && !is_resting(pass, request) &&
+                                    !is_given_up(pass, request, NULL))) {
+                request_link(pass, from, to);
+                open++;
+            }
+        }
+    }
+}
+
+/* ---- profiles ---- */
+
+static bool has_profile(const json_t *profiles, const char *device)
+{
+    size_t i;
+    json_t *row;
+    json_array_foreach((json_t *)profiles, i, row)
+    {
+        if (strcmp(json_string_value(json_object_get(row, "device")), device) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static const char *machine_of(const struct pass *pass, const struct store_sched_device *device)
+{
+    const struct store_sched_node *node = pass_node(pass, device->node);
+    return node != NULL && node->machine_id[0] != '\0' ? node->machine_id : device->node;
+}
+
+static bool lacks(const struct pass *pass, const struct store_sched_device *device, const char *key,
+                  const json_t *profiles)
+{
+    const struct store_sched_request *request = find_request(pass, true, device->name, key);
+    return !has_profile(profiles, device->name) && !is_resting(pass, request) &&
+           !is_given_up(pass, request, device->digest);
+}
+
+/* How long devices are measured: profile_ms for layers of a million weights or more; proportionally less for
+ * smaller layers, whose samples take less time, but at least a quarter. */
+static uint32_t measure_ms(const struct pass *pass, const json_t *model)
+{
+    const json_t *config = json_object_get(model, "config");
+    double hidden = json_number_value(json_object_get(config, "hidden_size"));
+    double ffn = json_number_value(json_object_get(config, "intermediate_size"));
+    double share = hidden * (4 * hidden + 3 * ffn) / LAYER_WEIGHTS_MANY;
+    share = config == NULL || share > 1 ? 1 : share < 0.25 ? 0.25 : share;
+    return (uint32_t)(share * pass->scheduler->config->limits.profile_ms);
+}
+
+static void request_profile(struct pass *pass, const struct store_sched_job *job,
+                            const struct store_sched_device *device, const char *key, const json_t *model)
+{
+    const struct scheduler_limits *limits = &pass->scheduler->config->limits;
+    json_t *slim = json_pack("{s:O?, s:O?, s:O?, s:O?}", "name", json_object_get(model, "name"), "content",
+                             json_object_get(model, "content"), "config", json_object_get(model, "config"),
+                             "files", json_object_get(model, "files"));
+    json_t *method = json_object_get(job->spec, "method");
+    json_t *message =
+        json_pack("{s:s, s:o, s:O, s:O?, s:O?, s:O?, s:O, s:I, s:f}", "device", device->name, "model", slim,
+                  "method", method, "base", json_object_get(method, "base"), "compute",
+                  json_object_get(json_object_get(job->spec, "train"), "compute"), "sequence_tokens",
+                  json_object_get(json_object_get(job->spec, "data"), "sequence_tokens"), "spec", job->spec,
+                  "start_at", (json_int_t)(pass->view->now_us + (int64_t)limits->profile_start_ms * 1000),
+                  "seconds", measure_ms(pass, model) / 1000.0);
+    json_int_t deadline =
+        (json_int_t)limits->profile_start_ms + limits->profile_ms * (json_int_t)3 + limits->profile_grace_ms;
+    pass_add(pass, pass->requests,
+             message != NULL ? json_pack("{s:s, s:s, s:s, s:O?, s:s, s:I, s:s, s:o}", "kind", "profile",
+                                         "device", device->name, "key", key, "content",
+                                         json_object_get(model, "content"), "digest", device->digest,
+                                         "deadline_ms", deadline, "node", device->node, "message", message)
+                             : NULL);
+}
+
+/* Whether a measurement that this job needs is still under way. */
+static bool awaits(const struct pass *pass, const bool *allowed, const char *key)
+{
+    const struct store_view *view = pass->view;
+    for (size_t i = 0; i < view->device_count; i++) {
+        const struct store_sched_request *request =
+            allowed[i] ? find_request(pass, true, view->devices[i].name, key) : NULL;
+        if (request != NULL && (is_open(pass, request) || is_resting(pass, request))) {
+            return true;
+        }
+    }
+    for (size_t i = 0; i < view->request_count; i++) {
+        if (!view->requests[i].profile && view->requests[i].tries == 1 && is_open(pass, &view->requests[i])) {
+            return true;
+        }
+    }
+    return false;
+}
+
+bool pass_profiles(struct pass *pass, const struct store_sched_job *job, const bool *allowed,
+                   const bool *usable, const char *key, const json_t *profiles, const json_t *model)
+{
+    const struct store_view *view = pass->view;
+    size_t asked = 0;
+    for (size_t i = 0; i < view->device_count; i++) {
+        if (!usable[i] || !lacks(pass, &view->devices[i], key, profiles)) {
+            continue;
+        }
+        /* The first device of a machine without a profile asks for all devices of that machine. */
+        const char *machine = machine_of(pass, &view->devices[i]);
+        bool first = true;
+        for (size_t k = 0; k < i && first; k++) {
+            first = !usable[k] || strcmp(machine_of(pass, &view->devices[k]), machine) != 0 ||
+                    !lacks(pass, &view->devices[k], key, profiles);
+        }
+        for (size_t k = 0; first && k < view->device_count; k++) {
+            if (usable[k] && strcmp(machine_of(pass, &view->devices[k]), machine) == 0) {
+                request_profile(pass, job, &view->devices[k], key, model);
+                pass->free_devices[k] = false;
+                asked++;
+            }
+        }
+    }
+    if (asked > 0) {
+        pass_wait(pass, job, "%zu device%s being measured for this model", asked,
+                  asked == 1 ? " is" : "s are");
+        return false;
+    }
+    if (awaits(pass, allowed, key) || json_array_size(pass->requests) > 0) {
+        pass_wait(pass, job, "devices or links are being measured");
+        for (size_t i = 0; i < view->device_count; i++) {
+            pass->reserved[i] = pass->reserved[i] || usable[i];
+        }
+        return false;
+    }
+    return true;
+}
+
+void pass_number_requests(struct pass *pass, const json_t *numbers)
+{
+    size_t i;
+    json_t *request;
+    json_array_foreach(pass->requests, i, request)
+    {
+        json_t *id = json_array_get(numbers, i);
+        json_t *message = json_incref(json_object_get(request, "message"));
+        if (id == NULL || json_object_set(request, "id", id) < 0 ||
+            json_object_set(message, "request", id) < 0) {
+            pass->failed = true;
+        }
+        pass_message(pass, json_string_value(json_object_get(request, "node")), 0,
+                     json_string_value(json_object_get(request, "kind")), message);
+        json_object_del(request, "message");
+    }
+}

@@ -1,0 +1,221 @@
+/* Decisions about nodes and active runs. */
+#include "scheduler/pass/pass.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/log.h"
+#include "common/tls.h"
+#include "scheduler/pass/lifecycle.h"
+
+void pass_nodes(struct pass *pass)
+{
+    const struct scheduler *scheduler = pass->scheduler;
+    for (size_t i = 0; i < pass->view->node_count; i++) {
+        struct store_sched_node *node = &pass->view->nodes[i];
+        uint64_t silent = liveness_silent_ms(scheduler, node->name, pass->now_ns);
+        if (node->reachable && silent > scheduler->config->limits.unreachable_ms) {
+            log_event(LOG_LEVEL_WARN, "node_unreachable", "node=%s silent_ms=%llu", node->name,
+                      (unsigned long long)silent);
+            pass_add(pass, pass->unreachable, json_string(node->name));
+            node->reachable = false;
+        }
+    }
+}
+
+static const struct store_sched_job *find_job(const struct pass *pass, int64_t id)
+{
+    for (size_t i = 0; i < pass->view->job_count; i++) {
+        if (pass->view->jobs[i].id == id) {
+            return &pass->view->jobs[i];
+        }
+    }
+    return NULL;
+}
+
+static bool is_drained(const struct pass *pass, const char *device)
+{
+    for (size_t i = 0; i < pass->view->device_count; i++) {
+        if (strcmp(pass->view->devices[i].name, device) == 0) {
+            return pass->view->devices[i].drained;
+        }
+    }
+    return false;
+}
+
+static struct rank_facts facts_of(const struct pass *pass, const struct store_sched_run *run,
+                                  const struct store_sched_rank *rank)
+{
+    const struct scheduler *scheduler = pass->scheduler;
+    struct rank_facts facts = {.drained = is_drained(pass, rank->device)};
+    if (pass_node(pass, rank->node) == NULL) {
+        facts.gone = true;
+        facts.gone_why = "its node is no longer enrolled";
+    } else if (identity_is_old(pass_node(pass, rank->node), rank->identity)) {
+        facts.gone = true;
+        facts.gone_why = "its node was enrolled anew";
+    } else if (liveness_silent_ms(scheduler, rank->node, pass->now_ns) > scheduler->config->limits.lost_ms) {
+        facts.gone = true;
+        facts.gone_why = "its node cannot be reached";
+    } else if (liveness_missing(scheduler, run->id, rank->rank, pass->now_ns)) {
+        facts.gone = true;
+        facts.gone_why = "its agent came back without it";
+    }
+    return facts;
+}
+
+static bool is_living(const struct store_sched_rank *rank, const struct rank_facts *facts)
+{
+    return !state_is_final(&assignment_machine, (int)rank->state) && !facts->gone;
+}
+
+static void add_run(struct pass *pass, const struct store_sched_run *run, enum run_event event,
+                    const struct run_verdict *verdict, bool kill)
+{
+    struct err err;
+    int to = state_next(&run_machine, (int)run->state, (int)event, &err);
+    if (to < 0) {
+        log_event(LOG_LEVEL_ERROR, "run_stuck", "run=%lld why=\"%s\"", (long long)run->id, err.text);
+        return;
+    }
+    pass_add(pass, pass->runs,
+             json_pack("{s:I, s:s, s:s, s:s?, s:s?, s:b}", "run", (json_int_t)run->id, "before",
+                       state_name(&run_machine, (int)run->state), "state", state_name(&run_machine, to),
+                       "stop_why", stop_why_name(verdict->why), "why",
+                       verdict->text[0] != '\0' ? verdict->text : NULL, "kill", (int)kill));
+    if (state_is_final(&run_machine, to)) {
+        pass_add(pass, pass->ended, json_integer(run->id));
+    }
+}
+
+static void add_job(struct pass *pass, const struct store_sched_job *job, enum job_event event,
+                    const struct run_verdict *verdict)
+{
+    struct err err;
+    int to = state_next(&job_machine, (int)job->state, (int)event, &err);
+    if (to < 0) {
+        log_event(LOG_LEVEL_ERROR, "job_stuck", "job=%lld why=\"%s\"", (long long)job->id, err.text);
+        return;
+    }
+    pass_add(pass, pass->jobs,
+             json_pack("{s:I, s:s, s:s, s:s?, s:s?, s:s?, s:I, s:b}", "job", (json_int_t)job->id, "before",
+                       state_name(&job_machine, (int)job->state), "state", state_name(&job_machine, to),
+                       "stop_why", stop_why_name(verdict->why), "why",
+                       verdict->text[0] != '\0' ? verdict->text : NULL, "code", verdict->code, "delay_ms",
+                       (json_int_t)verdict->delay_ms, "loss", (int)verdict->loss));
+}
+
+static void tell_living(struct pass *pass, const struct store_sched_run *run, const struct rank_facts *facts,
+                        enum stop_why why, bool checkpoint, bool kill)
+{
+    for (uint32_t i = 0; i < run->rank_count; i++) {
+        if (is_living(&run->ranks[i], &facts[i])) {
+            const char *name = stop_why_name(why);
+            pass_message(pass, run->ranks[i].node, run->id, "stop",
+                         json_pack("{s:I, s:I, s:I, s:s, s:b, s:b}", "run", (json_int_t)run->id, "epoch",
+                                   (json_int_t)run->epoch, "rank", (json_int_t)run->ranks[i].rank, "why",
+                                   name != NULL ? name : "lost", "checkpoint", (int)checkpoint, "kill",
+                                   (int)kill));
+        }
+    }
+}
+
+/* Tells every rank the address and the identity of all ranks. The identity is that of the enrolled node, not
+ * what a worker says of itself. */
+static void tell_peers(struct pass *pass, const struct store_sched_run *run)
+{
+    json_t *peers = json_array();
+    for (uint32_t i = 0; i < run->rank_count; i++) {
+        const struct store_sched_rank *rank = &run->ranks[i];
+        const struct store_sched_node *node = pass_node(pass, rank->node);
+        char identity[TLS_IDENTITY_SIZE];
+        tls_agent_identity(rank->node, node != NULL ? node->generation : 0, identity);
+        pass_add(pass, peers,
+                 json_pack("{s:I, s:s, s:s}", "rank", (json_int_t)rank->rank, "address", rank->address,
+                           "identity", identity));
+    }
+    for (uint32_t i = 0; i < run->rank_count; i++) {
+        if (state_is_final(&assignment_machine, (int)run->ranks[i].state)) {
+            continue;
+        }
+        pass_message(pass, run->ranks[i].node, run->id, "peers",
+                     json_pack("{s:I, s:I, s:I, s:O}", "run", (json_int_t)run->id, "epoch",
+                               (json_int_t)run->epoch, "rank", (json_int_t)run->ranks[i].rank, "peers",
+                               peers));
+    }
+    json_decref(peers);
+}
+
+static void write_gone(struct pass *pass, const struct store_sched_run *run, const struct rank_facts *facts)
+{
+    for (uint32_t i = 0; i < run->rank_count; i++) {
+        if (facts[i].gone && !state_is_final(&assignment_machine, (int)run->ranks[i].state)) {
+            pass_add(pass, pass->ranks_lost,
+                     json_pack("{s:I, s:I, s:s}", "run", (json_int_t)run->id, "rank",
+                               (json_int_t)run->ranks[i].rank, "why", facts[i].gone_why));
+        }
+    }
+}
+
+static void apply(struct pass *pass, const struct store_sched_run *run, const struct store_sched_job *job,
+                  const struct rank_facts *facts, const struct run_verdict *verdict)
+{
+    switch (verdict->action) {
+    case RUN_ACTION_WAIT:
+        if (verdict->check_us > 0) {
+            pass_check_at(pass, verdict->check_us);
+        }
+        break;
+    case RUN_ACTION_PEERS:
+        tell_peers(pass, run);
+        add_run(pass, run, RUN_EVENT_READY, verdict, false);
+        add_job(pass, job, JOB_EVENT_READY, verdict);
+        break;
+    case RUN_ACTION_STOP:
+        tell_living(pass, run, facts, verdict->why, verdict->checkpoint, false);
+        add_run(pass, run, RUN_EVENT_STOP, verdict, false);
+        add_job(pass, job, JOB_EVENT_STOP, verdict);
+        write_gone(pass, run, facts);
+        break;
+    case RUN_ACTION_KILL:
+        tell_living(pass, run, facts, run->stop_why, false, true);
+        pass_add(pass, pass->runs,
+                 json_pack("{s:I, s:s, s:s, s:b}", "run", (json_int_t)run->id, "before", "stopping", "state",
+                           "stopping", "kill", 1));
+        break;
+    case RUN_ACTION_FINISH:
+        write_gone(pass, run, facts);
+        add_run(pass, run, verdict->run_event, verdict, false);
+        add_job(pass, job, verdict->job_event, verdict);
+        break;
+    }
+}
+
+void pass_runs(struct pass *pass)
+{
+    for (size_t i = 0; i < pass->view->run_count; i++) {
+        const struct store_sched_run *run = &pass->view->runs[i];
+        const struct store_sched_job *job = find_job(pass, run->job);
+        struct rank_facts *facts = calloc(run->rank_count + 1, sizeof(*facts));
+        if (facts == NULL || job == NULL) {
+            pass->failed = pass->failed || facts == NULL;
+            free(facts);
+            continue;
+        }
+        for (uint32_t k = 0; k < run->rank_count; k++) {
+            facts[k] = facts_of(pass, run, &run->ranks[k]);
+        }
+        struct run_verdict verdict;
+        lifecycle_decide(run, job, facts, &pass->scheduler->config->limits, pass->view->now_us, &verdict);
+        if (verdict.action == RUN_ACTION_WAIT && run->state == RUN_RUNNING && job->state == JOB_RUNNING &&
+            pass_must_move(pass, run, verdict.text, sizeof(verdict.text))) {
+            verdict.action = RUN_ACTION_STOP;
+            verdict.why = STOP_YIELD;
+            verdict.checkpoint = true;
+        }
+        apply(pass, run, job, facts, &verdict);
+        free(facts);
+    }
+    pass_forget_looks(pass);
+}

@@ -1,0 +1,43 @@
+/* A cache of what planning a job needs beside the view: models and data sets (known by their content, so they
+ * never change), profiles, and what runs are doing. A fact is fetched when it is first asked for and kept in
+ * bounded memory. Thread: the store's.
+ */
+#ifndef MOTLEY_SCHEDULER_PLACER_FACTS_H
+#define MOTLEY_SCHEDULER_PLACER_FACTS_H
+
+#include <jansson.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "common/err.h"
+
+struct facts;
+struct store;
+
+enum fact_kind { FACT_MODEL, FACT_DATASET, FACT_PROFILES, FACT_RUN };
+
+struct fact {
+    /* FACT_MODEL: the model. FACT_DATASET: {"blob","stats"}. FACT_PROFILES: [{"device","document"}].
+     * FACT_RUN: the answer of store_sched_run_get at the time its key "RUN/…" was first asked for */
+    const json_t *document;
+    const uint8_t *sizes; /* FACT_DATASET: the row sizes as stored */
+    size_t sizes_bytes;
+};
+
+/* Calls 'arrived' whenever a fact that was asked for has come or has failed. */
+struct facts *facts_create(struct store *store, void (*arrived)(void *arg), void *arg, struct err *err);
+/* Drops the answers that are still under way. */
+void facts_destroy(struct facts *facts);
+
+/* Facts got after this call stay valid until the next one. */
+void facts_begin(struct facts *facts);
+
+/* Returns 1 and fills *fact (borrowed, see facts_begin); or 0 while it is being fetched; or -1 with 'err'
+ * when the fetch failed. A call after a failure fetches again. */
+int facts_get(struct facts *facts, enum fact_kind kind, const char *key, struct fact *fact, struct err *err);
+
+/* Drops all profiles, because some have changed. */
+void facts_forget_profiles(struct facts *facts);
+/* Returns how often facts_forget_profiles was called. */
+uint64_t facts_profiles_seen(const struct facts *facts);
+
+#endif

@@ -1,0 +1,466 @@
+/* One thread that plans one question at a time, and a memory of the last answers.
+ *
+ * Invariant: a question belongs to the planning thread from `asked` to `answered`, and to the loop before and
+ * after; the lock guards nothing but that hand-over. Documents are copied deeply, because Jansson's reference
+ * counts must not be shared between the threads.
+ */
+#include "scheduler/placer/planning.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <event2/event.h>
+
+#include "common/digest.h"
+#include "common/json.h"
+
+enum { ANSWERS_MAX = 32, KEY_BYTES_MAX = 1 << 28 };
+
+struct question {
+    uint8_t key[DIGEST_SIZE];
+    struct placer_request request;
+    struct placer_device *devices;
+    struct placer_move move;
+    struct store_sched_device *rows;
+    json_t **links;
+    json_t **owned; /* references to every document above */
+    size_t owned_count;
+    uint8_t *train, *eval;
+    struct placer_answer answer;
+    int result;
+    struct err err;
+};
+
+struct kept {
+    uint8_t key[DIGEST_SIZE];
+    struct placer_answer answer;
+    int result;
+    struct err err;
+    uint64_t used;
+};
+
+struct planning {
+    const struct placer *placer;
+    const struct planners *planners;
+    int cancel_fd; /* becomes readable when the external planner must end */
+    void (*arrived)(void *arg);
+    void *arg;
+    struct event *news;
+    int eventfd;
+    pthread_t thread;
+    bool started;
+    size_t kept_count;
+    struct kept kept[ANSWERS_MAX];
+    uint64_t clock;
+
+    pthread_mutex_t lock;
+    pthread_cond_t wanted;
+    struct question *asked, *answered; /* at most one of the two is set */
+    bool stop;
+    struct question *under_way; /* the loop's pointer to the question; the loop reads only its key */
+};
+
+/* ---- questions ---- */
+
+static void question_free(struct question *question)
+{
+    if (question == NULL) {
+        return;
+    }
+    for (size_t i = 0; i < question->owned_count; i++) {
+        json_decref(question->owned[i]);
+    }
+    placer_answer_fini(&question->answer);
+    free(question->owned);
+    free(question->links);
+    free(question->devices);
+    free(question->rows);
+    free(question->train);
+    free(question->eval);
+    free(question);
+}
+
+static json_t *own(struct question *question, const json_t *document)
+{
+    json_t *copy = document != NULL ? json_deep_copy(document) : NULL;
+    if (copy != NULL) {
+        question->owned[question->owned_count++] = copy;
+    }
+    return copy;
+}
+
+static uint8_t *copy_bytes(const uint8_t *bytes, size_t size)
+{
+    uint8_t *copy = malloc(size + 1);
+    if (copy != NULL && size > 0) {
+        memcpy(copy, bytes, size);
+    }
+    return copy;
+}
+
+static int copy_devices(struct question *question, const struct placer_request *from)
+{
+    for (size_t i = 0; i < from->device_count; i++) {
+        const struct store_sched_device *device = from->devices[i].device;
+        const json_t *const names[] = {json_string(device->name), json_string(device->node),
+                                       json_string(device->kind)};
+        for (size_t n = 0; n < 3; n++) {
+            if (names[n] == NULL) {
+                return -1;
+            }
+            question->owned[question->owned_count++] = (json_t *)names[n];
+        }
+        question->rows[i] = (struct store_sched_device){.name = (char *)json_string_value(names[0]),
+                                                        .node = (char *)json_string_value(names[1]),
+                                                        .kind = (char *)json_string_value(names[2]),
+                                                        .inventory = own(question, device->inventory),
+                                                        .memory_limit_bytes = device->memory_limit_bytes,
+                                                        .present = device->present,
+                                                        .drained = device->drained};
+        question->devices[i].device = &question->rows[i];
+        question->devices[i].memory_bytes = from->devices[i].memory_bytes;
+        question->devices[i].heat = from->devices[i].heat;
+        question->devices[i].profile = own(question, from->devices[i].profile);
+        if ((device->inventory != NULL && question->rows[i].inventory == NULL) ||
+            (from->devices[i].profile != NULL && question->devices[i].profile == NULL)) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static struct question *question_copy(const struct placer_request *from, const uint8_t *key)
+{
+    struct question *question = calloc(1, sizeof(*question));
+    if (question == NULL) {
+        return NULL;
+    }
+    memcpy(question->key, key, sizeof(question->key));
+    question->owned = calloc(from->device_count * 5 + from->link_count + 5, sizeof(json_t *));
+    question->devices = calloc(from->device_count + 1, sizeof(*question->devices));
+    question->rows = calloc(from->device_count + 1, sizeof(*question->rows));
+    question->links = calloc(from->link_count + 1, sizeof(json_t *));
+    question->train = copy_bytes(from->train_sizes, from->train_bytes);
+    question->eval = copy_bytes(from->eval_sizes, from->eval_bytes);
+    bool whole = question->owned != NULL && question->devices != NULL && question->rows != NULL &&
+                 question->links != NULL && question->train != NULL && question->eval != NULL;
+    if (whole) {
+        question->request = *from;
+        question->request.spec = own(question, from->spec);
+        question->request.inputs = own(question, from->inputs);
+        question->request.model = own(question, from->model);
+        question->request.train_sizes = from->train_sizes != NULL ? question->train : NULL;
+        question->request.eval_sizes = from->eval_sizes != NULL ? question->eval : NULL;
+        question->request.devices = question->devices;
+        question->request.links = (const json_t *const *)question->links;
+        whole = (question->request.spec != NULL || from->spec == NULL) &&
+                (question->request.inputs != NULL || from->inputs == NULL) &&
+                (question->request.model != NULL || from->model == NULL) && copy_devices(question, from) == 0;
+    }
+    if (whole && from->move != NULL) {
+        question->move = *from->move;
+        question->move.plan = own(question, from->move->plan);
+        question->request.move = &question->move;
+        whole = question->move.plan != NULL;
+    }
+    for (size_t i = 0; whole && i < from->link_count; i++) {
+        question->links[i] = own(question, from->links[i]);
+        whole = question->links[i] != NULL;
+    }
+    if (!whole) {
+        question_free(question);
+        return NULL;
+    }
+    return question;
+}
+
+/* ---- keys ---- */
+
+static int add_document(struct digest *digest, struct buf *text, const json_t *document, struct err *err)
+{
+    text->size = 0;
+    if (document != NULL && json_print(document, true, text, err) < 0) {
+        return -1;
+    }
+    uint64_t size = text->size;
+    return digest_update(digest, &size, sizeof(size), err) < 0 ||
+                   digest_update(digest, text->data, size, err) < 0
+               ? -1
+               : 0;
+}
+
+static int add_device(struct digest *digest, struct buf *text, const struct placer_device *device,
+                      struct err *err)
+{
+    const struct store_sched_device *row = device->device;
+    const char *const names[] = {row->name, row->node, row->kind};
+    for (size_t i = 0; i < 3; i++) {
+        if (digest_update(digest, names[i], strlen(names[i]) + 1, err) < 0) {
+            return -1;
+        }
+    }
+    return digest_update(digest, &device->memory_bytes, sizeof(device->memory_bytes), err) < 0 ||
+                   digest_update(digest, &device->heat, sizeof(device->heat), err) < 0 ||
+                   add_document(digest, text, row->inventory, err) < 0 ||
+                   add_document(digest, text, device->profile, err) < 0
+               ? -1
+               : 0;
+}
+
+static int add_bytes(struct digest *digest, const uint8_t *bytes, size_t size, struct err *err)
+{
+    uint64_t all = bytes != NULL ? size : UINT64_MAX;
+    return digest_update(digest, &all, sizeof(all), err) < 0 ||
+                   (bytes != NULL && size > 0 && digest_update(digest, bytes, size, err) < 0)
+               ? -1
+               : 0;
+}
+
+static int add_move(struct digest *digest, struct buf *text, const struct placer_move *move, struct err *err)
+{
+    return digest_update(digest, &move->steps_left, sizeof(move->steps_left), err) < 0 ||
+                   digest_update(digest, &move->restart_s, sizeof(move->restart_s), err) < 0 ||
+                   digest_update(digest, &move->windows, sizeof(move->windows), err) < 0 ||
+                   add_document(digest, text, move->plan, err) < 0
+               ? -1
+               : 0;
+}
+
+static int key_of(const struct placer_request *request, uint8_t key[DIGEST_SIZE], struct err *err)
+{
+    struct digest *digest = digest_create(err);
+    struct buf text = {.limit = KEY_BYTES_MAX};
+    int result = digest != NULL && buf_reserve(&text, 1, err) == 0 ? 0 : -1;
+    const json_t *const documents[] = {request->spec, request->inputs, request->model};
+    for (size_t i = 0; i < 3 && result == 0; i++) {
+        result = add_document(digest, &text, documents[i], err);
+    }
+    if (result == 0) {
+        result = add_bytes(digest, request->train_sizes, request->train_bytes, err);
+    }
+    if (result == 0) {
+        result = add_bytes(digest, request->eval_sizes, request->eval_bytes, err);
+    }
+    for (size_t i = 0; i < request->device_count && result == 0; i++) {
+        result = add_device(digest, &text, &request->devices[i], err);
+    }
+    for (size_t i = 0; i < request->link_count && result == 0; i++) {
+        result = add_document(digest, &text, request->links[i], err);
+    }
+    if (result == 0 && request->move != NULL) {
+        result = add_move(digest, &text, request->move, err);
+    }
+    if (result == 0) {
+        result = digest_final(digest, key, err);
+    }
+    digest_destroy(digest);
+    buf_fini(&text);
+    return result;
+}
+
+/* ---- the thread ---- */
+
+static void *plan_all(void *arg)
+{
+    struct planning *planning = arg;
+    pthread_mutex_lock(&planning->lock);
+    while (!planning->stop) {
+        struct question *question = planning->asked;
+        if (question == NULL || planning->answered != NULL) {
+            pthread_cond_wait(&planning->wanted, &planning->lock);
+            continue;
+        }
+        pthread_mutex_unlock(&planning->lock);
+        question->result = planning->placer->plan(&question->request, &question->answer, &question->err);
+        uint64_t one = 1;
+        pthread_mutex_lock(&planning->lock);
+        planning->asked = NULL;
+        planning->answered = question;
+        while (write(planning->eventfd, &one, sizeof(one)) < 0 && errno == EINTR) {
+        }
+    }
+    pthread_mutex_unlock(&planning->lock);
+    return NULL;
+}
+
+/* ---- answers ---- */
+
+static struct kept *place_for(struct planning *planning)
+{
+    if (planning->kept_count < ANSWERS_MAX) {
+        return &planning->kept[planning->kept_count++];
+    }
+    struct kept *oldest = &planning->kept[0];
+    for (size_t i = 1; i < planning->kept_count; i++) {
+        if (planning->kept[i].used < oldest->used) {
+            oldest = &planning->kept[i];
+        }
+    }
+    placer_answer_fini(&oldest->answer);
+    return oldest;
+}
+
+static void on_news(evutil_socket_t fd, short what, void *arg)
+{
+    struct planning *planning = arg;
+    uint64_t count;
+    (void)what;
+    if (read(fd, &count, sizeof(count)) < 0) {
+        return;
+    }
+    pthread_mutex_lock(&planning->lock);
+    struct question *question = planning->answered;
+    planning->answered = NULL;
+    pthread_cond_signal(&planning->wanted);
+    pthread_mutex_unlock(&planning->lock);
+    if (question == NULL) {
+        return;
+    }
+    struct kept *kept = place_for(planning);
+    *kept = (struct kept){.answer = question->answer,
+                          .result = question->result,
+                          .err = question->err,
+                          .used = ++planning->clock};
+    memcpy(kept->key, question->key, sizeof(kept->key));
+    question->answer = (struct placer_answer){0};
+    question_free(question);
+    planning->under_way = NULL;
+    planning->arrived(planning->arg);
+}
+
+static int answer_copy(struct placer_answer *to, const struct placer_answer *from, struct err *err)
+{
+    *to = *from;
+    to->plan = json_incref(from->plan);
+    to->answer = json_incref(from->answer);
+    to->rank_count = 0;
+    to->ranks = calloc(from->rank_count + 1, sizeof(*to->ranks));
+    while (to->ranks != NULL && to->rank_count < from->rank_count) {
+        to->ranks[to->rank_count].device = strdup(from->ranks[to->rank_count].device);
+        if (to->ranks[to->rank_count].device == NULL) {
+            break;
+        }
+        to->rank_count++;
+    }
+    if (to->ranks == NULL || to->rank_count < from->rank_count) {
+        placer_answer_fini(to);
+        return err_set(err, ERR_NOMEM, "no memory for a plan of %zu ranks", from->rank_count);
+    }
+    return 1;
+}
+
+int planning_get(struct planning *planning, const struct placer_request *request,
+                 struct placer_answer *answer, struct err *err)
+{
+    uint8_t key[DIGEST_SIZE];
+    *answer = (struct placer_answer){0};
+    if (key_of(request, key, err) < 0) {
+        return -1;
+    }
+    for (size_t i = 0; i < planning->kept_count; i++) {
+        struct kept *kept = &planning->kept[i];
+        if (memcmp(kept->key, key, sizeof(key)) == 0) {
+            kept->used = ++planning->clock;
+            if (kept->result < 0) {
+                *err = kept->err;
+                if (err->code == ERR_NOMEM || err->code == ERR_INTERNAL) { /* another try may succeed */
+                    *kept = planning->kept[--planning->kept_count];
+                }
+                return -1;
+            }
+            return answer_copy(answer, &kept->answer, err);
+        }
+    }
+    /* this question or another one is being planned; a later pass asks again */
+    if (planning->under_way != NULL) {
+        return 0;
+    }
+    struct question *question = question_copy(request, key);
+    if (question == NULL) {
+        return err_set(err, ERR_NOMEM, "no memory for planning");
+    }
+    question->request.planners = planning->planners;
+    question->request.cancel_fd = planning->cancel_fd;
+    planning->under_way = question;
+    pthread_mutex_lock(&planning->lock);
+    planning->asked = question;
+    pthread_cond_signal(&planning->wanted);
+    pthread_mutex_unlock(&planning->lock);
+    return 0;
+}
+
+/* ---- life ---- */
+
+struct planning *planning_create(struct event_base *base, const struct placer *placer,
+                                 const struct planners *planners, void (*arrived)(void *arg), void *arg,
+                                 struct err *err)
+{
+    struct planning *planning = calloc(1, sizeof(*planning));
+    if (planning == NULL) {
+        err_set(err, ERR_NOMEM, "no memory for planning");
+        return NULL;
+    }
+    planning->placer = placer;
+    planning->planners = planners;
+    planning->arrived = arrived;
+    planning->arg = arg;
+    pthread_mutex_init(&planning->lock, NULL);
+    pthread_cond_init(&planning->wanted, NULL);
+    planning->eventfd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    planning->cancel_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    planning->news = planning->eventfd >= 0
+                         ? event_new(base, planning->eventfd, EV_READ | EV_PERSIST, on_news, planning)
+                         : NULL;
+    if (planning->cancel_fd < 0 || planning->news == NULL || event_add(planning->news, NULL) < 0) {
+        err_set(err, ERR_NOMEM, "no memory for planning");
+        planning_destroy(planning);
+        return NULL;
+    }
+    int error = pthread_create(&planning->thread, NULL, plan_all, planning);
+    if (error != 0) {
+        err_errno(err, ERR_NOMEM, error, "could not start a thread for planning");
+        planning_destroy(planning);
+        return NULL;
+    }
+    planning->started = true;
+    return planning;
+}
+
+void planning_destroy(struct planning *planning)
+{
+    if (planning == NULL) {
+        return;
+    }
+    pthread_mutex_lock(&planning->lock);
+    planning->stop = true;
+    pthread_cond_signal(&planning->wanted);
+    pthread_mutex_unlock(&planning->lock);
+    uint64_t one = 1;
+    while (planning->cancel_fd >= 0 && write(planning->cancel_fd, &one, sizeof(one)) < 0 && errno == EINTR) {
+    }
+    if (planning->started) {
+        pthread_join(planning->thread, NULL);
+    }
+    question_free(planning->asked);
+    question_free(planning->answered);
+    for (size_t i = 0; i < planning->kept_count; i++) {
+        placer_answer_fini(&planning->kept[i].answer);
+    }
+    if (planning->news != NULL) {
+        event_free(planning->news);
+    }
+    if (planning->eventfd >= 0) {
+        close(planning->eventfd);
+    }
+    if (planning->cancel_fd >= 0) {
+        close(planning->cancel_fd);
+    }
+    pthread_cond_destroy(&planning->wanted);
+    pthread_mutex_destroy(&planning->lock);
+    free(planning);
+}

@@ -1,0 +1,150 @@
+/* A thread for each checkpoint, at most one at a time. The main thread copies the state and goes on with the
+ * next step; the thread uploads, gathers the parts over the tree and says `checkpoint` when everything is
+ * stored. */
+#include "worker/checkpoint/saver.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/cond.h"
+#include "worker/session/session.h"
+
+struct saver {
+    struct session *session;
+    struct snapshot *snapshot;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool finished; /* under the lock: the thread is through */
+    pthread_t thread;
+    bool running; /* there is a thread to join; all below is its own until then */
+    struct save_wish wish;
+    bool stored;        /* every part of this rank's subtree is in the store */
+    struct err failure; /* why not */
+    struct err unsaid;  /* code not ERR_NONE: the agent could not be told */
+    json_t *blobs;      /* of a checkpoint that is complete; on rank 0 */
+};
+
+int saver_create(struct session *session, struct saver **out, struct err *err)
+{
+    struct saver *saver = calloc(1, sizeof *saver);
+    *out = saver;
+    if (saver)
+        saver->snapshot = snapshot_create();
+    if (saver && saver->snapshot && cond_init(&saver->changed) == 0) {
+        pthread_mutex_init(&saver->lock, NULL);
+        saver->session = session;
+        return 0;
+    }
+    if (saver)
+        snapshot_destroy(saver->snapshot);
+    free(saver);
+    *out = NULL;
+    return err_set(err, ERR_NOMEM, "no memory for checkpoints");
+}
+
+static int say_checkpoint(struct saver *saver, struct err *err)
+{
+    const struct save_wish *wish = &saver->wish;
+    json_t *event = json_pack("{s:I, s:O, s:b}", "step", (json_int_t)wish->step, "blobs", saver->blobs,
+                              "best", (int)wish->best);
+    if (event && isfinite(wish->loss))
+        json_object_set_new(event, "loss", json_real(wish->loss));
+    return worker_link_emit(saver->session->link, "checkpoint", event, err);
+}
+
+static void *saver_main(void *arg)
+{
+    struct saver *saver = arg;
+    struct session *session = saver->session;
+    int said = 0;
+    saver->stored = snapshot_store(session, saver->snapshot, &saver->blobs, &saver->failure) == 0;
+    if (saver->stored && saver->blobs) /* rank 0 says it */
+        said = say_checkpoint(saver, &saver->unsaid);
+    else if (!saver->stored && !saver->wish.must)
+        said = report_log(session->link, "warning", saver->failure.text, &saver->unsaid);
+    if (said == 0)
+        err_clear(&saver->unsaid);
+    pthread_mutex_lock(&saver->lock);
+    saver->finished = true;
+    pthread_cond_signal(&saver->changed);
+    pthread_mutex_unlock(&saver->lock);
+    return NULL;
+}
+
+bool saver_drain(struct saver *saver, uint64_t deadline_ns)
+{
+    bool in_time = true;
+    if (!saver || !saver->running)
+        return true;
+    pthread_mutex_lock(&saver->lock);
+    while (!saver->finished && in_time)
+        in_time = cond_wait_until(&saver->changed, &saver->lock, deadline_ns);
+    bool finished = saver->finished;
+    pthread_mutex_unlock(&saver->lock);
+    if (!finished)
+        return false;
+    pthread_join(saver->thread, NULL);
+    saver->running = false;
+    json_decref(saver->blobs);
+    saver->blobs = NULL;
+    return true;
+}
+
+int saver_settle(struct saver *saver, bool *stored, json_t **blobs, struct err *err)
+{
+    if (stored)
+        *stored = false;
+    if (!saver->running)
+        return 0;
+    pthread_join(saver->thread, NULL);
+    saver->running = false;
+    if (stored)
+        *stored = saver->stored;
+    if (blobs)
+        *blobs = json_incref(saver->blobs);
+    json_decref(saver->blobs);
+    saver->blobs = NULL;
+    if (saver->unsaid.code != ERR_NONE || (!saver->stored && saver->wish.must)) {
+        *err = saver->unsaid.code != ERR_NONE ? saver->unsaid : saver->failure;
+        return -1;
+    }
+    return 0;
+}
+
+void saver_copy(struct saver *saver)
+{
+    snapshot_take(saver->session, saver->wish.step, saver->snapshot);
+}
+
+int saver_prepare(struct saver *saver, const struct save_wish *wish, struct err *err)
+{
+    if (saver_settle(saver, NULL, NULL, err) < 0)
+        return -1;
+    saver->wish = *wish;
+    return 0;
+}
+
+int saver_start(struct saver *saver, struct err *err)
+{
+    err_clear(&saver->unsaid);
+    saver->finished = false;
+    if (pthread_create(&saver->thread, NULL, saver_main, saver) != 0)
+        return err_set(err, ERR_NOMEM, "no thread for the checkpoint of step %llu",
+                       (unsigned long long)saver->wish.step);
+    saver->running = true;
+    return 0;
+}
+
+void saver_destroy(struct saver *saver)
+{
+    struct err ignored; /* the run has ended otherwise: what was not complete is absent */
+    if (!saver)
+        return;
+    saver_settle(saver, NULL, NULL, &ignored);
+    snapshot_destroy(saver->snapshot);
+    pthread_cond_destroy(&saver->changed);
+    pthread_mutex_destroy(&saver->lock);
+    free(saver);
+}

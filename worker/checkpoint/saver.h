@@ -1,0 +1,53 @@
+/* Stores checkpoints while training goes on: the main thread copies the state (milliseconds), a second thread
+ * stores the copy.
+ *
+ * One checkpoint is stored at a time. The next one waits until the one before is stored or has failed, so
+ * memory holds one copy and every rank stores checkpoints in the same order; parts travel over the mesh queue
+ * OPS_QUEUE_WORKER, which nothing else uses. The copy is of one moment, so its content does not depend on
+ * when it is stored. The `checkpoint` event is sent when all parts are stored: a checkpoint is complete or
+ * absent. While the thread runs, it alone uses the session's blobs client. Only the main thread calls these
+ * functions.
+ */
+#ifndef MOTLEY_WORKER_CHECKPOINT_SAVER_H
+#define MOTLEY_WORKER_CHECKPOINT_SAVER_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "common/err.h"
+
+struct saver;
+struct session;
+
+struct save_wish {
+    uint64_t step; /* number of steps done */
+    double loss;   /* held-out loss of that step; not finite when there was no evaluation */
+    bool best;
+    bool must; /* a failure is returned by saver_settle instead of logged */
+};
+
+int saver_create(struct session *session, struct saver **out, struct err *err);
+
+/* Waits for the previous checkpoint and sets what the next one is. -1 when the agent can no longer be told.
+ */
+int saver_prepare(struct saver *saver, const struct save_wish *wish, struct err *err);
+/* Copies the present state. A failure is recorded in the copy and stored in its place, because the other
+ * ranks wait for this rank's part. */
+void saver_copy(struct saver *saver);
+/* Begins to store the copy on the second thread. ERR_NOMEM. */
+int saver_start(struct saver *saver, struct err *err);
+
+/* Waits for the checkpoint under way, if any. *stored (may be NULL): there was one and this rank's part of it
+ * is stored. *blobs (may be NULL) is set on rank 0 to a new {file name: {sha256, size}}, else unchanged. -1
+ * when a checkpoint with `must` was not stored, or the agent can no longer be told. */
+int saver_settle(struct saver *saver, bool *stored, json_t **blobs, struct err *err);
+
+/* Waits at the end of a run, until deadline_ns (clock_mono_ns), for the checkpoint under way. True when none
+ * is under way any more. NULL is a no-op. */
+bool saver_drain(struct saver *saver, uint64_t deadline_ns);
+
+/* Waits without a limit: the caller must end the mesh and the blobs client first. NULL is a no-op. */
+void saver_destroy(struct saver *saver);
+
+#endif

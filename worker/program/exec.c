@@ -1,0 +1,535 @@
+/* Queues, `after`, and nothing else. One mutex guards all state; ops are called without it. Instructions of
+ * transport queues are begun by one thread at a time (the one that holds `beginning`), so that an operation
+ * that completes at once does not recurse and none is begun out of order. */
+#include "worker/program/exec.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "common/clock.h"
+#include "common/cond.h"
+
+#define NONE UINT32_MAX
+
+/* Between looks at the device: the first ones at once, since many waits are short, then asleep for a part of
+ * what was waited so far. Whatever else comes ends the sleep. */
+enum { LOOKS_AT_ONCE = 200, PAUSE_LEAST_NS = 20000, PAUSE_MOST_NS = 500000, PAUSE_PART = 32 };
+/* After so long the device is waited for with a deadline instead. */
+static const uint64_t LOOKS_NS = 10ull * 1000 * 1000 * 1000;
+
+struct queue {
+    uint32_t first, count; /* its instructions: exec.order[first .. first + count) */
+    uint32_t head;         /* how many of them are complete */
+};
+
+enum state { WAITING, READY, BEGUN, DONE };
+
+struct exec {
+    const struct plan *plan;
+    const struct program *program;
+    const struct exec_ops *ops;
+    void *host;
+
+    /* fixed after exec_create */
+    uint32_t queue_count;
+    uint32_t *order;           /* instruction numbers by queue, in list order */
+    uint32_t *queue_of;        /* dense queue number of an instruction */
+    uint32_t *dependent_first; /* [count + 1], into dependents: who waits for it by `after` */
+    uint32_t *dependents;
+
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool locks_made;
+
+    /* guarded by lock */
+    struct queue *queues;
+    uint32_t *remaining; /* of `after` not yet done */
+    uint8_t *state;      /* enum state */
+    struct exec_time *times;
+    uint32_t *begin_list; /* ready transport instructions, a ring without wrap: each is added once a run */
+    uint32_t begin_first, begin_count;
+    bool beginning; /* a thread is taking from begin_list */
+    uint32_t done_count;
+    uint32_t under_way; /* begun and not done, transport only */
+    uint32_t sending;
+    uint64_t sending_since_ns, progress_ns, run_begin_ns;
+    struct exec_item *post_first, *post_last;
+    bool failed;
+    struct err failure;
+    struct exec_totals totals;
+
+    /* of exec_run's thread */
+    uint32_t flying;       /* queued on the device and not waited for, or NONE */
+    uint32_t looks;        /* that found it not done, */
+    uint64_t looked_at_ns; /* since then */
+};
+
+static bool runs_here(const struct instr *instr)
+{
+    return instr->queue == QUEUE_COMPUTE || instr->queue == QUEUE_COPY;
+}
+
+/* --- preparation --- */
+
+static int index_queues(struct exec *exec, struct err *err)
+{
+    const struct program *program = exec->program;
+    for (uint32_t i = 0; i < program->instr_count; i++) {
+        uint32_t queue = instr_queue_index(exec->plan, &program->instrs[i]);
+        if (queue >= exec->queue_count)
+            return err_set(err, ERR_INVALID, "instruction %u is on a queue that its rank does not have", i);
+        exec->queue_of[i] = queue;
+        exec->queues[queue].count++;
+    }
+    uint32_t first = 0;
+    for (uint32_t q = 0; q < exec->queue_count; q++) {
+        exec->queues[q].first = first;
+        first += exec->queues[q].count;
+        exec->queues[q].count = 0;
+    }
+    for (uint32_t i = 0; i < program->instr_count; i++) {
+        struct queue *queue = &exec->queues[exec->queue_of[i]];
+        exec->order[queue->first + queue->count++] = i;
+    }
+    return 0;
+}
+
+static int index_dependents(struct exec *exec, struct err *err)
+{
+    const struct program *program = exec->program;
+    for (uint32_t i = 0; i < program->instr_count; i++) {
+        const struct instr *instr = &program->instrs[i];
+        if ((uint64_t)instr->after_first + instr->after_count > program->after_total)
+            return err_set(err, ERR_INVALID, "instruction %u has an `after` list out of range", i);
+        for (uint32_t a = 0; a < instr->after_count; a++) {
+            uint32_t before = program->after[instr->after_first + a];
+            if (before >= i)
+                return err_set(err, ERR_INVALID, "instruction %u waits for %u, which does not come before it",
+                               i, before);
+            exec->dependent_first[before + 1]++;
+        }
+    }
+    for (uint32_t i = 0; i < program->instr_count; i++)
+        exec->dependent_first[i + 1] += exec->dependent_first[i];
+    uint32_t *fill = exec->remaining; /* borrowed as a counter; set anew at each run */
+    memset(fill, 0, program->instr_count * sizeof *fill);
+    for (uint32_t i = 0; i < program->instr_count; i++) {
+        const struct instr *instr = &program->instrs[i];
+        for (uint32_t a = 0; a < instr->after_count; a++) {
+            uint32_t before = program->after[instr->after_first + a];
+            exec->dependents[exec->dependent_first[before] + fill[before]++] = i;
+        }
+    }
+    return 0;
+}
+
+static int make_locks(struct exec *exec, struct err *err)
+{
+    if (pthread_mutex_init(&exec->lock, NULL) != 0)
+        return err_set(err, ERR_NOMEM, "could not make a lock");
+    if (cond_init(&exec->changed) != 0) {
+        pthread_mutex_destroy(&exec->lock);
+        return err_set(err, ERR_NOMEM, "could not make a condition");
+    }
+    exec->locks_made = true;
+    return 0;
+}
+
+int exec_create(const struct plan *plan, const struct program *program, const struct exec_ops *ops,
+                void *host, struct exec **out, struct err *err)
+{
+    struct exec *exec = calloc(1, sizeof *exec);
+    if (!exec)
+        return err_set(err, ERR_NOMEM, "no memory for a program of %u instructions", program->instr_count);
+    size_t count = (size_t)program->instr_count + 1;
+    exec->plan = plan;
+    exec->program = program;
+    exec->ops = ops;
+    exec->host = host;
+    exec->queue_count = plan_queue_count(plan);
+    exec->queues = calloc(exec->queue_count + 1, sizeof *exec->queues);
+    exec->order = calloc(count, sizeof *exec->order);
+    exec->queue_of = calloc(count, sizeof *exec->queue_of);
+    exec->dependent_first = calloc(count, sizeof *exec->dependent_first);
+    exec->dependents = calloc((size_t)program->after_total + 1, sizeof *exec->dependents);
+    exec->remaining = calloc(count, sizeof *exec->remaining);
+    exec->state = calloc(count, sizeof *exec->state);
+    exec->times = calloc(count, sizeof *exec->times);
+    exec->begin_list = calloc(count, sizeof *exec->begin_list);
+    if (!exec->queues || !exec->order || !exec->queue_of || !exec->dependent_first || !exec->dependents ||
+        !exec->remaining || !exec->state || !exec->times || !exec->begin_list) {
+        exec_destroy(exec);
+        return err_set(err, ERR_NOMEM, "no memory for a program of %u instructions", program->instr_count);
+    }
+    if (index_queues(exec, err) < 0 || index_dependents(exec, err) < 0 || make_locks(exec, err) < 0) {
+        exec_destroy(exec);
+        return -1;
+    }
+    *out = exec;
+    return 0;
+}
+
+void exec_destroy(struct exec *exec)
+{
+    if (!exec)
+        return;
+    if (exec->locks_made) {
+        pthread_cond_destroy(&exec->changed);
+        pthread_mutex_destroy(&exec->lock);
+    }
+    free(exec->queues);
+    free(exec->order);
+    free(exec->queue_of);
+    free(exec->dependent_first);
+    free(exec->dependents);
+    free(exec->remaining);
+    free(exec->state);
+    free(exec->times);
+    free(exec->begin_list);
+    free(exec);
+}
+
+/* --- with the lock held --- */
+
+static uint32_t queue_head(const struct exec *exec, uint32_t queue)
+{
+    const struct queue *q = &exec->queues[queue];
+    return q->head < q->count ? exec->order[q->first + q->head] : NONE;
+}
+
+/* If the queue's next instruction may start, mark it so. */
+static void wake_queue(struct exec *exec, uint32_t queue, uint64_t now_ns)
+{
+    uint32_t next = queue_head(exec, queue);
+    if (next == NONE || exec->state[next] != WAITING || exec->remaining[next] > 0)
+        return;
+    exec->state[next] = READY;
+    exec->times[next].ready_ns = now_ns;
+    if (!runs_here(&exec->program->instrs[next]))
+        exec->begin_list[exec->begin_first + exec->begin_count++] = next;
+}
+
+static void complete(struct exec *exec, uint32_t number, uint64_t now_ns)
+{
+    const struct instr *instr = &exec->program->instrs[number];
+    exec->state[number] = DONE;
+    exec->times[number].end_ns = now_ns;
+    exec->progress_ns = now_ns;
+    exec->done_count++;
+    if (instr->queue == QUEUE_SEND && --exec->sending == 0)
+        exec->totals.send_ns += now_ns - exec->sending_since_ns;
+    uint32_t queue = exec->queue_of[number];
+    exec->queues[queue].head++;
+    for (uint32_t d = exec->dependent_first[number]; d < exec->dependent_first[number + 1]; d++)
+        exec->remaining[exec->dependents[d]]--;
+    wake_queue(exec, queue, now_ns);
+    for (uint32_t d = exec->dependent_first[number]; d < exec->dependent_first[number + 1]; d++)
+        wake_queue(exec, exec->queue_of[exec->dependents[d]], now_ns);
+    pthread_cond_signal(&exec->changed);
+}
+
+static void fail_locked(struct exec *exec, const struct err *failure)
+{
+    if (!exec->failed)
+        exec->failure = *failure;
+    exec->failed = true;
+    pthread_cond_signal(&exec->changed);
+}
+
+/* Begin what is ready on transport queues, unless another thread is at it. The lock is released around each.
+ */
+static void begin_ready(struct exec *exec)
+{
+    if (exec->beginning)
+        return;
+    exec->beginning = true;
+    while (exec->begin_count > 0 && !exec->failed) {
+        uint32_t number = exec->begin_list[exec->begin_first++];
+        exec->begin_count--;
+        const struct instr *instr = &exec->program->instrs[number];
+        exec->state[number] = BEGUN;
+        exec->under_way++;
+        uint64_t now_ns = clock_mono_ns();
+        exec->times[number].begin_ns = now_ns;
+        if (instr->queue == QUEUE_SEND && exec->sending++ == 0)
+            exec->sending_since_ns = now_ns;
+        pthread_mutex_unlock(&exec->lock);
+        struct err failure = {.code = ERR_NONE};
+        int result = exec->ops->begin(exec->host, number, instr, &failure);
+        pthread_mutex_lock(&exec->lock);
+        if (result < 0) {
+            exec->under_way--;
+            fail_locked(exec, &failure);
+        }
+    }
+    exec->beginning = false;
+    pthread_cond_signal(&exec->changed);
+}
+
+/* --- from any thread --- */
+
+void exec_done(struct exec *exec, uint32_t number, const struct err *failure)
+{
+    pthread_mutex_lock(&exec->lock);
+    if (number < exec->program->instr_count && exec->state[number] == BEGUN) {
+        exec->under_way--;
+        if (failure) {
+            exec->state[number] = DONE;
+            fail_locked(exec, failure);
+        } else {
+            complete(exec, number, clock_mono_ns());
+            begin_ready(exec);
+        }
+    }
+    pthread_mutex_unlock(&exec->lock);
+}
+
+void exec_post(struct exec *exec, struct exec_item *item)
+{
+    item->next = NULL;
+    pthread_mutex_lock(&exec->lock);
+    if (exec->post_last)
+        exec->post_last->next = item;
+    else
+        exec->post_first = item;
+    exec->post_last = item;
+    pthread_cond_signal(&exec->changed);
+    pthread_mutex_unlock(&exec->lock);
+}
+
+void exec_fail(struct exec *exec, const struct err *failure)
+{
+    pthread_mutex_lock(&exec->lock);
+    fail_locked(exec, failure);
+    pthread_mutex_unlock(&exec->lock);
+}
+
+/* --- the run --- */
+
+static void reset(struct exec *exec)
+{
+    const struct program *program = exec->program;
+    for (uint32_t i = 0; i < program->instr_count; i++)
+        exec->remaining[i] = program->instrs[i].after_count;
+    memset(exec->state, WAITING, program->instr_count);
+    memset(exec->times, 0, program->instr_count * sizeof *exec->times);
+    for (uint32_t q = 0; q < exec->queue_count; q++)
+        exec->queues[q].head = 0;
+    exec->begin_first = exec->begin_count = 0;
+    exec->done_count = exec->under_way = exec->sending = 0;
+    exec->post_first = exec->post_last = NULL;
+    exec->failed = false;
+    exec->flying = NONE;
+    memset(&exec->totals, 0, sizeof exec->totals);
+    exec->run_begin_ns = exec->progress_ns = clock_mono_ns();
+    for (uint32_t q = 0; q < exec->queue_count; q++)
+        wake_queue(exec, q, exec->run_begin_ns);
+}
+
+/* The lock is held; released while the item runs. */
+static void run_posted(struct exec *exec)
+{
+    struct exec_item *item = exec->post_first;
+    exec->post_first = item->next;
+    if (!exec->post_first)
+        exec->post_last = NULL;
+    pthread_mutex_unlock(&exec->lock);
+    struct err failure = {.code = ERR_NONE};
+    uint64_t begin_ns = clock_mono_ns();
+    int result = item->fn(item->arg, &failure);
+    uint64_t spent_ns = clock_mono_ns() - begin_ns;
+    pthread_mutex_lock(&exec->lock);
+    exec->totals.compute_ns += spent_ns;
+    exec->progress_ns = clock_mono_ns();
+    if (result < 0)
+        fail_locked(exec, &failure);
+}
+
+/* Number of a ready instruction of the compute queue, else the copy queue, else NONE. */
+static uint32_t pick(const struct exec *exec)
+{
+    for (uint32_t q = 0; q < 2 && q < exec->queue_count; q++) {
+        uint32_t next = queue_head(exec, q);
+        if (next != NONE && exec->state[next] == READY)
+            return next;
+    }
+    return NONE;
+}
+
+/* The lock is held; released while `flying` is waited for. */
+static void land(struct exec *exec)
+{
+    uint32_t number = exec->flying;
+    if (number == NONE)
+        return;
+    exec->flying = NONE;
+    pthread_mutex_unlock(&exec->lock);
+    struct err failure = {.code = ERR_NONE};
+    int result = exec->ops->compute_wait(exec->host, number, &failure);
+    uint64_t now_ns = clock_mono_ns();
+    pthread_mutex_lock(&exec->lock);
+    exec->totals.compute_ns += now_ns - exec->times[number].begin_ns;
+    if (result < 0) {
+        fail_locked(exec, &failure);
+        return;
+    }
+    complete(exec, number, now_ns);
+    begin_ready(exec);
+}
+
+/* The lock is held; released while the instruction runs. What flies is waited for when this one is queued,
+ * and the device goes from one to the other. */
+static void run_instruction(struct exec *exec, uint32_t number)
+{
+    exec->state[number] = BEGUN;
+    exec->times[number].begin_ns = clock_mono_ns();
+    pthread_mutex_unlock(&exec->lock);
+    struct err failure = {.code = ERR_NONE};
+    int result = exec->ops->compute(exec->host, number, &exec->program->instrs[number], &failure);
+    pthread_mutex_lock(&exec->lock);
+    if (exec->flying != NONE) {
+        land(exec);
+        exec->times[number].ready_ns = exec->times[number].begin_ns =
+            clock_mono_ns(); /* the device began it when the other ended */
+    }
+    if (result > 0) {
+        exec->flying = number;
+        exec->looks = 0;
+        return;
+    }
+    uint64_t now_ns = clock_mono_ns();
+    exec->totals.compute_ns += now_ns - exec->times[number].begin_ns;
+    if (result < 0) {
+        fail_locked(exec, &failure);
+        return;
+    }
+    complete(exec, number, now_ns);
+    begin_ready(exec);
+}
+
+/* The compute queue's next behind the one that flies, if nothing else keeps it; else NONE. */
+static uint32_t pick_behind(const struct exec *exec)
+{
+    uint32_t queue = exec->queue_of[exec->flying], waits = 0;
+    const struct queue *line = &exec->queues[queue];
+    if (line->head + 1 >= line->count)
+        return NONE;
+    uint32_t next = exec->order[line->first + line->head + 1];
+    const struct instr *instr = &exec->program->instrs[next];
+    for (uint32_t a = 0; a < instr->after_count; a++)
+        waits += exec->program->after[instr->after_first + a] == exec->flying;
+    return exec->state[next] == WAITING && exec->remaining[next] == waits ? next : NONE;
+}
+
+/* The lock is held; released meanwhile. Nothing can be done but wait for what flies, or for something that
+ * comes before it is done. */
+static void await_flying(struct exec *exec)
+{
+    uint32_t number = exec->flying;
+    uint64_t now_ns = clock_mono_ns();
+    if (exec->looks == 0)
+        exec->looked_at_ns = now_ns;
+    uint64_t waited_ns = now_ns - exec->looked_at_ns;
+    pthread_mutex_unlock(&exec->lock);
+    bool done = waited_ns > LOOKS_NS || exec->ops->compute_done(exec->host, number);
+    pthread_mutex_lock(&exec->lock);
+    if (done) {
+        land(exec);
+        return;
+    }
+    if (exec->looks++ < LOOKS_AT_ONCE || exec->failed || exec->post_first || pick_behind(exec) != NONE)
+        return;
+    uint64_t part_ns = waited_ns / PAUSE_PART;
+    part_ns = part_ns < PAUSE_LEAST_NS ? PAUSE_LEAST_NS : part_ns > PAUSE_MOST_NS ? PAUSE_MOST_NS : part_ns;
+    (void)cond_wait_until(&exec->changed, &exec->lock, clock_mono_ns() + part_ns);
+}
+
+/* Name what waits, for a person: the first instruction that is not complete. */
+static int stalled(struct exec *exec, uint64_t stall_ns, struct err *err)
+{
+    for (uint32_t i = 0; i < exec->program->instr_count; i++) {
+        if (exec->state[i] != BEGUN)
+            continue;
+        const struct instr *instr = &exec->program->instrs[i];
+        char text[128];
+        instr_describe(instr, text, sizeof text);
+        return err_set(err, ERR_TIMEOUT,
+                       "nothing was complete for %.0f s: instruction %u (%s) waits for %s %d",
+                       (double)stall_ns * 1e-9, i, text, instr->peer >= 0 ? "rank" : "group",
+                       instr->peer >= 0 ? (int)instr->peer : (int)instr->group);
+    }
+    return err_set(err, ERR_TIMEOUT,
+                   "nothing was complete for %.0f s and no instruction can start (%u of %u done)",
+                   (double)stall_ns * 1e-9, exec->done_count, exec->program->instr_count);
+}
+
+int exec_run(struct exec *exec, uint64_t stall_ns, struct err *err)
+{
+    int result = 0;
+    pthread_mutex_lock(&exec->lock);
+    reset(exec);
+    begin_ready(exec);
+    while (result == 0) {
+        if (exec->failed) {
+            *err = exec->failure;
+            result = -1;
+            break;
+        }
+        if (exec->post_first) {
+            run_posted(exec);
+            continue;
+        }
+        if (exec->done_count == exec->program->instr_count)
+            break;
+        uint32_t next = exec->flying != NONE ? pick_behind(exec) : pick(exec);
+        if (next == NONE && exec->flying != NONE) {
+            await_flying(exec);
+            continue;
+        }
+        if (next != NONE) {
+            run_instruction(exec, next);
+            continue;
+        }
+        uint64_t before_ns = clock_mono_ns();
+        if (before_ns >= exec->progress_ns + stall_ns) {
+            result = stalled(exec, stall_ns, err);
+            exec->failed = true;
+            exec->failure = *err;
+            break;
+        }
+        (void)cond_wait_until(&exec->changed, &exec->lock, exec->progress_ns + stall_ns);
+        exec->totals.wait_ns += clock_mono_ns() - before_ns;
+    }
+    land(exec); /* after an error: the device has done with the host's memory */
+    exec->totals.wall_ns = clock_mono_ns() - exec->run_begin_ns;
+    /* A thread of the transport may still be between its last exec_done and giving `beginning` back. */
+    while (exec->beginning)
+        pthread_cond_wait(&exec->changed, &exec->lock);
+    pthread_mutex_unlock(&exec->lock);
+    return result;
+}
+
+int exec_drain(struct exec *exec, uint64_t timeout_ns, struct err *err)
+{
+    uint64_t deadline_ns = clock_mono_ns() + timeout_ns;
+    int result = 0;
+    pthread_mutex_lock(&exec->lock);
+    while ((exec->under_way > 0 || exec->beginning) && result == 0)
+        if (!cond_wait_until(&exec->changed, &exec->lock, deadline_ns) && exec->under_way > 0)
+            result = err_set(err, ERR_TIMEOUT, "%u transfers are still under way", exec->under_way);
+    pthread_mutex_unlock(&exec->lock);
+    return result;
+}
+
+const struct exec_time *exec_times(const struct exec *exec)
+{
+    return exec->times;
+}
+
+struct exec_totals exec_totals(const struct exec *exec)
+{
+    return exec->totals;
+}

@@ -1,0 +1,455 @@
+/* Opcodes and slots. See ops.h. */
+#include "worker/program/ops.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "worker/program/ops_private.h"
+
+/* --- slots and instructions, made once --- */
+
+static int op_compute(void *host, uint32_t number, const struct instr *instr, struct err *err);
+static int op_compute_wait(void *host, uint32_t number, struct err *err);
+static bool op_compute_done(void *host, uint32_t number);
+static int op_begin(void *host, uint32_t number, const struct instr *instr, struct err *err);
+
+/* Of one instruction on the device, which is hung after so long. */
+static const uint64_t COMPUTE_TIMEOUT_NS = 600ull * 1000 * 1000 * 1000;
+static const struct exec_ops exec_ops = {.compute = op_compute,
+                                         .compute_wait = op_compute_wait,
+                                         .compute_done = op_compute_done,
+                                         .begin = op_begin};
+
+static bool is_collective(const struct instr *instr)
+{
+    return instr->op == OP_ALL_REDUCE || instr->op == OP_REDUCE || instr->op == OP_BROADCAST ||
+           instr->op == OP_ALL_GATHER || instr->op == OP_REDUCE_SCATTER;
+}
+
+static int make_program(struct ops *ops, int kind, struct err *err)
+{
+    const struct program *program = &ops->me->programs[kind];
+    if (program->instr_count == 0)
+        return 0;
+    size_t count = program->instr_count;
+    ops->programs[kind].reduces = calloc(count, sizeof *ops->programs[kind].reduces);
+    if (!ops->programs[kind].reduces)
+        return err_set(err, ERR_NOMEM, "no memory for a program of %u instructions", program->instr_count);
+    for (uint32_t i = 0; i < program->instr_count; i++) {
+        const struct instr *instr = &program->instrs[i];
+        if (ops_check_instr(ops, kind, i, instr, err) < 0)
+            return -1;
+        if (is_collective(instr) && reduce_create(ops, i, instr, &ops->programs[kind].reduces[i], err) < 0)
+            return err_wrap(err, "%s, instruction %u", program_kind_name(kind), i);
+    }
+    if (transfer_make(ops, kind, err) < 0)
+        return -1;
+    return exec_create(ops->options.plan, program, &exec_ops, ops, &ops->programs[kind].exec, err);
+}
+
+/* Gives collectives their host memory, or (NULL) says how much the largest program's take. */
+static size_t place_collectives(struct ops *ops, uint8_t *memory)
+{
+    size_t most = 0;
+    for (int kind = 0; kind < PROGRAM_KINDS; kind++) {
+        size_t at = 0;
+        for (uint32_t i = 0; ops->programs[kind].reduces && i < ops->me->programs[kind].instr_count; i++) {
+            struct reduce *reduce = ops->programs[kind].reduces[i];
+            if (reduce && memory)
+                reduce_place(reduce, memory + at);
+            at += reduce ? reduce_bytes(reduce) : 0;
+        }
+        most = at > most ? at : most;
+    }
+    return most;
+}
+
+static int make_collectives(struct ops *ops, struct err *err)
+{
+    size_t bytes = place_collectives(ops, NULL);
+    ops->collectives = malloc(bytes ? bytes : 1);
+    if (!ops->collectives)
+        return err_set(err, ERR_NOMEM, "no memory of %zu bytes for collectives", bytes);
+    place_collectives(ops, ops->collectives);
+    return 0;
+}
+
+int ops_create(const struct ops_options *options, struct ops **out, struct err *err)
+{
+    struct ops *ops = calloc(1, sizeof *ops);
+    if (!ops)
+        return err_set(err, ERR_NOMEM, "no memory for a worker");
+    ops->options = *options;
+    ops->me = &options->plan->ranks[options->rank];
+    ops->slots = calloc((size_t)ops->me->slot_count + 1, sizeof *ops->slots);
+    ops->places =
+        calloc((size_t)options->stages->count * options->plan->micro_batch_count + 1, sizeof(struct saved *));
+    int result = ops->slots && ops->places
+                     ? 0
+                     : err_set(err, ERR_NOMEM, "no memory for %u slots", ops->me->slot_count);
+    ops->idles = strcmp(device_kind(options->device), "checked") == 0;
+    pthread_mutex_init(&ops->out_lock, NULL);
+    if (options->mesh && result == 0)
+        result = courier_create(COPY_TIMEOUT_NS, &ops->courier, err);
+    for (int i = 0; i < 2 && result == 0; i++)
+        result = event_create(options->device, &ops->queued[i], err);
+    for (uint32_t s = 0; s < ops->me->slot_count && result == 0; s++)
+        result = cells_make(ops, s, err);
+    for (int kind = 0; kind < PROGRAM_KINDS && result == 0; kind++)
+        result = make_program(ops, kind, err);
+    if (result == 0)
+        result = make_collectives(ops, err);
+    if (result < 0) {
+        ops_destroy(ops);
+        return -1;
+    }
+    *out = ops;
+    return 0;
+}
+
+void ops_forget_caches(struct ops *ops)
+{
+    for (uint32_t s = 0; s < ops->me->slot_count; s++)
+        for (uint32_t c = 0; c < ops->slots[s].count; c++)
+            cell_forget_caches(ops, &ops->slots[s].cells[c]);
+}
+
+int ops_connect(struct ops *ops, uint64_t deadline_ns, struct err *err)
+{
+    return ops->options.mesh ? local_connect(ops, deadline_ns, err) : 0;
+}
+
+void ops_stop(struct ops *ops)
+{
+    if (!ops)
+        return;
+    if (ops->courier)
+        courier_stop(ops->courier);
+    local_let_go(ops->local);
+}
+
+uint64_t ops_local_bytes(const struct ops *ops)
+{
+    return atomic_load(&ops->local_bytes);
+}
+
+void ops_destroy(struct ops *ops)
+{
+    if (!ops)
+        return;
+    ops_stop(ops);
+    courier_destroy(ops->courier);
+    local_destroy(ops->local);
+    for (int kind = 0; kind < PROGRAM_KINDS; kind++) {
+        exec_destroy(ops->programs[kind].exec);
+        for (uint32_t i = 0; ops->programs[kind].reduces && i < ops->me->programs[kind].instr_count; i++)
+            reduce_destroy(ops->programs[kind].reduces[i]);
+        free(ops->programs[kind].reduces);
+        free(ops->programs[kind].calls);
+        free(ops->programs[kind].transfers);
+    }
+    for (uint32_t s = 0; ops->slots && s < ops->me->slot_count; s++)
+        cells_free(ops, s);
+    size_t places = (size_t)ops->options.stages->count * ops->options.plan->micro_batch_count;
+    for (size_t i = 0; ops->places && i < places; i++)
+        stage_saved_release(ops->places[i]);
+    for (int i = 0; i < 2; i++)
+        event_destroy(ops->queued[i]);
+    pthread_mutex_destroy(&ops->out_lock);
+    free(ops->places);
+    free(ops->slots);
+    free(ops->logits);
+    free(ops->collectives);
+    free(ops);
+}
+
+/* --- compute queue --- */
+
+/* The stage that an instruction works on. */
+static int stage_of(const struct ops *ops, const struct instr *instr)
+{
+    return stages_find(ops->options.stages, instr->block_begin, instr->block_end);
+}
+
+static int need_cache(struct ops *ops, const struct instr *instr, int stage, struct kv_cache **out,
+                      struct err *err)
+{
+    struct cell *cell = ops_cell(ops, instr->slot_save, instr->micro_batch, instr->block_begin);
+    const struct stages *stages = ops->options.stages;
+    if (!cell->caches && !(cell->caches = calloc(stages->count, sizeof(struct kv_cache *))))
+        return err_set(err, ERR_NOMEM, "no memory for %u KV caches", stages->count);
+    if (!cell->caches[stage] && kv_cache_create(stages->list[stage], ops->options.plan->sequence_bound,
+                                                &cell->caches[stage], err) < 0)
+        return -1;
+    *out = cell->caches[stage];
+    return 0;
+}
+
+static int infer(struct ops *ops, const struct instr *instr, const struct micro_batch *micro, uint32_t tokens,
+                 struct buffer *in, struct buffer *out, struct err *err)
+{
+    int stage = stage_of(ops, instr);
+    struct kv_cache *cache = NULL;
+    if (need_cache(ops, instr, stage, &cache, err) < 0)
+        return -1;
+    if (ops->kind == PROGRAM_PREFILL)
+        kv_cache_clear(cache);
+    bool head = instr->block_end == ops->options.plan->block_count;
+    if (head && !ops->logits && !(ops->logits = malloc(sizeof(float) * ops->options.vocab)))
+        return err_set(err, ERR_NOMEM, "no memory for the logits of %u tokens", ops->options.vocab);
+    return stage_infer(ops->options.stages->list[stage], cache, micro->ids, tokens, in, out,
+                       head ? ops->logits : NULL, err);
+}
+
+/* A failure in a step says in which, and of which micro-batch. */
+static int wrap_step(const struct ops *ops, const struct instr *instr, struct err *err)
+{
+    return err_wrap(err, "step %llu, micro-batch %d", (unsigned long long)ops->step->step,
+                    (int)instr->micro_batch);
+}
+
+static int op_forward(struct ops *ops, const struct instr *instr, struct err *err)
+{
+    const struct micro_batch *micro = &ops->batch->micro[instr->micro_batch];
+    uint32_t tokens = micro->row_start[micro->rows];
+    int stage = stage_of(ops, instr);
+    struct buffer *in, *out;
+    if (micro->rows == 0)
+        return 0;
+    if (cells_take_in(ops, instr, &in, err) < 0 || cells_take_out(ops, instr, &out, err) < 0)
+        return -1;
+    bool caches = instr->slot_save != PLAN_NONE && ops->slots[instr->slot_save].slot->kind == SLOT_KV_CACHE;
+    struct saved **saved = instr->slot_save != PLAN_NONE ? ops_place(ops, stage, instr->micro_batch) : NULL;
+    int result =
+        caches ? infer(ops, instr, micro, tokens, in, out, err)
+               : stage_forward_blocks(ops->options.stages->list[stage], micro, (uint32_t)instr->block_begin,
+                                      (uint32_t)instr->block_end, in, out, saved, err);
+    if (result < 0)
+        return wrap_step(ops, instr, err);
+    return 0;
+}
+
+/* Of both halves of a backward, or of either. */
+static int run_backward(struct ops *ops, const struct instr *instr, struct stage *stage, struct saved **place,
+                        struct buffer *in, struct buffer *out, struct err *err)
+{
+    const struct micro_batch *micro = &ops->batch->micro[instr->micro_batch];
+    uint32_t begin = (uint32_t)instr->block_begin, end = (uint32_t)instr->block_end;
+    struct stage_options has;
+    int result = 0;
+    stage_options_get(stage, &has);
+    if (instr->op != OP_BACKWARD_WEIGHT)
+        result = stage_backward_blocks(stage, micro, *place, begin, end, in, out, 1.0, err);
+    if (result == 0 && has.split && instr->op != OP_BACKWARD_INPUT)
+        result = stage_backward_weights(stage, micro, *place, begin, end, err);
+    if (result < 0 || (begin == has.block_begin && instr->op != OP_BACKWARD_INPUT))
+        *place = NULL; /* it has ended, also on error */
+    return result;
+}
+
+static int op_backward(struct ops *ops, const struct instr *instr, struct err *err)
+{
+    const struct micro_batch *micro = &ops->batch->micro[instr->micro_batch];
+    int stage = stage_of(ops, instr);
+    struct saved **place = ops_place(ops, stage, instr->micro_batch);
+    struct buffer *in, *out;
+    if (micro->rows == 0)
+        return 0;
+    if (!*place)
+        return err_set(
+            err, ERR_INVALID,
+            "%s of micro-batch %d in blocks %d..%d comes without its FORWARD, or after that of its "
+            "range's first block",
+            instr_op_name(instr->op), (int)instr->micro_batch, (int)instr->block_begin,
+            (int)instr->block_end);
+    if (cells_take_in(ops, instr, &in, err) < 0 || cells_take_out(ops, instr, &out, err) < 0)
+        return -1;
+    if (run_backward(ops, instr, ops->options.stages->list[stage], place, in, out, err) < 0)
+        return wrap_step(ops, instr, err);
+    return 0;
+}
+
+static int op_step(struct ops *ops, struct err *err)
+{
+    struct ops_step *step = ops->step;
+    if (!ops->scalars_reduced && ops_own_scalars(ops, &step->sum, err) < 0)
+        return -1;
+    if (!ops->norm_reduced && ops_own_norm(ops, &ops->norm_square, err) < 0)
+        return -1;
+    ops->scalars_reduced = ops->norm_reduced = true;
+    double labelled = (double)step->sum.labelled;
+    step->loss_lost = (step->sum.control & CONTROL_NOT_FINITE) || !isfinite(step->sum.loss_sum);
+    if (!isfinite(ops->norm_square) || !isfinite(step->sum.loss_sum))
+        step->sum.control |= CONTROL_NOT_FINITE;
+    if ((step->sum.control & CONTROL_NOT_FINITE) || step->sum.labelled == 0)
+        return 0;
+    step->norm = sqrt(ops->norm_square) / labelled;
+    /* as torch.nn.utils.clip_grad_norm_ has it: min(1, max_norm / (norm + 1e-6)) */
+    double clip = step->clip_norm > 0 ? fmin(1.0, step->clip_norm / (step->norm + 1e-6)) : 1.0;
+    struct step_update update = {.learning_rate = step->learning_rate,
+                                 .beta1 = step->beta1,
+                                 .beta2 = step->beta2,
+                                 .eps = step->eps,
+                                 .weight_decay = step->weight_decay,
+                                 .vector_decay = step->vector_decay,
+                                 .grad_scale = clip / labelled};
+    ops->table_current = false;
+    if (stages_update(ops->options.stages, &update, err) < 0 || device_sync(ops->options.device, err) < 0)
+        return err_wrap(err, "step %llu", (unsigned long long)step->step);
+    step->stepped = true;
+    return 0;
+}
+
+static int op_sample(struct ops *ops, const struct instr *instr, struct err *err)
+{
+    if (!ops->logits)
+        return err_set(err, ERR_INTERNAL, "SAMPLE without a FORWARD of the head");
+    int32_t token;
+    if (ops->step->temperature > 0)
+        token = sample_seeded(ops->logits, ops->options.vocab, ops->step->temperature, 0, ops->step->seed,
+                              ops->step->position);
+    else
+        token = sample_greedy(ops->logits, ops->options.vocab);
+    ops->step->token = token;
+    if (instr->slot_out != PLAN_NONE)
+        ops_cell(ops, instr->slot_out, instr->micro_batch, instr->block_begin)->token = token;
+    return 0;
+}
+
+static void op_release(struct ops *ops, const struct instr *instr)
+{
+    if (instr->slot_in == PLAN_NONE)
+        return;
+    struct cell *cell = ops_cell(ops, instr->slot_in, instr->micro_batch, instr->block_begin);
+    int stage = stage_of(ops, instr);
+    if (ops->slots[instr->slot_in].slot->kind == SLOT_SAVED && stage >= 0) {
+        stage_saved_release(*ops_place(ops, stage, instr->micro_batch));
+        *ops_place(ops, stage, instr->micro_batch) = NULL;
+    }
+    cell->in_use = false;
+    cell_forget_caches(ops, cell);
+}
+
+/* An instruction that leaves work on the device: is it still under way? What it wrote for others goes down
+ * behind it. */
+static int queued(struct ops *ops, uint32_t number, const struct instr *instr, struct err *err)
+{
+    uint32_t turn = ops->queued_count++ % 2;
+    ops->queued_number[turn] = number;
+    if (event_record(ops->queued[turn], err) < 0 || cells_publish(ops, instr, ops->queued[turn], err) < 0)
+        return -1;
+    return event_done(ops->queued[turn]) ? event_wait(ops->queued[turn], COMPUTE_TIMEOUT_NS, err) : 1;
+}
+
+/* A device that works only while it is waited for is not looked at. */
+static bool op_compute_done(void *host, uint32_t number)
+{
+    const struct ops *ops = host;
+    return ops->idles || event_done(ops->queued[ops->queued_number[0] == number ? 0 : 1]);
+}
+
+static int op_compute_wait(void *host, uint32_t number, struct err *err)
+{
+    struct ops *ops = host;
+    uint32_t turn = ops->queued_number[0] == number ? 0 : 1;
+    if (event_wait(ops->queued[turn], COMPUTE_TIMEOUT_NS, err) < 0)
+        return err_wrap(err, "step %llu", (unsigned long long)ops->step->step);
+    return 0;
+}
+
+static int op_compute(void *host, uint32_t number, const struct instr *instr, struct err *err)
+{
+    struct ops *ops = host;
+    switch (instr->op) {
+    case OP_FORWARD:
+        return op_forward(ops, instr, err) < 0 ? -1 : queued(ops, number, instr, err);
+    case OP_BACKWARD:
+    case OP_BACKWARD_INPUT:
+    case OP_BACKWARD_WEIGHT:
+        return op_backward(ops, instr, err) < 0 ? -1 : queued(ops, number, instr, err);
+    case OP_STEP:
+        return op_step(ops, err);
+    case OP_SAMPLE:
+        return op_sample(ops, instr, err);
+    case OP_RELEASE:
+        op_release(ops, instr);
+        return 0;
+    case OP_SAVE:
+        return ops->options.save ? ops->options.save(ops->options.save_arg, err) : 0;
+    default:
+        return err_set(err, ERR_UNSUPPORTED, "%s is not done on the compute queue", instr_op_name(instr->op));
+    }
+}
+
+/* --- peer and group queues --- */
+
+static int op_begin(void *host, uint32_t number, const struct instr *instr, struct err *err)
+{
+    struct ops *ops = host;
+    switch (instr->op) {
+    case OP_SEND:
+    case OP_RECV:
+        return transfer_begin(ops, number, instr, err);
+    case OP_ALL_REDUCE:
+    case OP_REDUCE:
+    case OP_BROADCAST:
+    case OP_ALL_GATHER:
+    case OP_REDUCE_SCATTER:
+        return reduce_begin(ops->programs[ops->kind].reduces[number], err);
+    default:
+        return err_set(err, ERR_UNSUPPORTED, "%s is not done on a queue of the transport",
+                       instr_op_name(instr->op));
+    }
+}
+
+/* --- a run --- */
+
+int ops_run(struct ops *ops, enum program_kind kind, const struct batch *batch, struct ops_step *step,
+            struct err *err)
+{
+    if (!ops->programs[kind].exec)
+        return err_set(err, ERR_UNSUPPORTED, "the plan has no program to %s", program_kind_name(kind));
+    ops->kind = kind;
+    ops->batch = batch;
+    ops->step = step;
+    ops->wait_ns = step->wait_ns ? step->wait_ns : ops->options.wait_ns;
+    ops->run_number++;
+    ops->scalars_reduced = ops->norm_reduced = false;
+    ops->norm_square = 0;
+    memset(&step->sum, 0, sizeof step->sum);
+    step->norm = 0;
+    step->stepped = step->loss_lost = false;
+    step->token = -1;
+    err_clear(&step->not_finite);
+    double scale = step->loss_scale > 0 ? step->loss_scale : 1;
+    if (kind == PROGRAM_TRAIN && stages_loss_scale_set(ops->options.stages, scale, err) < 0)
+        return -1;
+    if ((kind == PROGRAM_TRAIN || kind == PROGRAM_EVALUATE) &&
+        stages_step_begin(ops->options.stages, err) < 0)
+        return -1;
+    if (exec_run(ops->programs[kind].exec, ops->wait_ns, err) < 0)
+        return -1;
+    if (kind == PROGRAM_EVALUATE && !ops->scalars_reduced)
+        return ops_own_scalars(ops, &step->sum, err);
+    return 0;
+}
+
+void ops_fail(struct ops *ops, const struct err *failure)
+{
+    for (int kind = 0; kind < PROGRAM_KINDS; kind++)
+        if (ops->programs[kind].exec)
+            exec_fail(ops->programs[kind].exec, failure);
+}
+
+const struct exec_time *ops_times(const struct ops *ops, enum program_kind kind)
+{
+    return exec_times(ops->programs[kind].exec);
+}
+
+struct exec_totals ops_totals(const struct ops *ops, enum program_kind kind)
+{
+    return exec_totals(ops->programs[kind].exec);
+}

@@ -1,0 +1,200 @@
+/* What of a plan's instructions this worker does: all that it would leave undone is refused by name before
+ * the first one runs. */
+#include "worker/program/ops_private.h"
+
+static int check_slot(const struct ops *ops, uint32_t number, int32_t slot, uint32_t kinds, struct err *err)
+{
+    if (slot == PLAN_NONE)
+        return 0;
+    if (slot < 0 || (uint32_t)slot >= ops->me->slot_count)
+        return err_set(err, ERR_INVALID, "instruction %u uses slot %d, which rank %u does not have", number,
+                       (int)slot, ops->options.rank);
+    uint8_t kind = ops->me->slots[slot].kind;
+    if (!(kinds & (1u << kind)))
+        return err_set(err, ERR_INVALID, "instruction %u cannot use slot %d, which holds %s", number,
+                       (int)slot, slot_kind_name(kind));
+    return 0;
+}
+
+#define KIND(name) (1u << (name))
+#define BOUNDARY (KIND(SLOT_ACTIVATION) | KIND(SLOT_GRADIENT))
+#define REDUCED                                                                                              \
+    (KIND(SLOT_STEP_SCALARS) | KIND(SLOT_NORM_SCALAR) | KIND(SLOT_GRADIENTS) | KIND(SLOT_PARAMETERS) |       \
+     KIND(SLOT_TOKEN) | KIND(SLOT_BARRIER))
+
+/* Which slot kinds each op takes in, out and save; ops not listed are refused. */
+static const struct {
+    uint32_t in, out, save;
+    bool known;
+} op_slots[OP_COUNT] = {
+    [OP_FORWARD] = {BOUNDARY | KIND(SLOT_TOKEN), BOUNDARY | KIND(SLOT_TOKEN) | KIND(SLOT_STEP_SCALARS),
+                    KIND(SLOT_SAVED) | KIND(SLOT_KV_CACHE), true},
+    [OP_BACKWARD] = {BOUNDARY, BOUNDARY, KIND(SLOT_SAVED), true},
+    [OP_BACKWARD_INPUT] = {BOUNDARY, BOUNDARY, KIND(SLOT_SAVED), true},
+    [OP_BACKWARD_WEIGHT] = {0, 0, KIND(SLOT_SAVED), true},
+    [OP_SAMPLE] = {KIND(SLOT_TOKEN), KIND(SLOT_TOKEN), KIND(SLOT_KV_CACHE), true},
+    [OP_SEND] = {BOUNDARY | KIND(SLOT_TOKEN), 0, 0, true},
+    [OP_RECV] = {0, BOUNDARY | KIND(SLOT_TOKEN), 0, true},
+    [OP_ALL_REDUCE] = {REDUCED, REDUCED, 0, true},
+    [OP_REDUCE] = {REDUCED, REDUCED, 0, true},
+    [OP_BROADCAST] = {REDUCED, REDUCED, 0, true},
+    [OP_ALL_GATHER] = {KIND(SLOT_PARAMETERS), KIND(SLOT_GATHERED), 0, true},
+    [OP_REDUCE_SCATTER] = {KIND(SLOT_GRADIENTS), KIND(SLOT_GRADIENTS), 0, true},
+    [OP_STEP] = {REDUCED, REDUCED, REDUCED, true},
+    [OP_RELEASE] = {UINT32_MAX, UINT32_MAX, UINT32_MAX, true},
+    [OP_SAVE] = {UINT32_MAX, UINT32_MAX, UINT32_MAX, true},
+};
+
+static bool releases_saved(const struct ops *ops, const struct instr *instr)
+{
+    return instr->slot_in >= 0 && (uint32_t)instr->slot_in < ops->me->slot_count &&
+           ops->me->slots[instr->slot_in].kind == SLOT_SAVED;
+}
+
+int ops_keeper(const struct plan_group *group)
+{
+    int keeper = -1;
+    for (uint32_t p = 0; group->shares && p < group->rank_count; p++) {
+        if (group->shares[p] > 0 && group->shares[p] < 1)
+            return -1;
+        keeper = group->shares[p] > 0 ? (int)p : keeper;
+    }
+    return keeper;
+}
+
+/* Weights come from elsewhere in one case: a tied embedding, whole from the rank that keeps it, for a head.
+ */
+static const char *gather_undone(const struct ops *ops, const struct instr *instr)
+{
+    const struct plan *plan = ops->options.plan;
+    if (instr->group < 0 || (uint32_t)instr->group >= plan->group_count ||
+        ops_keeper(&plan->groups[instr->group]) < 0)
+        return "shards of the state";
+    bool keeps = (int)plan->groups[instr->group].ranks[ops_keeper(&plan->groups[instr->group])] ==
+                 (int)ops->options.rank;
+    if (instr->block_begin != 0 || instr->block_end != 1 || (!keeps && !stages_table(ops->options.stages)))
+        return "blocks other than a tied embedding that the head here shares";
+    return NULL;
+}
+
+/* What of an instruction this worker would leave undone: its name, or NULL. */
+static const char *left_undone(const struct ops *ops, const struct instr *instr)
+{
+    static const struct {
+        uint16_t flag;
+        const char *name;
+    } flags[] = {{INSTR_ACCUMULATE, "ACCUMULATE"},
+                 {INSTR_BACKWARD, "BACKWARD"},
+                 {INSTR_KEEP, "KEEP"},
+                 {INSTR_FIRST_HALF, "FIRST_HALF"},
+                 {INSTR_SECOND_HALF, "SECOND_HALF"}};
+    bool transfer = instr->op == OP_SEND || instr->op == OP_RECV;
+    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++)
+        if (instr->flags & flags[i].flag)
+            return flags[i].name;
+    if (instr->chunk != 0)
+        return "a chunk";
+    if (!transfer && (instr->row_begin != 0 || instr->row_end != PLAN_ROWS_ALL))
+        return "some of the rows";
+    if (instr->op == OP_ALL_GATHER || instr->op == OP_REDUCE_SCATTER)
+        return gather_undone(ops, instr);
+    if (instr->op == OP_STEP && instr->group != PLAN_NONE)
+        return "a group's shares";
+    if (instr->op == OP_STEP && instr->block_begin < instr->block_end &&
+        (instr->block_begin > ops->me->block_begin || instr->block_end < ops->me->block_end))
+        return "some of the blocks";
+    if (instr->op == OP_RELEASE && releases_saved(ops, instr) &&
+        (instr->micro_batch < 0 || (uint32_t)instr->micro_batch >= ops->options.plan->micro_batch_count ||
+         stages_find(ops->options.stages, instr->block_begin, instr->block_end) < 0))
+        return "a saved slot of no micro-batch or no range";
+    return NULL;
+}
+
+static bool passes_blocks(const struct instr *instr)
+{
+    return instr->op == OP_FORWARD || instr->op == OP_BACKWARD || instr->op == OP_BACKWARD_INPUT ||
+           instr->op == OP_BACKWARD_WEIGHT;
+}
+
+/* The stage must hold the blocks; with a KV cache they go together. */
+static int check_blocks(const struct ops *ops, const struct instr *instr, struct err *err)
+{
+    const struct stages *stages = ops->options.stages;
+    int stage = stages_find(stages, instr->block_begin, instr->block_end);
+    struct stage_options has;
+    if (stage < 0)
+        return err_set(err, ERR_UNSUPPORTED, "rank %u has no range of blocks with %d..%d", ops->options.rank,
+                       (int)instr->block_begin, (int)instr->block_end);
+    stage_options_get(stages->list[stage], &has);
+    if (instr->op == OP_FORWARD && instr->slot_save != PLAN_NONE &&
+        ops->me->slots[instr->slot_save].kind == SLOT_KV_CACHE &&
+        (instr->block_begin != (int32_t)has.block_begin || instr->block_end != (int32_t)has.block_end))
+        return err_set(err, ERR_UNSUPPORTED,
+                       "with a KV cache this worker runs blocks %u..%u together, not %d..%d", has.block_begin,
+                       has.block_end, (int)instr->block_begin, (int)instr->block_end);
+    if (instr->op != OP_FORWARD && instr->slot_save == PLAN_NONE)
+        return err_set(err, ERR_INVALID, "it names no slot of what forward saved");
+    return 0;
+}
+
+/* A boundary tensor of another dtype. */
+static bool slot_differs(const struct ops *ops, int32_t slot, enum dtype dtype)
+{
+    const struct plan_slot *has = slot == PLAN_NONE ? NULL : &ops->me->slots[slot];
+    return has && (KIND(has->kind) & BOUNDARY) && stages_dtype((enum plan_dtype)has->dtype) != dtype;
+}
+
+/* Activations and gradients have one dtype at each end of a range, in every program; between parts of a
+ * range, where nothing travels, the stage has fp32. */
+static int check_dtypes(const struct ops *ops, const struct instr *instr, struct err *err)
+{
+    struct stage_options has;
+    int stage = stages_find(ops->options.stages, instr->block_begin, instr->block_end);
+    stage_options_get(ops->options.stages->list[stage], &has);
+    enum dtype first = instr->block_begin == (int32_t)has.block_begin ? has.boundary_in : DTYPE_F32,
+               last = instr->block_end == (int32_t)has.block_end ? has.boundary_out : DTYPE_F32;
+    bool forward = instr->op == OP_FORWARD;
+    bool in = slot_differs(ops, instr->slot_in, forward ? first : last),
+         out = slot_differs(ops, instr->slot_out, forward ? last : first);
+    int32_t slot = in ? instr->slot_in : instr->slot_out;
+    if (!in && !out)
+        return 0;
+    return err_set(err, ERR_UNSUPPORTED,
+                   "slot %d is in %s, and %s of blocks %d..%d has another dtype there: one for each end of a "
+                   "range, fp32 within it",
+                   (int)slot, plan_dtype_name(ops->me->slots[slot].dtype), instr_op_name(instr->op),
+                   (int)instr->block_begin, (int)instr->block_end);
+}
+
+/* All but the name of the program. */
+static int check_use(const struct ops *ops, uint32_t number, const struct instr *instr, struct err *err)
+{
+    const char *undone = left_undone(ops, instr);
+    bool transfer = instr->op == OP_SEND || instr->op == OP_RECV;
+    if (undone)
+        return err_set(err, ERR_UNSUPPORTED, "instruction %u: this worker does not do %s with %s", number,
+                       instr_op_name(instr->op), undone);
+    if ((passes_blocks(instr) || transfer) &&
+        (instr->micro_batch < 0 || (uint32_t)instr->micro_batch >= ops->options.plan->micro_batch_count))
+        return err_set(err, ERR_INVALID, "instruction %u: there is no micro-batch %d", number,
+                       (int)instr->micro_batch);
+    if (transfer && (instr->op == OP_SEND ? instr->slot_in : instr->slot_out) == PLAN_NONE)
+        return err_set(err, ERR_INVALID, "instruction %u names no slot", number);
+    if (check_slot(ops, number, instr->slot_in, op_slots[instr->op].in, err) < 0 ||
+        check_slot(ops, number, instr->slot_out, op_slots[instr->op].out, err) < 0 ||
+        check_slot(ops, number, instr->slot_save, op_slots[instr->op].save, err) < 0)
+        return -1;
+    if (passes_blocks(instr) && (check_blocks(ops, instr, err) < 0 || check_dtypes(ops, instr, err) < 0))
+        return err_wrap(err, "instruction %u", number);
+    return 0;
+}
+
+int ops_check_instr(const struct ops *ops, int kind, uint32_t number, const struct instr *instr,
+                    struct err *err)
+{
+    if (instr->op >= OP_COUNT || !op_slots[instr->op].known)
+        return err_set(err, ERR_UNSUPPORTED, "%s, instruction %u: this worker does not do %s",
+                       program_kind_name(kind), number,
+                       instr->op < OP_COUNT ? instr_op_name(instr->op) : "that");
+    return check_use(ops, number, instr, err) < 0 ? err_wrap(err, "%s", program_kind_name(kind)) : 0;
+}

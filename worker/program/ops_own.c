@@ -1,0 +1,62 @@
+/* This rank's own part of what is reduced, and the tag of its messages. */
+#include <math.h>
+
+#include "worker/program/ops_private.h"
+
+uint64_t ops_tag(const struct ops *ops, const struct instr *instr)
+{
+    return mesh_tag((uint8_t)instr->tag, (uint16_t)ops->run_number, (uint16_t)instr->block_begin,
+                    (uint32_t)instr->micro_batch);
+}
+
+/* A value that is not finite ends the step on all ranks together, not the run on this one. */
+static int note_not_finite(struct ops *ops, struct err *err)
+{
+    if (err->code != ERR_NOT_FINITE)
+        return -1;
+    if (ops->step->not_finite.code == ERR_NONE)
+        ops->step->not_finite = *err;
+    err_clear(err);
+    return 0;
+}
+
+/* The load-balancing loss is part of the loss, as transformers reports it. */
+static int add_router_loss(struct ops *ops, double *loss_sum, struct err *err)
+{
+    double sum;
+    if (ops->step->router_scale == 0)
+        return 0;
+    if (stages_router_loss(ops->options.stages, &sum, err) < 0)
+        return -1;
+    *loss_sum += ops->step->router_scale * sum;
+    return 0;
+}
+
+int ops_own_scalars(struct ops *ops, struct plan_step_scalars *scalars, struct err *err)
+{
+    *scalars = (struct plan_step_scalars){.control = ops->step->control};
+    if (stages_loss(ops->options.stages, &scalars->loss_sum, &scalars->labelled, err) < 0) {
+        if (note_not_finite(ops, err) < 0)
+            return -1;
+        scalars->loss_sum = 0;
+        scalars->control |= CONTROL_NOT_FINITE;
+    }
+    if (add_router_loss(ops, &scalars->loss_sum, err) < 0)
+        return -1;
+    if (ops->me->block_end == ops->options.plan->block_count)
+        scalars->tokens = ops->batch->tokens;
+    return 0;
+}
+
+int ops_own_norm(struct ops *ops, double *square, struct err *err)
+{
+    *square = ops->norm_square;
+    if (ops->norm_reduced) /* summed over the ranks that count; passed on from here to those that do not */
+        return 0;
+    if (stages_grad_square_sum(ops->options.stages, square, err) == 0)
+        return 0;
+    if (note_not_finite(ops, err) < 0)
+        return -1;
+    *square = NAN;
+    return 0;
+}

@@ -1,0 +1,194 @@
+/* Declarations that ops.c, cells.c, transfer.c, local.c, ops_check.c, ops_own.c and reduce.c share. No other
+ * file includes this header. */
+#ifndef MOTLEY_WORKER_PROGRAM_OPS_PRIVATE_H
+#define MOTLEY_WORKER_PROGRAM_OPS_PRIVATE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "worker/program/courier.h"
+#include "worker/program/ops.h"
+
+/* A copy between device and host that takes longer than this (600 s) hangs. */
+#define COPY_TIMEOUT_NS (600ull * 1000 * 1000 * 1000)
+
+/* One buffer of a slot's ring. */
+struct cell {
+    struct buffer *buffer; /* the boundary tensor on the device, or NULL */
+    uint64_t buffer_size;  /* capacity of `buffer` in bytes */
+    _Atomic(bool) in_use;  /* set while the buffer holds the only copy of its data */
+    uint8_t *host;         /* memory for the mesh, page-locked where the device copies by itself; or NULL */
+    uint64_t host_size;
+    struct event *up,
+        *down; /* recorded after the last copy from `host` to `buffer`, and from `buffer` to `host` */
+    _Atomic(struct call *) arrived; /* receives whose bytes are in `host` and not yet in `buffer` */
+    struct kv_cache **caches;       /* of SLOT_KV_CACHE: [stages], each made when first needed; or NULL */
+    int32_t token;                  /* value of a SLOT_TOKEN */
+};
+
+struct cells {
+    const struct plan_slot *slot;
+    uint32_t count;
+    struct cell *cells;
+    bool travels;         /* a SEND or RECV uses the slot */
+    bool sent_by_mesh;    /* a SEND of the slot goes over the mesh, so results are copied to the host */
+    bool sent_locally;    /* a SEND of the slot goes over a link within the node, straight from the buffer */
+    bool shared;          /* other processes may write into its buffers, which are never freed or replaced */
+    uint64_t device_size; /* bytes of all its device buffers; at most slot->bytes_total */
+};
+
+/* The receiver's message that a transfer within the node may begin. Little-endian, without padding. */
+struct local_ready {
+    uint32_t buffer; /* number of the buffer in the receiver's offers */
+    uint32_t zero;
+    uint64_t at, bytes;
+};
+struct local_note {
+    uint64_t bytes;
+};
+
+/* The part of struct call for a transfer within the node. */
+struct local_call {
+    bool used; /* the transfer uses a link within the node */
+    struct local_ready ready;
+    struct local_note note;
+    atomic_uint open; /* number of messages of a RECV that are under way */
+};
+
+/* A SEND or RECV under way. */
+struct call {
+    struct ops *ops;
+    uint32_t number;
+    const struct instr *instr;
+    struct cell *cell;
+    size_t at, size; /* offset and length in bytes of the rows within the cell */
+    uint64_t tag, deadline_ns;
+    struct call *next; /* next receive in the list cell->arrived */
+    struct courier_job job;
+    struct local_call local;
+};
+
+struct reduce;
+struct local;
+
+struct ops {
+    struct ops_options options;
+    const struct plan_rank *me;
+    struct cells *slots;   /* [me->slot_count] */
+    struct saved **places; /* [stages][micro-batches] activations that forward saves for backward */
+    struct {
+        struct exec *exec;
+        struct call **calls; /* [instr_count], pointers into `transfers`; NULL for an instruction that is not
+                                a transfer */
+        struct call *transfers;
+        struct reduce **reduces; /* [instr_count], NULL for an instruction that is not a collective */
+    } programs[PROGRAM_KINDS];
+    struct courier *courier;       /* waits for copies; NULL without a mesh */
+    struct local *local;           /* links to peers of this node; NULL without any */
+    pthread_mutex_t out_lock;      /* guards DEVICE_OUT, which the executor's and the courier's threads use */
+    _Atomic(uint64_t) local_bytes; /* bytes sent over links within the node */
+    uint8_t *collectives;          /* host memory for the collectives of one program at a time */
+    float *logits;                 /* [vocab], allocated when first needed */
+    bool idles;                    /* the device (kind "checked") works only while the host waits for it */
+    struct event *queued[2];   /* recorded after each of the last two instructions submitted to the device */
+    uint32_t queued_number[2]; /* their instruction numbers */
+    uint32_t queued_count;     /* how many instructions were submitted so far */
+    /* state of the run under way */
+    enum program_kind kind;
+    const struct batch *batch;
+    struct ops_step *step;
+    uint64_t wait_ns;    /* limit for a transfer */
+    uint64_t run_number; /* executions of any program so far; a part of every message tag */
+    bool table_current; /* every copy of a tied embedding equals the kept original. All ranks know this alike,
+                           because they gather and step together. */
+    bool scalars_reduced, norm_reduced;
+    double norm_square; /* Σ g² of the gradients, without the loss scale */
+};
+
+static inline struct cell *ops_cell(struct ops *ops, int32_t slot, int32_t micro_batch, int32_t block_begin)
+{
+    struct cells *cells = &ops->slots[slot];
+    return &cells->cells[slot_instance(cells->slot, micro_batch < 0 ? 0 : micro_batch, block_begin)];
+}
+
+/* The saved activations of a micro-batch in a stage. */
+static inline struct saved **ops_place(struct ops *ops, int stage, int32_t micro_batch)
+{
+    return &ops->places[(size_t)stage * ops->options.plan->micro_batch_count + (uint32_t)micro_batch];
+}
+
+static inline bool ops_is_boundary(const struct plan_slot *slot)
+{
+    return slot->kind == SLOT_ACTIVATION || slot->kind == SLOT_GRADIENT;
+}
+
+/* cells.c: boundary tensors on the device and in memory for the mesh. */
+int cells_make(struct ops *ops, uint32_t slot, struct err *err);
+/* Frees the cells of a slot, also of one that cells_make did not complete. */
+void cells_free(struct ops *ops, uint32_t slot);
+/* Destroys the KV caches of one cell. */
+void cell_forget_caches(struct ops *ops, struct cell *cell);
+/* Bytes of `tokens` tokens in a slot, and of the router sums that travel behind a tensor of `rows` rows. */
+size_t cells_tensor_bytes(const struct ops *ops, int32_t slot, uint32_t tokens);
+size_t cells_tail_bytes(const struct ops *ops, int32_t slot, uint32_t rows);
+/* cells_bound refuses a micro-batch that exceeds its slot's bytes_bound (ERR_TOO_BIG); cell_need_host
+ * allocates the cell's host memory if it has none. */
+int cells_bound(const struct ops *ops, int32_t slot, int32_t micro_batch, struct err *err);
+int cell_need_host(struct ops *ops, struct cells *cells, struct cell *cell, struct err *err);
+/* The device buffers that an instruction of the compute queue reads and writes; NULL when it has no such
+ * slot. Bytes received for the input are copied to the device in parallel with compute, and work submitted
+ * next waits for that copy. */
+int cells_take_in(struct ops *ops, const struct instr *instr, struct buffer **out, struct err *err);
+int cells_take_out(struct ops *ops, const struct instr *instr, struct buffer **out, struct err *err);
+/* Copies the instruction's output to the host memory that the mesh sends from, in parallel with compute,
+ * after the event `made` that was recorded behind the instruction. */
+int cells_publish(struct ops *ops, const struct instr *instr, struct event *made, struct err *err);
+/* Completes a SEND or RECV, or fails it when `failure` is not NULL. */
+void call_end(struct call *call, const struct err *failure);
+
+/* transfer.c: SEND and RECV. */
+int transfer_make(struct ops *ops, int kind, struct err *err);
+int transfer_begin(struct ops *ops, uint32_t number, const struct instr *instr, struct err *err);
+
+/* local.c: links within the node. */
+/* Agrees with each peer of the node. Called once, when the mesh is connected and before the first program.
+ * Logs which peers are reached within the node and why others are not; the only errors are those of the mesh.
+ */
+int local_connect(struct ops *ops, uint64_t deadline_ns, struct err *err);
+/* Begins a transfer whose local.used is set. It ends with call_end. */
+int local_send(struct call *call, struct err *err);
+int local_receive(struct call *call, struct err *err);
+/* Unmaps the memory of other processes. Called after the courier has stopped and before the mesh is closed,
+ * while the peers still have that memory. */
+void local_let_go(struct local *local);
+/* Frees the links after the mesh was destroyed. For both functions NULL is a no-op. */
+void local_destroy(struct local *local);
+
+/* ops_check.c: refuses an instruction that this worker does not support. ERR_UNSUPPORTED names the feature;
+ * ERR_INVALID a slot that does not fit its use. */
+int ops_check_instr(const struct ops *ops, int kind, uint32_t number, const struct instr *instr,
+                    struct err *err);
+
+/* The tag of an instruction's messages in this execution of its program. */
+uint64_t ops_tag(const struct ops *ops, const struct instr *instr);
+
+/* This rank's contribution to the step's scalars and to Σ g². A value that is not finite is noted in
+ * step->not_finite and sets CONTROL_NOT_FINITE in the scalars, or makes *square NaN. */
+int ops_own_scalars(struct ops *ops, struct plan_step_scalars *scalars, struct err *err);
+int ops_own_norm(struct ops *ops, double *square, struct err *err);
+
+/* The position in the group of the member that keeps the whole state; -1 where several members keep shards.
+ */
+int ops_keeper(const struct plan_group *group);
+
+/* reduce.c: collectives. reduce_bytes is the host memory that one needs, a multiple of 64 bytes; reduce_place
+ * gives it that memory. Collectives of one program have separate memory; those of different programs share
+ * it. */
+size_t reduce_bytes(const struct reduce *reduce);
+void reduce_place(struct reduce *reduce, uint8_t *memory);
+int reduce_create(struct ops *ops, uint32_t number, const struct instr *instr, struct reduce **out,
+                  struct err *err);
+void reduce_destroy(struct reduce *reduce);
+int reduce_begin(struct reduce *reduce, struct err *err);
+
+#endif
