@@ -6,7 +6,7 @@
 
 #include "planner/cost/micro.h"
 
-/* realloc of an array of `size` bytes an item to `count` items, new ones zero. */
+/* Reallocates an array to at least `count` items of `size` bytes; new items are zero. */
 static int grow(void **array, uint32_t *capacity, uint32_t count, size_t size, struct err *err)
 {
     if (count <= *capacity)
@@ -125,7 +125,7 @@ bool candidate_equal(const struct candidate *a, const struct candidate *b)
     return equal && (a->owner_count == 0 || memcmp(a->owner, b->owner, a->owner_count) == 0);
 }
 
-/* SplitMix64's finaliser (Steele, Lea, Flood 2014), folded over the fields. */
+/* Mixes a value into the hash by SplitMix64's finaliser (Steele, Lea, Flood 2014). */
 static void fold(uint64_t *hash, uint64_t value)
 {
     uint64_t z = (*hash += value + 0x9e3779b97f4a7c15ull);
@@ -180,9 +180,9 @@ uint64_t candidate_cells(const struct problem *problem, const struct candidate *
     uint64_t each = (uint64_t)c->member_count * candidate_micro_batches(problem, c),
              blocks = (uint32_t)problem->block_count;
     bool by_block = c->stages[0].kind == STAGE_TENSOR || c->stages[0].kind == STAGE_EXPERT;
-    if (by_block) /* eight instructions a layer, where a stage of replicas has four in all */
+    if (by_block) /* a layer has eight instructions, where a stage of replicas has four in all */
         return each * 2 * (blocks / c->stage_count + 1);
-    if (c->gathered_layers) /* a block at a time, over all micro-batches */
+    if (c->gathered_layers) /* one block at a time, for all micro-batches */
         return (each + c->member_count) * blocks;
     return each;
 }

@@ -1,4 +1,4 @@
-/* Reading a candidate off a plan, and keeping a plan as it is. */
+/* Conversion of a plan into a candidate, and re-pricing of a plan as it is. */
 #include "planner/candidate/from_plan.h"
 
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 #include "program/check/check.h"
 #include "program/codec.h"
 
-/* The device of a rank, if it is there and may be used; UINT32_MAX with the reason otherwise. */
+/* The index of the rank's device, or UINT32_MAX with the reason: the device is gone or excluded. */
 static uint32_t rank_device(const struct problem *p, const struct plan_rank *rank, struct err *err)
 {
     uint32_t device = cluster_device_find(p->cluster, rank->device);
@@ -97,8 +97,8 @@ struct plan *from_plan_keep(const struct problem *problem, const struct plan *pl
     return copy;
 }
 
-/* Micro-batches that a rank takes: its forwards from the first block it holds on, or, without programs, as
- * many as its rows make. */
+/* The number of micro-batches that a rank works on: the forwards of the first block it has, or, without
+ * programs, its rows divided by the micro-batch's rows. */
 static uint32_t rank_micro_batches(const struct plan *plan, const struct plan_rank *rank)
 {
     const struct program *program = &rank->programs[PROGRAM_TRAIN];
@@ -110,7 +110,8 @@ static uint32_t rank_micro_batches(const struct plan *plan, const struct plan_ra
     return count ? count : 1;
 }
 
-/* One stage of several: members take their micro-batches one after the other, each of one size. */
+/* Reads rows and counts of a plan of one stage, whose members take consecutive micro-batches of one size
+ * each. */
 static int members_rows(const struct plan *plan, struct candidate *c, struct err *err)
 {
     uint32_t k = 0;
@@ -134,7 +135,7 @@ static int members_rows(const struct plan *plan, struct candidate *c, struct err
     return 0;
 }
 
-/* Of a backward in halves: how many micro-batches later the weights' half comes. */
+/* With a split backward: by how many micro-batches BACKWARD_WEIGHT comes later. */
 static uint32_t rank_delay(const struct plan_rank *rank)
 {
     const struct program *program = &rank->programs[PROGRAM_TRAIN];
@@ -164,7 +165,7 @@ static int member_read(const struct problem *p, const struct plan *plan, uint32_
     return 0;
 }
 
-/* Ranges that go round the ranks. */
+/* Reads the block ranges of an interleaved plan, which go round the ranks. */
 static int ranges_read(const struct problem *p, const struct plan *plan, struct candidate *c, struct err *err)
 {
     uint32_t ranks = plan->rank_count;
@@ -207,7 +208,8 @@ static int stages_read(const struct problem *p, const struct plan *plan, struct 
     return 0;
 }
 
-/* Who works on which micro-batch of a pipeline of groups: by the forwards of their programs. */
+/* Reads which member works on which micro-batch of a pipeline of groups, from the forwards of the
+ * programs. */
 static int owners_read(const struct plan *plan, struct candidate *c, struct err *err)
 {
     uint32_t count = plan->micro_batch_count, found = 0;

@@ -1,4 +1,3 @@
-/* Who is like whom: memory, machine, links and costs. */
 #include "planner/cost/alike.h"
 
 #include <string.h>
@@ -24,7 +23,7 @@ static bool links_alike(const struct problem *p, uint32_t a, uint32_t b)
     return true;
 }
 
-/* One and the same, or both with a single device behind equal network cards. */
+/* True for one and the same node, or for two nodes that have a single device each and equal network cards. */
 static bool nodes_alike(const struct cluster *cluster, uint32_t a, uint32_t b)
 {
     uint32_t devices = 0;

@@ -1,10 +1,9 @@
-/* Lower bounds of a step. */
 #include "planner/cost/bound.h"
 
 #include <math.h>
 
-/* rows per step / Σ 1/t_d, t_d the least seconds a row takes through all blocks on d at its best micro-batch.
- */
+/* The bound rows per step / Σ 1/t_d, where t_d is the least seconds that one row takes through all blocks
+ * on device d, at its best micro-batch. */
 static double mean_rows(const struct problem *p)
 {
     double rate = 0;
@@ -34,9 +33,9 @@ static double work_of(const struct cost_curve *curve, const struct cost_load *lo
            curve->per_labelled * load->labelled;
 }
 
-/* Least seconds a unit of work, up to the largest step's: of a curve of straight pieces at one of its points,
- * or at its end. Work is a sum over rows, so this times the work of a step is what the step takes at least,
- * however its rows are put together. */
+/* The least seconds per unit of work, up to the work of the largest step. A piecewise linear curve has its
+ * least rate at one of its points or at the end. Work is a sum over rows, so this rate times the work of a
+ * step bounds the step's seconds, however its rows are divided. */
 static double least_rate(const struct problem *p, const struct cost_curve *curve, enum cost_way way)
 {
     const struct cost_point *points = curve->points;
@@ -53,8 +52,8 @@ static double least_rate(const struct problem *p, const struct cost_curve *curve
     return least;
 }
 
-/* Seconds of all blocks of each class on a device, a mean step's rows; false when they are priced by their
- * parts. */
+/* Writes a device's seconds for all blocks of each class and a mean step's rows; false if the classes are
+ * priced by their parts. */
 static bool class_seconds(const struct problem *p, uint32_t d, double seconds[COST_CLASSES])
 {
     for (int cls = 0; cls < COST_CLASSES; cls++) {
@@ -71,9 +70,9 @@ static bool class_seconds(const struct problem *p, uint32_t d, double seconds[CO
     return true;
 }
 
-/* A device that does shares x of the classes' work takes Σ x·s_cls ≥ t_d Σ x·min_d (s_cls/t_d), t_d its
- * seconds for all of them; summed over devices, whose shares are one in all: T Σ 1/t_d ≥ Σ min_d (s_cls/t_d).
- */
+/* Let s_cls be a device's seconds for a class and t_d for all classes. A device that does the shares x of
+ * the classes takes Σ x·s_cls ≥ t_d Σ x·min_d (s_cls/t_d). Over all devices the shares sum to 1, so T Σ
+ * 1/t_d ≥ Σ min_d (s_cls/t_d). */
 static double uneven_rows(const struct problem *p)
 {
     double least[COST_CLASSES], rate = 0, all = 0;
@@ -100,7 +99,7 @@ static double uneven_rows(const struct problem *p)
 
 enum { WORK_ATTENTION, WORK_EXPERTS, WORK_OTHER, WORK_KINDS };
 
-/* Least seconds a row of each kind of work on a device, each at its own best micro-batch. */
+/* Writes the least seconds per row of each kind of work on a device, each at its own best micro-batch. */
 static void least_seconds(const struct problem *p, uint32_t d, double least[WORK_KINDS])
 {
     const struct cost_device *cost = &p->costs[d];
@@ -127,10 +126,10 @@ static void least_seconds(const struct problem *p, uint32_t d, double least[WORK
     }
 }
 
-/* Rows · Σ over kinds of work of min over devices (t_d,kind / t_d) / Σ 1/t_d: the bound of docs/PLANNER.md,
- * which takes a row to pass all blocks on one device, made true where one device may be better at attention
- * and another at experts (the dual of sharing out the kinds of work, at prices 1/t_d). Equal to it when
- * devices differ in speed alone. */
+/* The bound rows · Σ_kind min_d (t_d,kind / t_d) / Σ 1/t_d. docs/PLANNER.md's bound assumes that a row
+ * passes all blocks on one device; this one stays true if one device is better at attention and another at
+ * experts. It is the dual of distributing the kinds of work, at prices 1/t_d, and equals the simple bound
+ * if devices differ in speed alone. */
 static double experts_apart(const struct problem *p)
 {
     /* share: the least part of its time that a device gives to a row of each kind of work */
@@ -153,6 +152,7 @@ static double experts_apart(const struct problem *p)
 double bound_time(const struct problem *p)
 {
     double bound = fmin(mean_rows(p), uneven_rows(p));
-    bool parts = p->prefix[p->block_count][COST_LAYER_SPARSE] > 0; /* may be on the devices best at each */
+    /* Attention and experts may be on the devices that are best at each. */
+    bool parts = p->prefix[p->block_count][COST_LAYER_SPARSE] > 0;
     return parts ? fmin(bound, experts_apart(p)) : bound;
 }

@@ -1,16 +1,18 @@
 /* Curves of a device's blocks, measured or estimated, and of the parts of layers with experts.
  *
- * Of parts, best are measured points of attention, router and one expert. Where a profile knows whole layers
- * only, a part is the layer's time in proportion to the part's FLOPs. Where there is no profile it is
- * estimated as blocks are: the longer of computing and of reading the weights, one expert's weights for each
- * expert that gets a token. */
+ * The best source of a part's curve is measured points of attention, router and one expert. If a profile
+ * has whole layers only, a part takes the layer's time in proportion to the part's FLOPs. Without a
+ * profile a part is estimated as blocks are: the longer of computing and of reading the weights, where the
+ * weights of every expert that gets a token are read.
+ */
 #include "planner/cost/cost.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define HEAD_PER_TOKEN 0.002 /* of the head, a token without a label in units of one with. Rule of thumb */
+/* The head's work for a token without a label, in units of a token with one. Rule of thumb. */
+#define HEAD_PER_TOKEN 0.002
 
 enum cost_class cost_class_of(const struct block *block)
 {
@@ -27,8 +29,8 @@ enum cost_class cost_class_of(const struct block *block)
 
 /* --- estimated curves --- */
 
-/* The block that stands for its class: layers whose adapters differ have their mean's curve, by the one that
- * is nearest to it. */
+/* The block whose curve stands for its class. If the layers' adapters differ, it is the layer closest to
+ * their mean. */
 static const struct block *block_of_class(const struct block_list *blocks, enum cost_class cls)
 {
     const struct block *found = NULL;
@@ -56,7 +58,7 @@ static const struct catalogue_entry *entry_of(const struct device *device)
     return strcmp(device->kind, "cpu") == 0 ? catalogue_find("cpu") : NULL;
 }
 
-/* FLOP/s that an entry is taken to reach, and bytes/s it reads; `threads` of a CPU. */
+/* FLOP/s and bytes/s that a catalogue entry is assumed to reach; `threads` is for CPUs. */
 static void entry_rates(const struct catalogue_entry *entry, const struct workload *workload, double threads,
                         double *flops_per_s, double *bytes_per_s)
 {
@@ -64,8 +66,8 @@ static void entry_rates(const struct catalogue_entry *entry, const struct worklo
     *bytes_per_s = entry->memory_bytes_per_s * threads;
 }
 
-/* Seconds to unpack a block's matrices for a pass, before they are used: packed ones are read, values of the
- * compute type are written (each pass anew, Dettmers et al. 2023, section 3). */
+/* Seconds to unpack a block's matrices before a pass: packed values are read and values of the compute
+ * dtype are written, anew in each pass (Dettmers et al. 2023, section 3). */
 static double unpack_seconds(const struct block *block, const struct workload *w, double bytes_per_s)
 {
     double moved = workload_matrix_bytes(w) + workload_value_bytes(w);
@@ -84,7 +86,7 @@ static int curve_estimate(struct cost_curve *curve, const struct block *block, e
     curve->per_token = head ? HEAD_PER_TOKEN : 1;
     curve->per_labelled = head ? 1 : 0;
     curve->per_square = head ? 0 : COST_SQUARE_SLOWNESS * block->flops_per_square / flops;
-    if (cls == COST_EMBEDDING) /* a look-up: a nanosecond a token */
+    if (cls == COST_EMBEDDING) /* a look-up: one nanosecond per token */
         return cost_curve_estimate(curve, 1e-9, 1, 0, overhead, 0, err);
     double read = (double)block->params * workload_other_bytes(w) / bytes_per_s;
     return cost_curve_estimate(curve, flops, rate, read, overhead, back, err);
@@ -154,7 +156,8 @@ static const enum profile_block part_points[COST_PARTS] = {[COST_PART_ATTENTION]
                                                            [COST_PART_ROUTER] = PROFILE_ROUTER,
                                                            [COST_PART_EXPERT] = PROFILE_EXPERT};
 
-/* The part of any layer of the list; a dense layer's FFN is in another block than the experts. */
+/* The part in any layer of the list. A dense layer's FFN and a sparse layer's experts are in different
+ * blocks. */
 static const struct block_part *part_of(const struct block_list *blocks, enum cost_part part,
                                         const struct block **of)
 {
@@ -184,18 +187,21 @@ static int part_estimate(struct cost_curve *curve, enum cost_part kind, const st
     entry_rates(entry, w, threads, &rate, &bytes_per_s);
     double read = (double)part->params * workload_other_bytes(w) / bytes_per_s;
     double overhead =
-        kind == COST_PART_ATTENTION ? COST_KERNEL_OVERHEAD_S : 0; /* the layer's; the experts' apart */
+        /* The layer's launches are counted with attention; those of the experts are separate. */
+        kind == COST_PART_ATTENTION ? COST_KERNEL_OVERHEAD_S : 0;
     curve->per_token = 1;
     curve->per_square = flops > 0 ? COST_SQUARE_SLOWNESS * part->flops_per_square / flops : 0;
     return cost_curve_estimate(curve, flops, rate, read, overhead, w->method == METHOD_FULL ? 2 : 1, err);
 }
 
-/* The share of a measured layer that is one copy of this part, by FLOPs; work in tokens of the part. */
+/* Divides a measured layer's curve: the share of one copy of this part, by FLOPs. The result's work is in
+ * tokens of the part. */
 static int part_divide(struct cost_curve *curve, const struct cost_curve *layer, const struct block *block,
                        const struct block_part *part, struct err *err)
 {
     double share = block->flops_per_token > 0 ? part_flops(part) * part->active / block->flops_per_token : 0;
-    double tokens = (double)part->active / part->copies; /* a copy gets of each of the layer's */
+    /* Tokens that one copy gets per token of the layer. */
+    double tokens = (double)part->active / part->copies;
     *curve = (struct cost_curve){.per_token = 1, .count = layer->count};
     if (part->kind == PART_ATTENTION && share > 0)
         curve->per_square = layer->per_square / share;
@@ -244,7 +250,8 @@ static int part_init(struct cost_device *cost, enum cost_part kind, const struct
     }
     if (profile->point_count[PROFILE_LAYER])
         return part_divide(curve, &cost->curves[cls], block, part, err);
-    if (kind == COST_PART_ROUTER) { /* a product of a few columns: by its share of attention's FLOPs */
+    if (kind ==
+        COST_PART_ROUTER) { /* a matrix product with few columns: in proportion to attention, by FLOPs */
         const struct cost_curve *attention = &cost->parts[COST_PART_ATTENTION];
         struct block fake = {.flops_per_token = part_flops(&block->parts[0])};
         return part_divide(curve, attention, &fake, part, err);
@@ -274,14 +281,14 @@ static int parts_init(struct cost_device *cost, const struct device *device, con
         if (part_init(cost, (enum cost_part)kind, device, workload, blocks, err) < 0)
             return -1;
     }
-    /* layers are the sum of their parts */
+    /* A sparse layer is the sum of its parts, so its own curve goes. */
     free(cost->curves[COST_LAYER_SPARSE].points);
     cost->curves[COST_LAYER_SPARSE] = (struct cost_curve){0};
     return 0;
 }
 
-/* Layers are recomputed from their inputs; the embedding is looked up once, and the head keeps what its
- * backward pass needs (engine/README.md). */
+/* Sets recomputation to 0 for embedding and head. Layers are recomputed from their inputs, but the
+ * embedding is looked up once, and the head keeps what its backward pass needs (engine/README.md). */
 static void recompute_layers_alone(struct cost_device *cost)
 {
     static const enum cost_class once[] = {COST_EMBEDDING, COST_HEAD};
@@ -341,7 +348,7 @@ double cost_experts_seconds(const struct cost_device *cost, enum cost_way way, d
 {
     if (count <= 0 || tokens <= 0)
         return 0;
-    /* with less than a token each, that share of them gets one */
+    /* Below one token each, that share of the experts gets one token. */
     struct cost_load load = {.rows = 1, .tokens = tokens < 1 ? 1 : tokens};
     double each = cost_curve_seconds(&cost->parts[COST_PART_EXPERT], way, &load);
     return cost->experts_overhead_s + count * (tokens < 1 ? tokens : 1) * each;

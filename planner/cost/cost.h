@@ -1,6 +1,5 @@
-/* Cost tables: seconds a device takes for a block, as a function of what a micro-batch holds (curve.h).
- * Layers with experts are the sum of their parts.
- */
+/* Cost tables: the seconds that a device takes for a block, as a function of the contents of a micro-batch
+ * (curve.h). A layer with experts costs the sum of its parts. */
 #ifndef MOTLEY_PLANNER_COST_COST_H
 #define MOTLEY_PLANNER_COST_COST_H
 
@@ -9,39 +8,40 @@
 #include "planner/given/workload.h"
 
 enum cost_class { COST_EMBEDDING, COST_LAYER, COST_LAYER_SPARSE, COST_HEAD, COST_CLASSES };
-/* Parts of a layer, priced apart where the model has experts, so that attention and experts may be on
- * different devices. A layer with experts costs exactly the sum of its parts: attention, router, and all its
- * experts with an even share of the tokens. */
+/* Parts of a layer. They are priced separately if the model has experts, so that attention and experts may
+ * be on different devices. A layer with experts costs exactly the sum of attention, router, and all
+ * experts at an even share of the tokens. */
 enum cost_part { COST_PART_ATTENTION, COST_PART_FFN, COST_PART_ROUTER, COST_PART_EXPERT, COST_PARTS };
 
 /* All curves of one device for one workload. */
 struct cost_device {
     struct cost_curve curves[COST_CLASSES];
-    struct cost_curve parts[COST_PARTS]; /* empty if dense; one expert's is over the tokens it gets */
-    double part_step_s[COST_PARTS];      /* optimiser, a part (one expert) */
-    double experts_overhead_s;           /* of running any experts of a layer, once */
+    struct cost_curve parts[COST_PARTS]; /* empty for dense models; COST_PART_EXPERT is one expert, over the
+                                            tokens it gets */
+    double part_step_s[COST_PARTS];      /* optimiser step of a part (of one expert) */
+    double experts_overhead_s;           /* paid once per layer, however many experts run */
     uint32_t experts, experts_active;    /* of a layer; 0: dense */
-    double step_s[COST_CLASSES];         /* optimiser, a block */
+    double step_s[COST_CLASSES];         /* optimiser step of one block */
     enum cost_origin origin;
-    double uncertainty; /* relative */
+    double uncertainty; /* relative error of the seconds */
 };
 
-/* Class of a block of the list. */
+/* The cost class of a block of the list. */
 enum cost_class cost_class_of(const struct block *block);
 
-/* Builds the curves of one device: from its profile, else estimated from the catalogue entry and the blocks'
- * FLOPs. ERR_INVALID when neither is there; ERR_NOMEM. */
+/* Builds the curves of one device from its profile, or else estimates them from the catalogue entry and
+ * the blocks' FLOPs. ERR_INVALID if neither is known; ERR_NOMEM. */
 int cost_device_init(struct cost_device *cost, const struct device *device, const struct workload *workload,
                      const struct block_list *blocks, struct err *err);
 void cost_device_fini(struct cost_device *cost);
 
-/* Seconds of one block of a class; of layers with experts by their parts. */
+/* Seconds of one block of a class; a layer with experts is the sum of its parts. */
 double cost_class_seconds(const struct cost_device *cost, enum cost_class cls, enum cost_way way,
                           const struct cost_load *load);
-/* Seconds of one part (one expert). */
+/* Seconds of one part (of one expert). */
 double cost_part_seconds(const struct cost_device *cost, enum cost_part part, enum cost_way way,
                          const struct cost_load *load);
-/* Seconds of `count` experts of one layer, with `tokens` each on average (below 1: some get none). */
+/* Seconds of `count` experts of one layer, each with `tokens` tokens on average (below 1: some get none). */
 double cost_experts_seconds(const struct cost_device *cost, enum cost_way way, double count, double tokens);
 
 #endif

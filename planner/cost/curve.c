@@ -1,10 +1,9 @@
-/* Building and reading cost curves. */
 #include "planner/cost/curve.h"
 
 #include <math.h>
 #include <stdlib.h>
 
-#define ESTIMATED_POINTS 8u /* a table from one token to 32,768, by fours */
+#define ESTIMATED_POINTS 8u /* points of an estimated curve, from one token to 32,768 by factors of 4 */
 
 static double load_work(const struct cost_curve *curve, const struct cost_load *load)
 {
@@ -35,12 +34,12 @@ double cost_curve_seconds(const struct cost_curve *curve, enum cost_way way, con
         double share = p[0].seconds[way] * work / p[0].work;
         return seconds > share ? seconds : share;
     }
-    /* a table that falls at its end must not be followed below what was measured */
+    /* If a table falls at its end, the line must not be followed below the last point. */
     return work > p[n - 1].work && seconds < p[n - 1].seconds[way] ? p[n - 1].seconds[way] : seconds;
 }
 
-/* Least squares of seconds/seconds = (c0 + c1·x + c2·y)/seconds: how much one unit of y costs in units of x.
- * Returns a negative number when the points do not tell. */
+/* The cost of a unit of y in units of x, by least squares of (c0 + c1·x + c2·y)/seconds = 1. Returns a
+ * negative number if the points do not determine it. */
 static double shape_ratio(const struct profile_point *points, uint32_t count, enum profile_block kind)
 {
     double m[3][4] = {{0}};
@@ -63,7 +62,7 @@ static double shape_ratio(const struct profile_point *points, uint32_t count, en
         m[a][3] /= scale[a];
     }
     for (int a = 0; a < 3; a++) {
-        if (fabs(m[a][a]) < 1e-4) /* as good as singular: the points lie on a line */
+        if (fabs(m[a][a]) < 1e-4) /* nearly singular: the points lie on a line */
             return -1;
         for (int b = a + 1; b < 3; b++) {
             double factor = m[b][a] / m[a][a];
@@ -73,7 +72,7 @@ static double shape_ratio(const struct profile_point *points, uint32_t count, en
     }
     double c2 = m[2][3] / m[2][2];
     double c1 = (m[1][3] - m[1][2] * c2) / m[1][1];
-    if (c2 < 0 && c2 > -1e-9 * c1) /* rounding, whose sign depends on the order of the points */
+    if (c2 < 0 && c2 > -1e-9 * c1) /* a rounding error, whose sign depends on the order of the points */
         c2 = 0;
     return c1 > 0 && c2 >= 0 ? (c2 / scale[2]) / (c1 / scale[1]) : -1;
 }
@@ -107,8 +106,9 @@ static void points_merge(struct cost_curve *curve)
     curve->count = out;
 }
 
-/* More work never takes less time: where measured times fall, neighbours are averaged until they do not (the
- * rising curve that is nearest by least squares; pool adjacent violators, Ayer et al. 1955). */
+/* Makes the curve rise: more work never takes less time. Where measured times fall, neighbours are
+ * averaged until they rise (the closest rising curve by least squares; pool adjacent violators, Ayer et
+ * al. 1955). */
 static void points_level(struct cost_curve *curve, int way)
 {
     for (uint32_t end = 1; end < curve->count; end++) {
@@ -160,7 +160,7 @@ int cost_curve_estimate(struct cost_curve *curve, double flops, double flops_per
     curve->points = calloc(curve->count, sizeof(*curve->points));
     if (!curve->points)
         return err_set(err, ERR_NOMEM, "costs: out of memory");
-    for (uint32_t i = 0; i < curve->count; i++) { /* 1, 8, 32, 128 … */
+    for (uint32_t i = 0; i < curve->count; i++) { /* 1, 8, 32, 128 … units of work */
         double work = i ? (double)(2u << 2 * i) : 1, compute = work * flops / flops_per_s;
         double forward = overhead_s + (compute > read_s ? compute : read_s);
         curve->points[i] = (struct cost_point){.work = work, .seconds = {forward, back * forward, forward}};

@@ -1,11 +1,11 @@
-/* Cost curves: seconds for a block as a function of what a micro-batch holds.
+/* Cost curves: seconds of a block as a function of the contents of a micro-batch.
  *
  * A curve is a table of points over one number, the work of a micro-batch: tokens + kappa·Σ length² for
- * layers, labelled +
- * kappa·tokens for the head. kappa is read off the points themselves where they differ in shape, else taken
- * from the model's FLOPs. Between points it interpolates, beyond the last it goes on along the last two
- * (docs/PLANNER.md, Inputs: a line through all is off by up to 498 %). Below the first it goes along the
- * first two, never under the proportional share.
+ * layers, labelled + kappa·tokens for the head. kappa is fitted to the points if they differ in shape,
+ * else it comes from the model's FLOPs. Between two points the curve is linear, and beyond the last point
+ * it continues the line through the last two (docs/PLANNER.md, Inputs: a line through all points is off by
+ * up to 498 %). Below the first point it follows the first two, but never falls under the proportional
+ * share.
  */
 #ifndef MOTLEY_PLANNER_COST_CURVE_H
 #define MOTLEY_PLANNER_COST_CURVE_H
@@ -13,7 +13,7 @@
 #include "planner/given/cluster.h"
 #include "planner/given/cluster_private.h"
 
-/* What a micro-batch (or a part of one) holds. */
+/* The contents of a micro-batch, or of a part of one. */
 struct cost_load {
     double rows, tokens, sum_sq, labelled;
 };
@@ -24,29 +24,31 @@ struct cost_point {
     double work, seconds[COST_WAYS];
 };
 
-/* Attention does less of the peak than matrix products; used only where no two measured points differ in
- * shape. Rule of thumb. */
+/* By how much attention reaches less of the peak than matrix products. Used only if no two measured points
+ * differ in shape. Rule of thumb. */
 #define COST_SQUARE_SLOWNESS 2.0
 
-#define COST_KERNEL_OVERHEAD_S 30e-6 /* of an estimated block, any device: a few launches. Rule of thumb */
+/* Seconds of kernel launches in an estimated block, on any device. Rule of thumb. */
+#define COST_KERNEL_OVERHEAD_S 30e-6
 
 struct cost_curve {
     uint32_t count;
-    struct cost_point *points;                  /* work strictly rising */
-    double per_token, per_square, per_labelled; /* work of a load */
+    struct cost_point *points;                  /* sorted by work, strictly rising */
+    double per_token, per_square, per_labelled; /* coefficients of a load's work */
 };
 
-/* Seconds; 0 for an empty load. */
+/* Seconds of a load; 0 for an empty load. */
 double cost_curve_seconds(const struct cost_curve *curve, enum cost_way way, const struct cost_load *load);
 
-/* Builds a curve from raw points (any order; equal work is averaged). Takes nothing. */
+/* Builds a curve from raw points in any order; points of equal work are averaged. The points stay the
+ * caller's. */
 int cost_curve_build(struct cost_curve *curve, const struct profile_point *points, uint32_t count,
                      enum profile_block kind, double flops_square_per_token, double flops_token_per_labelled,
                      struct err *err);
 
-/* Builds the curve of something that nobody measured: flops for a unit of work at flops_per_s, but no less
- * than read_s, and overhead_s before either; backward takes `back` times that. What a load's work is stays as
- * the caller set it. */
+/* Builds the curve of an unmeasured device. A unit of work takes flops/flops_per_s seconds but at least
+ * read_s, plus overhead_s; the backward takes `back` times that. The caller has set the coefficients of
+ * the work. */
 int cost_curve_estimate(struct cost_curve *curve, double flops, double flops_per_s, double read_s,
                         double overhead_s, double back, struct err *err);
 

@@ -1,17 +1,16 @@
-/* What ranks hold when attention and experts are apart, by the rules of docs/PLANNER.md, Memory: nothing runs
- * this yet whose allocations could be mirrored. */
+/* Memory of ranks when attention and experts are apart, by the rules of docs/PLANNER.md, Memory. The
+ * engine does not run such plans, so there are no allocations to mirror. */
 #include "planner/cost/expert_price.h"
 
 #include <math.h>
 #include <string.h>
 
-/* Of the tokens and token-expert pairs that an even routing brings a rank, this many times as many have room
- * in what its experts keep for backward; beyond it their input alone is kept and the rest computed again.
- * Rule of thumb. */
+/* A rank's experts keep room for this many times the tokens and token-expert pairs of an even routing.
+ * Beyond that only inputs are kept, and the rest is recomputed for the backward. Rule of thumb. */
 #define ROUTE_HEADROOM 1.5
 #define FLOAT_BYTES ((double)sizeof(float))
 
-struct held { /* parameters */
+struct held { /* of parameters */
     double frozen_bytes, trained;
 };
 
@@ -71,7 +70,7 @@ static void attention_need(const struct problem *p, const struct expert_model *m
     need->saved_router_bytes =
         (uint64_t)(tokens * (ROUTE_ENTRY_BYTES * model->active +
                              FLOAT_BYTES * (recompute ? hidden : (double)model->router->saved_per_token)));
-    need->saved_dense_total += 64; /* rounding of the sum above */
+    need->saved_dense_total += 64; /* alignment of the sum */
     need->boundary_bytes = (uint64_t)(p->bytes_per_token * tokens);
     need->routed_own_bytes = (uint64_t)(model->routed_bytes * tokens);
     need->gradient_bytes = (uint64_t)(held.trained * 4);
@@ -98,7 +97,8 @@ static void experts_need(const struct problem *p, const struct expert_model *mod
                          struct expert_need *need)
 {
     double hidden = (double)p->blocks.boundary_per_token, total = 0, most = 0;
-    double inner = (double)model->expert->saved_per_token - hidden; /* of a pair, beside the token itself */
+    /* Of a token-expert pair, without the token itself. */
+    double inner = (double)model->expert->saved_per_token - hidden;
     struct held held = {0};
     for (uint32_t l = 0; l < model->sparse_count; l++) {
         double count = layers[l].count, load = layers[l].load;

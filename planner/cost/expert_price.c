@@ -1,4 +1,4 @@
-/* What attention, experts and the exchange between them cost, from the parts' curves and the links. */
+/* Costs of attention, of experts and of the exchange between them, from the parts' curves and the links. */
 #include "planner/cost/expert_price.h"
 
 #include <math.h>
@@ -6,15 +6,16 @@
 #include <string.h>
 
 struct expert_price {
-    const struct problem *problem; /* borrowed, all three */
+    const struct problem *problem; /* all three are borrowed */
     const struct plan *plan;
     const uint32_t *device;
     struct expert_model model;
     uint32_t ranks;
-    uint32_t *row_begin, *row_end; /* [ranks] rows of each micro-batch whose attention it computes */
-    int32_t *layer;                /* [block_count] place among the layers with experts, or −1 */
-    struct expert_layer *layers;   /* [ranks · sparse_count] */
-    double *step_s;                /* [ranks] */
+    /* [ranks] range of each micro-batch's rows whose attention the rank computes */
+    uint32_t *row_begin, *row_end;
+    int32_t *layer;              /* [block_count] index among the layers with experts, or −1 */
+    struct expert_layer *layers; /* [ranks · sparse_count] */
+    double *step_s;              /* [ranks] seconds of the optimiser step */
     struct expert_links links;
     double *tokens, *touched; /* [ranks] scratch */
 };
@@ -106,11 +107,12 @@ int expert_links_init(struct expert_links *links, const struct cluster *cluster,
 
 void expert_links_fini(struct expert_links *links)
 {
-    free(links->latency_s); /* and all else */
+    free(links->latency_s); /* one allocation holds the other arrays too */
     *links = (struct expert_links){0};
 }
 
-/* All that crosses from one node to another takes one wire; all that leaves or reaches a node its card. */
+/* The longest occupation of a shared resource. All traffic from one node to another takes one wire; all
+ * that leaves or enters a node passes its card. */
 static double shared_seconds(const struct expert_links *links)
 {
     uint32_t nodes = links->node_count;
@@ -174,7 +176,8 @@ double expert_exchange_seconds(struct expert_links *links, const double *tokens,
     return latency + fmax(worst, shared_seconds(links));
 }
 
-/* Λ = max(R·max(A, D, E, C), A + D + E + C); T = (L − 1)·Λ + A + D + E + C + (R − 1)·max(A, D, E, C). */
+/* A, D, E, C are the seconds of attention, dispatch, experts, combine; R are micro-batches, L layers. Λ =
+ * max(R·max(A, D, E, C), A + D + E + C); T = (L − 1)·Λ + A + D + E + C + (R − 1)·max(A, D, E, C). */
 double zebra_seconds(const struct zebra *z, uint32_t layers, uint32_t micro_batches)
 {
     double once = z->attention_s + z->dispatch_s + z->experts_s + z->combine_s;
@@ -185,7 +188,7 @@ double zebra_seconds(const struct zebra *z, uint32_t layers, uint32_t micro_batc
     return (layers - 1) * fmax(micro_batches * slowest, once) + once + (micro_batches - 1) * slowest;
 }
 
-/* --- a plan --- */
+/* --- prices of a plan --- */
 
 static void rows_read(struct expert_price *price)
 {
@@ -221,7 +224,8 @@ static void experts_read(struct expert_price *price)
     }
 }
 
-/* The optimiser's step: of all but experts on a rank with attention, of its experts on any. */
+/* Sums the optimiser's seconds per rank: a rank with attention steps all shared parameters, and every rank
+ * steps its own experts. */
 static void steps_read(struct expert_price *price)
 {
     for (uint32_t r = 0; r < price->ranks; r++) {

@@ -1,10 +1,12 @@
-/* Water-filling, continuous by the level and whole by the greedy rule. */
+/* Water-filling: by level for continuous shares, by the greedy rule for whole units. */
 #include "planner/cost/fill.h"
 
 #include <math.h>
 
-#define FILL_TURNS_MAX 80 /* of bisection and secants in turn: a double's digits at worst, a few mostly */
-#define FILL_EXACT 1e-13  /* relative */
+/* Most steps, alternately of bisection and of secants. At worst the bisections find all digits of a
+ * double; mostly a few steps are enough. */
+#define FILL_TURNS_MAX 80
+#define FILL_EXACT 1e-13 /* relative error at which the search ends */
 
 static double filled(uint32_t n, const double *base, const double *each, const double *cap, double level,
                      double *x)
@@ -31,7 +33,8 @@ bool fill_level(uint32_t n, const double *base, const double *each, const double
     double below = filled(n, base, each, cap, low, x), above = filled(n, base, each, cap, high, x);
     high = below >= 1 ? low : high;
     for (int turn = 0; turn < FILL_TURNS_MAX && below < 1 && above > 1 + FILL_EXACT; turn++) {
-        double part = turn % 2 ? 0.5 : (1 - below) / (above - below); /* exact between two bends */
+        /* A secant is exact where the function is linear between the bounds. */
+        double part = turn % 2 ? 0.5 : (1 - below) / (above - below);
         double middle = low + part * (high - low), now = filled(n, base, each, cap, middle, x);
         if (now >= 1) {
             high = middle;

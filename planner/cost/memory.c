@@ -1,4 +1,4 @@
-/* What the engine runs is model/shape/footprint.h; the rest stands on it and on docs/PLANNER.md, Memory. */
+/* model/shape/footprint.h says what the engine allocates; the other rules are docs/PLANNER.md's, Memory. */
 #include "planner/cost/memory.h"
 
 #include <string.h>
@@ -60,13 +60,14 @@ uint64_t memory_gradient_bytes(const struct problem *problem, int32_t begin, int
     return 4 * memory_trained(problem, begin, end);
 }
 
-/* docs/PLANNER.md, Memory: 16 or 18 bytes a trained parameter. */
+/* Bytes of weights by docs/PLANNER.md, Memory: 16 or 18 bytes per trained parameter. */
 static void weights_estimated(const struct problem *p, const struct memory_stage *m, struct memory_need *need)
 {
     struct problem_params params = params_of(p, m->block_begin, m->block_end);
     bool full = p->workload->method == METHOD_FULL;
     if (m->block_end == p->block_count && m->block_begin > 0 && !m->sharded && !memory_trains_table(p))
-        params.all += p->blocks.tied_params; /* the head's copy; one that is trained lies in buffers */
+        params.all +=
+            p->blocks.tied_params; /* the copy for the head; a trained copy is counted among buffers */
     double frozen = full ? 0 : frozen_bytes(p, (double)params.all, params.matrices);
     double trained = (double)(full ? params.all : params.adapters);
     double share = m->state_share > 0 ? m->state_share : 0, cut = m->tensor_share > 0 ? m->tensor_share : 1;
@@ -75,13 +76,14 @@ static void weights_estimated(const struct problem *p, const struct memory_stage
     need->purpose[PURPOSE_OPTIMIZER] = (uint64_t)(trained * workload_moment_bytes(p->workload) * share * cut);
 }
 
-/* docs/PLANNER.md, Memory: where the engine does not say, what is computed in 16 bits is kept in 16 bits. */
+/* Bytes of activations by docs/PLANNER.md, Memory: if the engine's sizes are unknown, values computed in
+ * 16 bits are kept in 16 bits. */
 static uint64_t counted(const struct problem *p, uint64_t bytes, bool exact)
 {
     return footprint_counted(exact || p->workload->compute == COMPUTE_FP32 ? bytes : bytes / 2);
 }
 
-/* Of a stage that keeps a copy of a tied embedding, and not in the places of `sharded`. */
+/* Bytes of the copy of a tied embedding that an unsharded stage keeps. */
 static uint64_t table_copy_bytes(const struct problem *p, const struct memory_stage *m,
                                  const struct footprint *held, bool exact)
 {

@@ -1,4 +1,3 @@
-/* Micro-batches at their mean. */
 #include "planner/cost/micro.h"
 
 uint32_t micro_sizes(const struct problem *problem, uint32_t sizes[MICRO_SIZES_MAX])

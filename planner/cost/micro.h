@@ -1,4 +1,4 @@
-/* Micro-batch sizes worth trying, and what blocks cost at their mean load. For planner/ only. */
+/* Micro-batch sizes that the search tries, and costs of blocks at their mean load. For planner/ only. */
 #ifndef MOTLEY_PLANNER_COST_MICRO_H
 #define MOTLEY_PLANNER_COST_MICRO_H
 
@@ -6,10 +6,10 @@
 
 #define MICRO_SIZES_MAX 48u
 
-/* Sizes in rows, rising: 1, 2, 3, 4, 6, 8, 12, … and the whole batch; or the one asked for. Returns how many.
- */
+/* Writes the sizes in rows, rising: 1, 2, 3, 4, 6, 8, 12, … and the whole batch; or the one size asked
+ * for. Returns their number. */
 uint32_t micro_sizes(const struct problem *problem, uint32_t sizes[MICRO_SIZES_MAX]);
-/* Does the specification allow it? */
+/* True if the specification allows recomputing (or not recomputing) activations. */
 bool micro_recompute_allowed(const struct problem *problem, bool recompute);
 
 /* Seconds of blocks [begin, end). */
@@ -17,10 +17,10 @@ double micro_forward(const struct problem *problem, const struct micro_cost *cos
                      int32_t end);
 double micro_backward(const struct problem *problem, const struct micro_cost *cost, int32_t begin,
                       int32_t end, bool recompute);
-/* Share of the seconds of a backward of blocks [begin, end) (recomputation not counted) that only gradients
- * of parameters need, 0..1: what BACKWARD_WEIGHT takes. By FLOPs: a matrix takes as many for its input's
- * gradient as for its own, attention twice its forward's for its inputs alone, a frozen matrix none for
- * itself. */
+/* The share, 0..1, of a backward's seconds (without recomputation) for blocks [begin, end) that only
+ * parameters' gradients need: the part that BACKWARD_WEIGHT takes. It is estimated by FLOPs. A trained
+ * matrix needs as many for its input's gradient as for its own, and a frozen matrix none for its own.
+ * Attention needs twice its forward's FLOPs, all for its inputs. */
 double micro_weight_share(const struct problem *problem, int32_t begin, int32_t end,
                           const struct cost_load *load);
 

@@ -1,4 +1,4 @@
-/* What each instruction of a plan costs on the cluster: the bridge from cost tables to the simulator. */
+/* The cost of each instruction of a plan on the cluster. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -73,7 +73,8 @@ static double blocks_bytes(const struct problem *p, const struct plan *plan, con
         return -1;
     if (parameters && (x->op == OP_ALL_GATHER || !lora))
         return (double)memory_gathered_bytes(p, x->block_begin, x->block_end);
-    return (double)memory_gradient_bytes(p, x->block_begin, x->block_end); /* LoRA: adapters are fp32 too */
+    /* LoRA: gradients of adapters are fp32 too */
+    return (double)memory_gradient_bytes(p, x->block_begin, x->block_end);
 }
 
 static bool loads_equal(const struct cost_load *a, const struct cost_load *b)
@@ -82,7 +83,7 @@ static bool loads_equal(const struct cost_load *a, const struct cost_load *b)
            a->labelled == b->labelled;
 }
 
-/* A whole forward or backward; the last one of each is kept. */
+/* Seconds of a whole forward or backward. The last result of each is cached. */
 static double pass_seconds(struct price *price, uint32_t rank, const struct instr *x)
 {
     const struct problem *p = price->problem;
@@ -112,7 +113,7 @@ static double compute_seconds(void *context, uint32_t rank, const struct instr *
         load = instr_load(price, x);
         return expert_compute_seconds(price->expert, rank, x, &load);
     }
-    if (price->plan->ranks[rank].tensor.column_end) { /* it keeps parts of matrices */
+    if (price->plan->ranks[rank].tensor.column_end) { /* the rank keeps parts of matrices */
         load = instr_load(price, x);
         return tensor_instr_seconds(p, device, &price->plan->ranks[rank], x, &load);
     }
@@ -167,9 +168,9 @@ static void wire_between(void *context, uint32_t from, uint32_t to, struct sim_w
         wire->bytes_per_s = INFINITY;
         return;
     }
-    if (a == b) /* inside a node each pair has its own */
+    if (a == b) /* pairs of devices inside one node do not share a wire */
         return;
-    /* one wire from each node to each other one; the cards pass one direction beside the other */
+    /* Each node has one wire to every other node, and its card has a resource for each direction. */
     wire->shared[wire->shared_count].number = a * CLUSTER_NODES_MAX + b;
     wire->shared[wire->shared_count++].bytes_per_s = wire->bytes_per_s;
     for (int receives = 0; receives < 2; receives++) {
@@ -182,7 +183,7 @@ static void wire_between(void *context, uint32_t from, uint32_t to, struct sim_w
     }
 }
 
-/* Worst latency and rate over neighbours in a group's order. */
+/* Finds the largest latency and the lowest rate between neighbours in a group's order. */
 static void group_links(const struct price *price, const struct plan_group *group, struct price_group *links)
 {
     uint32_t n = group->rank_count;
@@ -204,7 +205,7 @@ static bool holds_scalars(const struct plan_slot *slot)
            slot->kind == SLOT_TOKEN;
 }
 
-/* Scalars up and down the group's tree: this member's way to the root and back. */
+/* The seconds that scalars travel from this member up the group's tree to the root and back. */
 static double lead_seconds(void *context, const struct plan_group *group, uint32_t rank,
                            const struct instr *x)
 {
@@ -216,9 +217,10 @@ static double lead_seconds(void *context, const struct plan_group *group, uint32
         return 0;
     if (!links->known)
         group_links(price, group, links);
-    bool all = rank < group->rank_count && group->ranks[rank] == rank; /* as in a group of all ranks */
+    bool all = rank < group->rank_count && group->ranks[rank] == rank; /* the group contains all ranks */
     int position = all ? (int)rank : plan_group_position(group, rank);
-    double hops = floor(log2(position + 1.0)); /* plan_group_tree: 0 over 1 and 2, 1 over 3 and 4, … */
+    /* Depth in plan_group_tree: 0 is above 1 and 2, 1 above 3 and 4, …. */
+    double hops = floor(log2(position + 1.0));
     return 2 * hops * (links->latency_s + (double)slot->bytes_bound / links->bytes_per_s);
 }
 
@@ -244,19 +246,19 @@ static double collective_seconds(void *context, const struct plan_group *group, 
     if (x->op == OP_ALL_REDUCE && slot->kind == SLOT_GRADIENTS && x->block_end > x->block_begin &&
         !r->tensor.column_end && !price->expert)
         bytes = (double)memory_gradient_bytes(price->problem, x->block_begin, x->block_end);
-    if (x->micro_batch >= 0) { /* of this micro-batch's rows; nothing is done for none */
+    if (x->micro_batch >= 0) { /* bytes of this micro-batch's rows; an empty one moves nothing */
         struct cost_load load = instr_load(price, x);
         if (load.rows <= 0)
             return 0;
         bytes = (double)slot_bytes(slot, (uint64_t)load.tokens, (uint64_t)load.rows);
     }
-    if (holds_scalars(slot)) /* of an ALL_REDUCE: lead_seconds */
+    if (holds_scalars(slot)) /* lead_seconds has the time of an ALL_REDUCE of scalars */
         return x->op == OP_ALL_REDUCE ? 0 : depth * (latency + bytes / rate);
     if (slot->kind == SLOT_PARTIAL && x->op == OP_ALL_REDUCE)
         return tensor_sum_seconds(group->rank_count, bytes, latency, rate);
-    if (x->op == OP_REDUCE || x->op == OP_BROADCAST) /* all of it passes every link of a chain, in pieces */
+    if (x->op == OP_REDUCE || x->op == OP_BROADCAST) /* all bytes pass every link of a chain, in pieces */
         return bytes / rate + (n - 1) * latency;
-    double share = (n - 1) / n * bytes / rate + (n - 1) * latency; /* one way round a ring */
+    double share = (n - 1) / n * bytes / rate + (n - 1) * latency; /* one pass round a ring */
     return x->op == OP_ALL_REDUCE ? 2 * share : share;
 }
 

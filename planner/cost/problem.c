@@ -1,4 +1,5 @@
-/* Preparing a problem: real batches by the same order the workers use, bounds that hold for any order. */
+/* Preparation of a problem: real batches in the order that the workers use, and bounds that hold for every
+ * order. */
 #include "planner/cost/problem.h"
 
 #include <stdlib.h>
@@ -6,8 +7,10 @@
 
 #include "model/job/order.h"
 
-#define MEANS_MAX 4096u      /* devices · sizes of which mean micro-batches are priced beforehand */
-#define LINK_NODES_MAX 1024u /* nodes up to which links are in a table: 16 MiB */
+/* Most pairs of a device and a micro-batch size whose mean costs are computed in advance. */
+#define MEANS_MAX 4096u
+/* Most nodes for which links are kept in a table, of 16 MiB then. */
+#define LINK_NODES_MAX 1024u
 
 static int names_known(const struct cluster *cluster, char *const *names, uint32_t count, const char *path,
                        struct err *err)
@@ -63,7 +66,7 @@ static int step_init(struct problem *p, struct problem_step *step, const struct 
     return 0;
 }
 
-/* Steps spread evenly over the job, the first and the last among them. */
+/* Picks steps evenly over the job, the first and the last included. */
 static int steps_init(struct problem *p, struct err *err)
 {
     const struct workload *w = p->workload;
@@ -130,7 +133,7 @@ static int tops_init(struct problem *p, struct err *err)
     qsort(tokens, count, sizeof(*tokens), larger_first);
     qsort(labelled, count, sizeof(*labelled), larger_first);
     for (uint32_t k = 0; k < w->batch_rows; k++) {
-        /* a batch larger than the data takes rows again */
+        /* A batch that is larger than the data repeats rows. */
         p->top_tokens[k + 1] = p->top_tokens[k] + tokens[k < count ? k : 0];
         p->top_labelled[k + 1] = p->top_labelled[k] + labelled[k < count ? k : 0];
     }
@@ -143,7 +146,7 @@ out:
     return result;
 }
 
-/* As the engine makes it of the same specification. */
+/* The layer's method, converted as the engine converts the same specification. */
 static struct layer_method method_of(const struct workload *w, const struct block_options *options)
 {
     static const enum layer_base bases[] = {[BASE_FP32] = LAYER_BASE_F32,
@@ -208,7 +211,7 @@ static int links_init(struct problem *p, struct err *err)
     size_t nodes = cluster->node_count;
     if (nodes > LINK_NODES_MAX)
         return 0;
-    uint32_t *device = calloc(nodes + 1, sizeof(*device)); /* one of each node, plus 1 */
+    uint32_t *device = calloc(nodes + 1, sizeof(*device)); /* per node: 1 + the index of one of its devices */
     p->links = calloc(nodes * nodes + 1, sizeof(*p->links));
     if (!device || !p->links) {
         free(device);
@@ -226,7 +229,7 @@ static int links_init(struct problem *p, struct err *err)
     return 0;
 }
 
-/* --- micro-batches at their mean --- */
+/* --- mean micro-batches --- */
 
 uint32_t micro_count(const struct problem *problem, uint32_t micro_batch_rows)
 {
@@ -368,8 +371,8 @@ double problem_seconds(const struct problem *problem, uint32_t device, int32_t b
     return seconds;
 }
 
-/* Moments that lie on the host pass to the device and back in every step. Rule of thumb: half of what 16
- * lanes of PCIe 3.0 carry; nobody measures it yet. */
+/* Rate at which moments that lie on the host travel to the device and back in every step. Rule of thumb:
+ * half of what 16 lanes of PCIe 3.0 carry; it is not measured yet. */
 #define HOST_BYTES_PER_S 8e9
 
 double problem_step_seconds(const struct problem *problem, uint32_t device, int32_t begin, int32_t end)

@@ -1,5 +1,5 @@
-/* A planning problem, prepared: the workload's blocks, the batches that are priced, and a cost table for
- * every device.
+/* A planning problem: the workload's blocks, the batches that are priced, and a cost table for every
+ * device.
  *
  * Built once per search; read-only afterwards. For planner/ and replay/.
  */
@@ -12,25 +12,27 @@
 #include "planner/given/cluster_private.h"
 #include "planner/given/workload.h"
 
-/* The rows of one priced step, as running sums: what rows [a, b) hold is sum[b] − sum[a]. */
+/* The rows of one priced step as running sums: rows [a, b) hold sum[b] − sum[a]. */
 struct problem_step {
     uint32_t rows;
     struct cost_load *sum; /* [rows + 1] */
 };
 
-/* Parameters of all blocks before one: all, those of matrices that NF4 packs, adapters'. */
+/* Parameters of all blocks before a block: all of them, those in matrices that NF4 packs, and those of
+ * adapters. */
 struct problem_params {
     uint64_t all, matrices, adapters;
 };
 
-/* Seconds of one block of each class on a device, at the mean micro-batch (of up to batch_rows rows). */
+/* Seconds of one block of each class on a device for a mean micro-batch. */
 struct micro_cost {
     double seconds[COST_CLASSES][COST_WAYS];
 };
 
-#define PROBLEM_SAME 1e-9 /* relative: seconds this near are equal; sums in another order differ by less */
+/* Relative tolerance of equal seconds. Sums of the same terms in another order differ by less. */
+#define PROBLEM_SAME 1e-9
 
-struct problem_link { /* from one node's devices to another's */
+struct problem_link { /* link from the devices of one node to those of another */
     double latency_s, bytes_per_s;
 };
 
@@ -39,48 +41,52 @@ struct problem {
     const struct cluster *cluster;   /* borrowed */
     struct block_list blocks;
     int32_t block_count;
-    uint32_t (*prefix)[COST_CLASSES]; /* [block_count + 1]: how many of each class come before a block */
+    uint32_t (*prefix)[COST_CLASSES]; /* [block_count + 1]: how many blocks of each class precede a block */
     struct problem_params *params;    /* [block_count + 1] */
-    uint32_t device_count;            /* of the cluster */
-    const uint32_t *listed;           /* [device_count]: where the devices are, as they were given; borrowed;
-                                         NULL: there */
-    struct cost_device *costs;        /* [device_count] */
-    bool *usable;                     /* [device_count]: asked for and not excluded */
+    uint32_t device_count;            /* devices of the cluster */
+    /* [device_count]: the order in which the user listed the devices; borrowed; NULL: the cluster's own
+     * order */
+    const uint32_t *listed;
+    struct cost_device *costs; /* [device_count] */
+    bool *usable;              /* [device_count]: allowed by the specification and not excluded */
     uint32_t step_count;
     struct problem_step *steps;
-    struct cost_load mean_row; /* of the priced steps */
+    struct cost_load mean_row; /* means over the rows, and over the steps, that are priced */
     struct cost_load mean_step;
-    /* Largest sums over any k rows, k = 0..batch_rows: what a micro-batch of k rows may hold. */
+    /* The largest sums over any k rows, k = 0..batch_rows, which bound the contents of a micro-batch of k
+     * rows. */
     uint64_t *top_tokens, *top_labelled; /* [batch_rows + 1] */
-    uint32_t longest;                    /* row, tokens */
-    uint32_t sequence_bound;             /* longest row, or sample */
-    double bytes_per_token;              /* of a boundary tensor */
-    double bytes_per_row; /* beside them, forward: what the load-balancing loss sums over a row's layers
-                             (counts and probabilities of experts); half of it goes back */
+    uint32_t longest;                    /* tokens of the longest row */
+    uint32_t sequence_bound;             /* tokens of the longest row or sample */
+    double bytes_per_token;              /* bytes of a boundary tensor per token */
+    /* Bytes of a boundary tensor per row, in the forward direction: the sums of the load-balancing loss
+     * over a row's layers (counts and probabilities of experts). Half of them travel back. */
+    double bytes_per_row;
     struct footprint_model footprint;
-    struct micro_cost *means;   /* [sizes][device_count], by mean_of[rows of a micro-batch]; NULL: many */
+    struct micro_cost *means;   /* [sizes][device_count], first index mean_of[rows of a micro-batch]; NULL:
+                                   there are too many */
     uint32_t *mean_of;          /* [batch_rows + 1] */
-    struct problem_link *links; /* [node_count²], from row to column; NULL: too many nodes */
-    bool runnable_only;         /* leave out what a worker of this release cannot run */
+    struct problem_link *links; /* [node_count²], sender first; NULL: there are too many nodes */
+    bool runnable_only;         /* exclude plans that a worker of this release cannot run */
 };
 
 int problem_init(struct problem *problem, const struct workload *workload, const struct cluster *cluster,
                  struct err *err);
 void problem_fini(struct problem *problem);
 
-/* The i-th device as they were given: for what people read. */
+/* The i-th device in the order of the user's list, for output that people read. */
 static inline uint32_t problem_listed(const struct problem *problem, uint32_t i)
 {
     return problem->listed ? problem->listed[i] : i;
 }
 
-/* Bytes of a boundary activation. */
+/* Bytes of a boundary tensor of a micro-batch. */
 static inline double problem_boundary_bytes(const struct problem *problem, double tokens, double rows)
 {
     return problem->bytes_per_token * tokens + problem->bytes_per_row * rows;
 }
 
-/* Devices that may be used. */
+/* The number of devices that may be used. */
 static inline uint32_t problem_usable_count(const struct problem *problem)
 {
     uint32_t count = 0;
@@ -89,16 +95,16 @@ static inline uint32_t problem_usable_count(const struct problem *problem)
     return count;
 }
 
-/* Which of the problem's steps is number t of `steps` that are priced: the first, the last, and evenly
- * between. */
+/* If `steps` of the problem's steps are priced, returns the index of the t-th of them: the first, the
+ * last, and the others evenly between. */
 static inline uint32_t problem_step_priced(const struct problem *problem, uint32_t t, uint32_t steps)
 {
     return steps > 1 ? (uint32_t)((uint64_t)t * (problem->step_count - 1) / (steps - 1)) : 0;
 }
 
-/* What so many mean rows hold. */
+/* The contents of that many mean rows. */
 struct cost_load problem_mean_rows(const struct problem *problem, double rows);
-/* What rows [begin, end) of a priced step hold; cut off at the rows it has. */
+/* The contents of rows [begin, end) of a priced step; `end` is limited to the step's rows. */
 struct cost_load problem_load(const struct problem *problem, uint32_t step, uint32_t begin, uint32_t end);
 
 /* The link from one device to another. */
@@ -120,20 +126,20 @@ double problem_seconds(const struct problem *problem, uint32_t device, int32_t b
 /* Seconds of the optimiser's step for blocks [begin, end). */
 double problem_step_seconds(const struct problem *problem, uint32_t device, int32_t begin, int32_t end);
 
-/* Most tokens and labelled tokens of a micro-batch of that many rows; tokens also cover the sample's prompt.
- */
+/* The most tokens, and the most labelled tokens, in a micro-batch of that many rows. Tokens also cover the
+ * sample's prompt. */
 uint32_t problem_tokens_bound(const struct problem *problem, uint32_t micro_batch_rows);
 uint32_t problem_labelled_bound(const struct problem *problem, uint32_t micro_batch_rows);
 
-/* Micro-batches of a step that is cut at so many rows. */
+/* The number of micro-batches of a step whose micro-batches have that many rows. */
 uint32_t micro_count(const struct problem *problem, uint32_t micro_batch_rows);
-/* A mean micro-batch of a step cut into so many. */
+/* The contents of a mean micro-batch if a step is cut into that many. */
 struct cost_load micro_load_mean(const struct problem *problem, uint32_t micro_batches);
 
-/* At the mean micro-batch of up to so many rows. */
+/* Costs of a mean micro-batch of up to that many rows. */
 void micro_cost_init(struct micro_cost *cost, const struct problem *problem, uint32_t device,
                      uint32_t micro_batch_rows);
-/* The same at a given load. */
+/* Costs of a micro-batch with a given load. */
 void micro_cost_load(struct micro_cost *cost, const struct problem *problem, uint32_t device,
                      const struct cost_load *load);
 

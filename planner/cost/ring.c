@@ -1,11 +1,11 @@
-/* Rings and what their links share. */
 #include "planner/cost/ring.h"
 
 #include <math.h>
 
 #include "planner/given/cluster_private.h"
 
-#define SHARING_MAX 256u /* members up to which links and cards in common are counted */
+/* Most members for which shared links and cards are counted. */
+#define SHARING_MAX 256u
 
 double ring_hop(const struct cluster *cluster, const uint32_t *ring, const uint32_t *device, uint32_t count,
                 uint32_t i, double *latency_s)

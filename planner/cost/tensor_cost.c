@@ -1,4 +1,3 @@
-/* What a part of every matrix costs and keeps. */
 #include "planner/cost/tensor_cost.h"
 
 #include <math.h>
@@ -33,7 +32,8 @@ double tensor_attention(const struct problem *p, int32_t block, const struct cos
 
 double tensor_shrink(double seconds, double share)
 {
-    double half_s = COST_KERNEL_OVERHEAD_S / 2; /* launches of half a block do not shrink with the share */
+    /* The launches of half a block do not shrink with the share. */
+    double half_s = COST_KERNEL_OVERHEAD_S / 2;
     double fixed = seconds < half_s ? seconds : half_s;
     return fixed + (seconds - fixed) * share;
 }
@@ -45,7 +45,7 @@ double tensor_seconds(const struct problem *p, uint32_t device, const struct pla
     double seconds = problem_seconds(p, device, block, block + 1, way, load);
     if (load->rows <= 0 || seconds <= 0)
         return 0;
-    if (block == 0) /* every member looks up every token; its own rows alone get gradients */
+    if (block == 0) /* every member looks up every token, but only its own rows get gradients */
         return way == COST_BACKWARD ? seconds * share.vocabulary : seconds;
     if (block == p->block_count - 1)
         return half == TENSOR_SECOND ? 0 : tensor_shrink(seconds, share.vocabulary);
@@ -94,8 +94,8 @@ double tensor_sum_seconds(uint32_t members, double bytes, double latency_s, doub
     return ring < tree ? ring : tree;
 }
 
-/* Parameters that all members keep and train alike, of one layer: the narrow side of adapters whose wide side
- * is cut, or the norms. */
+/* Parameters of one layer that all members keep and train alike: the narrow matrix of an adapter whose
+ * wide matrix is cut, and the norms. */
 static uint64_t layer_shared(const struct problem *p)
 {
     uint64_t hidden = p->footprint.shape.hidden;
@@ -104,7 +104,8 @@ static uint64_t layer_shared(const struct problem *p)
     return p->footprint.rank * hidden * p->workload->target_count;
 }
 
-/* Adds bytes of frozen weights, and trained parameters, of `count` blocks alike as a member keeps them. */
+/* Adds the bytes of frozen weights and the number of trained parameters of `count` equal blocks, as a
+ * member keeps them. */
 static void blocks_keep(const struct problem *p, int32_t block, double count, const struct tensor_shares *s,
                         double *frozen, double *trained)
 {
@@ -126,7 +127,7 @@ static void blocks_keep(const struct problem *p, int32_t block, double count, co
         *trained += count * (double)layer_shared(p) * (1 - fmin(s->heads, s->columns));
 }
 
-/* Layers are alike: a model with experts is not cut. */
+/* Fills the weights' bytes. All layers are equal, because a model with experts is not cut. */
 static void weights_need(const struct problem *p, int32_t begin, int32_t end, int32_t layer, uint64_t layers,
                          const struct tensor_shares *s, struct memory_need *need)
 {
@@ -176,7 +177,7 @@ void tensor_need_fill(const struct problem *p, int32_t begin, int32_t end, const
     out->partial_bytes = (uint64_t)ceil(p->bytes_per_token * (double)tokens) + (end > last ? 12 * tokens : 0);
     weights_need(p, begin, end, first, layers, &share, &out->need);
     out->need.cache_bytes = (uint64_t)ceil((double)all.cache_bytes * share.heads);
-    /* workspace as of the whole block: an upper bound */
+    /* The workspace is that of whole blocks, an upper bound. */
     out->need.purpose[PURPOSE_BUFFERS] =
         all.purpose[PURPOSE_BUFFERS] - all.cache_bytes + out->need.cache_bytes;
     for (int i = 0; i < PURPOSE_COUNT; i++)

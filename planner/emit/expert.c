@@ -1,12 +1,15 @@
-/* Emitting attention and experts apart, in zebra order: layer by layer, in each micro-batch by micro-batch.
+/* Plans with attention and experts apart, in zebra order: layer by layer, and within a layer micro-batch
+ * by micro-batch.
  *
- * Two groups hold all ranks: what goes to the experts (DISPATCH, and COMBINE's backward) takes the queue of
- * one, what comes back (COMBINE, DISPATCH's backward) that of the other, so that both directions are busy at
- * once. On the way back through the last layer a micro-batch turns round as soon as its loss is known.
+ * Two groups contain all ranks. What goes to the experts (DISPATCH, and the backward of COMBINE) uses the
+ * queue of one group, what comes back (COMBINE, and the backward of DISPATCH) the queue of the other, so
+ * that both directions overlap. At the last layer a micro-batch begins its backward as soon as its loss is
+ * known.
  *
- * A rank that has attention and experts runs the experts of one micro-batch behind the attention of the next
- * (`lag`), which hides the exchange. The residual stream of a micro-batch is in one of two slots and changes
- * over where a part cannot read and write the same one. */
+ * A rank with attention and experts runs the experts of one micro-batch behind the attention of the next
+ * (`lag`), which hides the exchange. The residual stream of a micro-batch is in one of two slots. It
+ * changes to the other slot where a block cannot write the slot that it reads.
+ */
 #include "planner/emit/expert.h"
 
 #include <stdlib.h>
@@ -102,7 +105,7 @@ static int slots_fill(struct expert_plan *c, uint32_t r, const struct expert_nee
     return rank->slot_count == expected ? 0 : err_set(c->err, ERR_NOMEM, "planner: out of memory");
 }
 
-/* Runs of neighbouring experts of each layer. */
+/* Lists the runs of consecutive experts that rank r holds in each layer. */
 static int experts_list(struct expert_plan *c, uint32_t r)
 {
     struct plan_rank *rank = &c->plan->ranks[r];
@@ -174,7 +177,7 @@ static int rank_emit(struct expert_plan *c, uint32_t r, bool programs)
     return programs ? expert_programs(c, r, &slots) : 0;
 }
 
-/* All ranks, those with attention, or the first of them and those with experts. */
+/* Fills the groups: all ranks; those with attention; or the first of these and those with experts. */
 static int groups_fill(struct expert_plan *c)
 {
     for (uint32_t g = 0; g < c->plan->group_count; g++) {
@@ -194,7 +197,7 @@ static int groups_fill(struct expert_plan *c)
     return 0;
 }
 
-/* Layers with experts one by one, all blocks between them together. */
+/* Makes the segments: every layer with experts is one, and all blocks between two of them are one. */
 static int segments_fill(struct expert_plan *c)
 {
     c->segments = calloc((size_t)c->plan->block_count + 1, sizeof(*c->segments));
@@ -210,7 +213,8 @@ static int segments_fill(struct expert_plan *c)
         }
         s->end = b;
     }
-    /* the stream changes over at every dense stretch, forward from the first slot and backward to it */
+    /* The stream changes slots at every dense segment; the forward begins with the first slot, and the
+     * backward ends with it. */
     for (uint32_t i = 1; i < c->segment_count; i++)
         c->segments[i].stream = c->segments[i - 1].stream ^ (i > 1 && !c->segments[i - 1].sparse);
     for (uint32_t i = c->segment_count - 1; i-- > 0;)

@@ -1,4 +1,4 @@
-/* The programs of one rank, with attention, experts or both. */
+/* The programs of one rank with attention, experts or both. */
 #include "planner/emit/expert_program.h"
 
 #include <string.h>
@@ -10,7 +10,7 @@ struct writer {
     struct program_builder *b;
     const struct expert_slots *s;
     uint32_t rank;
-    bool attends, expert, keeps; /* keeps: what backward needs */
+    bool attends, expert, keeps; /* keeps: saves what the backward needs */
     int32_t group_to, group_from, cache;
 };
 
@@ -57,7 +57,7 @@ static void dense_add(struct writer *w, uint32_t i, uint32_t k, bool back)
     last_of(w, k)[LAST_CHAIN] = program_add(w->b, &x, &last_of(w, k)[LAST_CHAIN], 1);
 }
 
-/* Towards the experts: DISPATCH, and COMBINE's backward. */
+/* The exchange towards the experts: DISPATCH, and the backward of COMBINE. */
 static void exchange_to(struct writer *w, uint32_t i, uint32_t k, bool back)
 {
     const struct expert_segment *g = &w->c->segments[i];
@@ -83,7 +83,7 @@ static void experts_add(struct writer *w, uint32_t i, uint32_t k, bool back)
     last[LAST_EXPERTS] = program_add(w->b, &x, after, 2);
 }
 
-/* Back from them: COMBINE, and DISPATCH's backward. */
+/* The exchange from the experts: COMBINE, and the backward of DISPATCH. */
 static void exchange_from(struct writer *w, uint32_t i, uint32_t k, bool back)
 {
     const struct expert_segment *g = &w->c->segments[i];
@@ -145,10 +145,10 @@ struct wave {
     bool drains;
 };
 
-/* One place of a wave: micro-batch `first + k` in segment i. A rank with both runs the experts of one place
- * some places (`lag`) behind the attention of another, which hides the exchange; `drains`: it finishes a
- * layer before it starts the next one, since what starts there waits for the slowest experts anywhere and
- * would keep its own from running. */
+/* Adds the attention side of segment i for micro-batch k of a wave. A rank with both roles runs experts
+ * `lag` positions behind attention, which hides the exchange. `drains`: it finishes a layer before it
+ * starts the next one, because a layer waits for the slowest experts of all ranks and would delay the
+ * rank's own. */
 static void forward_front(struct writer *w, uint32_t i, uint32_t k, bool turns)
 {
     bool sparse = w->c->segments[i].sparse;
@@ -163,7 +163,7 @@ static void forward_front(struct writer *w, uint32_t i, uint32_t k, bool turns)
     }
 }
 
-/* The experts' side. */
+/* Adds the experts' side of segment i for micro-batch k. */
 static void experts_side(struct writer *w, uint32_t i, uint32_t k, bool back)
 {
     if (!w->c->segments[i].sparse)
@@ -185,8 +185,8 @@ static void backward_back(struct writer *w, uint32_t i, uint32_t k)
         dense_add(w, i, k, true);
 }
 
-/* All micro-batches of a wave through `count` segments, forward from the first or backward from the last of
- * them. */
+/* Adds all micro-batches of a wave through `count` segments: forward from the first, or backward from the
+ * last of them. */
 static void wave_pass(struct writer *w, const struct wave *v, uint32_t count, bool back, bool turns)
 {
     uint32_t places = count * v->count, span = v->drains ? v->count : places;
@@ -216,7 +216,7 @@ static void waves_write(struct writer *w, uint32_t micro_batches, bool train)
         v.drains = delay == 0;
         v.lag = delay ? delay : 1;
         v.lag = v.lag < v.count ? v.lag : v.count - 1;
-        /* the buffers of a wave are those of the one before */
+        /* a wave reuses the buffers of the previous wave */
         for (uint32_t k = first; k < first + v.count && first > 0; k++)
             memcpy(last_of(w, k), last_of(w, k - w->c->wave), EXPERT_LASTS * sizeof(int32_t));
         wave_pass(w, &v, w->c->segment_count, false, train);
@@ -237,7 +237,7 @@ static int32_t newest(const struct writer *w, int what)
     return most;
 }
 
-/* The last forward that adds to the loss. */
+/* The last forward that contributes to the loss. */
 static int32_t loss_last(const struct program *program, int32_t block_count)
 {
     for (uint32_t i = program->instr_count; i-- > 0;) {
@@ -247,8 +247,8 @@ static int32_t loss_last(const struct program *program, int32_t block_count)
     return PLAN_NONE;
 }
 
-/* Gradients of attention are summed over its ranks, of which the first counts them for the norm; experts'
- * gradients are on one rank each, which counts them. */
+/* Adds the end of a training step. Gradients of attention are all-reduced over its ranks, and the first of
+ * these counts them in the norm. An expert's gradients are on one rank, which counts them. */
 static void tail_write(struct writer *w, int32_t scalars)
 {
     const struct plan_rank *rank = &w->c->plan->ranks[w->rank];

@@ -33,8 +33,8 @@ static uint32_t neediest(const double *want, const struct member *members, uint3
     return best;
 }
 
-/* Even routing: whole numbers first, then one each to those with the largest part of one left; the experts of
- * a member are neighbours. `want` becomes what is carried over. */
+/* Even routing: every member gets the integer part of what it wants, and the rest goes to the largest
+ * fractions; the experts of a member are consecutive. `want` becomes the remainder for the next layer. */
 static void layer_even(struct expert_split *s, uint32_t layer, const struct member *members, double *want)
 {
     uint32_t given = 0, next = 0;
@@ -58,7 +58,8 @@ static void layer_even(struct expert_split *s, uint32_t layer, const struct memb
     }
 }
 
-/* Measured routing: the most used expert first, each to whoever is furthest below its share. */
+/* Measured routing: experts are dealt by use, the most used first, each to the member furthest below its
+ * share. */
 static void layer_measured(struct expert_split *s, uint32_t layer, const struct member *members,
                            const double *share, struct order_item *order, double *want)
 {

@@ -1,4 +1,3 @@
-/* The frame of a plan and its ranks, and their slots. */
 #include "planner/emit/frame.h"
 
 #include <stdlib.h>

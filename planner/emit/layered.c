@@ -1,18 +1,20 @@
-/* Layered programs: each member runs a block over all its micro-batches before the next, with weights that
- * come block by block.
+/* Layered programs: each member runs a block for all its micro-batches before the next block, with weights
+ * that are gathered block by block.
  *
- * Forward, block b: its weights come into their place, the micro-batches pass, the place is released for the
- * block that takes turns with it; the last blocks keep their places for the way back. Backward: the
- * micro-batches pass, the place is released and the next block that has none is sent for, then the block's
- * gradients leave. So at any time one block computes, one is on its way in and one on its way out.
+ * In the forward, the weights of block b are gathered into a buffer, all micro-batches pass, and the
+ * buffer is released for the next block that uses it; the last blocks keep their buffers for the backward.
+ * In the backward, all micro-batches pass, the buffer is released, the next block without weights is
+ * gathered, and then the block's gradients are reduced. So at any time one block computes, one is arriving
+ * and one is leaving.
  *
- * Three kinds of rank. A member of a group gathers from all members' shards and scatters sums over them; a
- * worker pulls from the holder and pushes to it; the holder sends, adds up what comes, in rank order, and may
- * compute as well. All walk the same sequence, so the k-th collective or transfer means the same block
- * everywhere.
+ * There are three kinds of rank. A member of a group gathers from all members' shards and scatters
+ * gradient sums to them. A worker pulls from the holder and pushes to it. The holder sends, adds what
+ * arrives in the order of ranks, and may compute as well. All ranks go through the same sequence, so the
+ * k-th collective or transfer is of the same block everywhere.
  *
- * With a server and LoRA what moves are the adapters, small enough to move all at once: then all blocks are
- * one unit, and each micro-batch goes forward and back before the next. */
+ * With a server and LoRA, adapters are moved, which are small enough to be moved at once: all blocks are
+ * then one unit, and each micro-batch goes forward and back before the next.
+ */
 #include "planner/emit/layered.h"
 
 #include <stdlib.h>
@@ -21,7 +23,7 @@
 #include "planner/emit/frame.h"
 #include "planner/given/cluster_private.h"
 
-/* --- what ranks hold --- */
+/* --- memory of ranks --- */
 
 static uint64_t larger(uint64_t a, uint64_t b)
 {
@@ -85,7 +87,7 @@ void layered_need(const struct problem *p, const struct layered_buffers *buffers
     memory_stage_need(p, &m, need);
     if (x->count > 0)
         return;
-    /* it computes nothing: state, and a place for what comes in */
+    /* The holder computes nothing: it needs the state and a buffer for what arrives. */
     need->purpose[PURPOSE_ACTIVATIONS] = 0;
     need->purpose[PURPOSE_BUFFERS] = arrives;
     need->saved_bytes = need->cache_bytes = need->total = 0;
@@ -98,7 +100,7 @@ void layered_need(const struct problem *p, const struct layered_buffers *buffers
 enum { PLACE_LAYERS, PLACE_EDGES, PLACES };
 
 struct layered_slots {
-    int32_t act[2], grad[2]; /* by the parity of the block that the tensor enters */
+    int32_t act[2], grad[2]; /* by the parity of the block whose input the tensor is */
     int32_t saved, scalars, norm, barrier, values, gradients, cache, token;
     int32_t gathered[PLACES], whole[PLACES];
 };
@@ -112,20 +114,22 @@ struct layered {
     bool at_once; /* all blocks are one unit */
     int32_t blocks;
     struct err *err;
-    /* of the rank being made */
-    uint32_t r, first, count; /* micro-batches [first, first + count) */
+    /* The members below are for the rank whose programs are made. */
+    uint32_t r, first, count; /* its micro-batches are [first, first + count) */
     enum layered_role role;
     struct layered_slots slots;
     struct program_builder *b;
-    int32_t *fetched;                     /* [blocks]: what brought its weights, PLAN_NONE: not there */
-    int32_t *weights_freer, *whole_freer; /* [blocks + 1]: by turn; the last is the edges' */
-    int32_t *pushed, *pulled;             /* [ranks]: the holder's last with each worker */
+    int32_t *fetched; /* [blocks]: the instruction that fetched the block's weights; PLAN_NONE: they are not
+                         there */
+    int32_t *weights_freer, *whole_freer; /* [blocks + 1]: the instructions that freed the buffers, by turn;
+                                             the last is for embedding and head */
+    int32_t *pushed, *pulled;             /* [ranks]: the holder's last transfer from and to each worker */
     int32_t last_reduce;
-    int32_t *history; /* all of these */
+    int32_t *history; /* one allocation for these arrays */
     size_t history_size;
 };
 
-/* Where the unit of an instruction ends that begins at the block. */
+/* The end of the unit whose instruction begins at the block. */
 static int32_t unit_end(const struct layered *c, int32_t block)
 {
     return c->at_once ? c->blocks : block + 1;
@@ -136,7 +140,7 @@ static bool computing(const struct layered *c)
     return c->count > 0;
 }
 
-/* Where a block's weights or gradients go, and whose turn it takes there. */
+/* The kind of buffer for a block's weights or gradients, and which turn the block has in it. */
 static int place_of(const struct layered *c, int32_t block)
 {
     return !c->at_once && block >= 1 && block < c->buffers.ring_end ? PLACE_LAYERS : PLACE_EDGES;
@@ -158,7 +162,7 @@ static int32_t *whole_turn(const struct layered *c, int32_t block)
     return turn_of(c, c->whole_freer, block, c->buffers.wholes ? c->buffers.wholes : 1);
 }
 
-/* Does the block keep its place from forward to backward? */
+/* True if the block's weights stay in their buffer from forward to backward. */
 static bool kept(const struct layered *c, int32_t block)
 {
     if (place_of(c, block) == PLACE_LAYERS)
@@ -201,8 +205,8 @@ static int32_t boundary_slot(struct layered *c, struct plan_rank *rank, int kind
     return plan_rank_slot(rank, &slot);
 }
 
-/* Places for weights and whole gradients. The layers' come first: the edges' cover every block, and count for
- * those that no slot before them covers. */
+/* Makes the slots for gathered weights and unreduced gradients. The layers' slots come first, because the
+ * slots of embedding and head cover every block and count only for blocks that no earlier slot covers. */
 static void places_fill(struct layered *c, struct plan_rank *rank)
 {
     const struct layered_buffers *u = &c->buffers;
@@ -253,7 +257,7 @@ static int slots_fill(struct layered *c, const struct memory_need *need)
         slot_add(rank, SLOT_NORM_SCALAR, SLOT_FOR_STEP, SLOT_ON_HOST, PURPOSE_BUFFERS, 1, 1, 0, end, 8, 8);
     s->barrier =
         slot_add(rank, SLOT_BARRIER, SLOT_FOR_STEP, SLOT_ON_HOST, PURPOSE_BUFFERS, 1, 1, 0, end, 8, 8);
-    /* what is shared out: the trained values, or of LoRA the frozen base */
+    /* What is divided among ranks: the trained values, or for LoRA the frozen base. */
     bool trained = c->full || c->server;
     uint64_t values = trained ? (kept_bytes > own ? kept_bytes - own : 0) : need->purpose[PURPOSE_WEIGHTS];
     if (c->role != LAYERED_WORKER) {
@@ -299,7 +303,7 @@ static bool works_for(const struct layered *c, uint32_t rank)
     return c->candidate->members[rank].count > 0;
 }
 
-/* Brings a block's weights. */
+/* Emits the arrival of a block's weights. */
 static void fetch(struct layered *c, int32_t block)
 {
     int32_t place = computing(c) ? c->slots.gathered[place_of(c, block)] : PLAN_NONE;
@@ -330,7 +334,7 @@ static void release(struct layered *c, int32_t block)
     c->fetched[block] = PLAN_NONE;
 }
 
-/* Sends a block's gradients to where they are kept, once `after` is done. */
+/* Emits the reduction of a block's gradients to the ranks that keep them, once `after` is done. */
 static void reduce(struct layered *c, int32_t block, int32_t after)
 {
     int32_t whole = c->slots.whole[place_of(c, block)];
@@ -347,7 +351,7 @@ static void reduce(struct layered *c, int32_t block, int32_t after)
         x.flags = INSTR_FREES_IN;
         c->last_reduce = *whole_turn(c, block) = program_add(c->b, &x, &after, 1);
     }
-    int32_t before = after; /* sums are made in one order, so that a plan repeated is bit-identical */
+    int32_t before = after; /* sums are made in one fixed order, so that repeated runs are bit-identical */
     for (uint32_t w = 1; c->role == LAYERED_HOLDER && w < c->plan->rank_count; w++) {
         struct instr x = moves(c, OP_PULL, TAG_PARAMETER_GRADIENTS, block, PLAN_NONE, c->slots.gradients);
         x.peer = (int32_t)w;
@@ -390,13 +394,13 @@ static int32_t backward(struct layered *c, uint32_t k, int32_t block)
     x.slot_save = c->slots.saved;
     x.flags =
         (uint16_t)(INSTR_FREES_SAVE | (last ? 0 : INSTR_FREES_IN) | (rank->recompute ? INSTR_RECOMPUTE : 0));
-    /* weights there, and the last gradients gone from where these will wait */
+    /* The block's weights must be there, and the buffer of its gradients must be free. */
     int32_t after[3] = {first && !c->at_once ? PLAN_NONE : c->fetched[block], *whole_turn(c, block),
                         last && c->tied ? *whole_turn(c, 0) : PLAN_NONE};
     return program_add(c->b, &x, after, 3);
 }
 
-/* All micro-batches forward through all blocks. Returns the last instruction. */
+/* Adds the forward of all micro-batches through all blocks. Returns the last instruction. */
 static int32_t forward_all(struct layered *c, uint32_t first, uint32_t count, int32_t save, bool returns)
 {
     int32_t done = PLAN_NONE;
@@ -431,7 +435,7 @@ static int32_t backward_all(struct layered *c)
     return done;
 }
 
-/* One unit: each micro-batch forward and back in turn. */
+/* For one unit: adds forward and backward of each micro-batch in turn. */
 static int32_t both_all(struct layered *c, int32_t *last_forward)
 {
     int32_t done = PLAN_NONE;
@@ -447,7 +451,8 @@ static int32_t both_all(struct layered *c, int32_t *last_forward)
 
 /* --- programs --- */
 
-/* Groups: 0 all; 1 those that shard, or the holder alone; 2 (LoRA) the first rank alone. */
+/* Adds the training program. Groups: 0 all ranks; 1 those that shard, or the holder alone; 2 (LoRA) the
+ * first rank alone. */
 static void train_build(struct layered *c)
 {
     const struct plan_rank *rank = &c->plan->ranks[c->r];
@@ -462,7 +467,8 @@ static void train_build(struct layered *c)
     if (!c->at_once)
         last = backward_all(c);
     int32_t summed[2] = {last, c->last_reduce};
-    if (!c->full && !c->server) { /* equal adapters everywhere: summed, and counted by the first */
+    if (!c->full && !c->server) { /* every rank has the same adapters: they are all-reduced, and the first
+                                     rank counts them in the norm */
         summed[1] = program_add_collective(c->b, OP_ALL_REDUCE, 1, PLAN_NONE, c->slots.gradients,
                                            TAG_PARAMETER_GRADIENTS, &last, 1);
         if (c->r == 0)
@@ -484,7 +490,7 @@ static void train_build(struct layered *c)
     struct instr x = instr_init(OP_STEP, QUEUE_COMPUTE);
     x.block_end = c->blocks;
     x.group = c->full && c->role == LAYERED_MEMBER ? 1 : PLAN_NONE;
-    /* and nobody is still being sent the old values */
+    /* The step also waits until no worker is being sent the old values. */
     for (uint32_t w = 0; w < ranks && c->role == LAYERED_HOLDER; w++)
         c->pulled[w] = c->pushed[w];
     c->pulled[ranks] = scalars;
@@ -499,7 +505,7 @@ static void evaluate_build(struct layered *c)
     program_add_collective(c->b, OP_ALL_REDUCE, 0, PLAN_NONE, c->slots.scalars, TAG_STEP_SCALARS, &last, 1);
 }
 
-/* The owner of micro-batch 0 computes it; the others only help with weights. */
+/* Adds sampling: the owner of micro-batch 0 computes, and the others only help with weights. */
 static void token_build(struct layered *c)
 {
     uint32_t chooser = 0;
@@ -520,7 +526,7 @@ static void history_clear(struct layered *c)
     c->last_reduce = PLAN_NONE;
 }
 
-/* [blocks + 1] three times, [ranks + 3] twice. */
+/* Allocates three arrays of [blocks + 1] and two of [ranks + 3]. */
 static int history_alloc(struct layered *c)
 {
     size_t blocks = (size_t)c->blocks + 1, ranks = (size_t)c->plan->rank_count + 3;

@@ -1,5 +1,5 @@
-/* Emitting chains of replica stages: assignment, memory, slots. Who computes what when is the schedule's, the
- * instructions are pipeline_program.c's, what becomes of state pipeline_state.c's. */
+/* Plans of chains of replica stages: assignment, memory, slots. planner/schedule decides the order of
+ * work, pipeline_program.c makes instructions, and pipeline_state.c the state. */
 #include "planner/emit/pipeline.h"
 
 #include <stdlib.h>
@@ -61,7 +61,7 @@ void pipeline_stage_price(const struct problem *problem, const struct candidate 
     const struct member *m = &candidate->members[member];
     struct cost_load load = micro_load_mean(problem, micro_count(problem, candidate->micro_batch_rows));
     struct micro_cost cost;
-    if (m->count) { /* its micro-batches have rows of their own */
+    if (m->count) { /* its micro-batches have a size of their own */
         const struct cost_load *row = &problem->mean_row;
         load = (struct cost_load){m->rows * row->rows, m->rows * row->tokens, m->rows * row->sum_sq,
                                   m->rows * row->labelled};
@@ -81,7 +81,7 @@ void pipeline_stage_price(const struct problem *problem, const struct candidate 
 
 /* --- slots --- */
 
-/* Their order: as the boundaries'. */
+/* Rings in the order of enum boundary. */
 static const struct schedule_ring *ring_of(const struct schedule_rings *rings, int boundary)
 {
     const struct schedule_ring *const of[BOUNDARIES] = {&rings->activations, &rings->returning,
@@ -89,7 +89,7 @@ static const struct schedule_ring *ring_of(const struct schedule_rings *rings, i
     return of[boundary];
 }
 
-/* Returns 0, or −1 out of memory. */
+/* Makes the slots of one stage. Returns 0, or −1 if out of memory. */
 static int stage_slots(struct emitter *c, struct plan_rank *rank, uint32_t stage)
 {
     struct part *part = &c->parts[stage];
@@ -132,7 +132,8 @@ static int stage_slots(struct emitter *c, struct plan_rank *rank, uint32_t stage
     return part->saved < 0 ? -1 : 0;
 }
 
-/* Of the gradients that the rank steps with: those of its shard, or as much as the values take. */
+/* Bytes of the gradients that the rank's optimiser step uses: those of its shard, or as many as its values
+ * take. */
 static uint64_t gradient_bytes(const struct emitter *c, uint32_t r, uint64_t kept)
 {
     uint64_t bytes = 0;
@@ -145,7 +146,7 @@ static uint64_t gradient_bytes(const struct emitter *c, uint32_t r, uint64_t kep
     return bytes < kept ? bytes : kept;
 }
 
-/* A slot of the host, or of what lasts over programs. */
+/* Adds a slot on the host, or one that outlives programs. */
 static int32_t slot_add(struct plan_rank *rank, int kind, int lifetime, int purpose, uint64_t bytes,
                         bool *failed)
 {
@@ -170,7 +171,8 @@ static int slots_fill(struct emitter *c, uint32_t r, const struct memory_need *n
     if (c->full || c->table_group >= 0 || stage_of(c, r)->member_count > 1)
         c->gradients = slot_add(rank, SLOT_GRADIENTS, SLOT_FOR_RUN, PURPOSE_ADAPTERS,
                                 gradient_bytes(c, r, kept), &failed);
-    if (c->problem->workload->sample_tokens) { /* a rank without layers has an empty cache: it takes part */
+    /* A rank without layers has an empty cache, but takes part in sampling. */
+    if (c->problem->workload->sample_tokens) {
         c->cache = slot_add(rank, SLOT_KV_CACHE, SLOT_FOR_RUN, PURPOSE_BUFFERS, need->cache_bytes, &failed);
         c->token = slot_add(rank, SLOT_TOKEN, SLOT_FOR_STEP, PURPOSE_BUFFERS, sizeof(int32_t), &failed);
     }
@@ -179,7 +181,7 @@ static int slots_fill(struct emitter *c, uint32_t r, const struct memory_need *n
 
 /* --- ranks --- */
 
-/* Rings of a rank's stages, and what it must hold with that share of its stage's state. */
+/* Finds the rings of a rank's stages, and its memory with that share of its stage's state. */
 static int rank_look(struct emitter *c, uint32_t r, double share, struct memory_need *need)
 {
     *need = (struct memory_need){0};
@@ -199,7 +201,7 @@ static int rank_look(struct emitter *c, uint32_t r, double share, struct memory_
     return 0;
 }
 
-/* Which stage, blocks and rows. */
+/* Fills stage, blocks and rows of a rank. */
 static int rank_assign(struct emitter *c, uint32_t r)
 {
     struct plan_rank *rank = &c->plan->ranks[r];
@@ -255,9 +257,9 @@ static int rank_emit(struct emitter *c, uint32_t r, bool programs)
     return programs ? pipeline_programs(c, r) : 0;
 }
 
-/* --- the whole --- */
+/* --- the plan --- */
 
-/* Shares each stage's state out by the room of its members. */
+/* Divides each stage's state in proportion to the room of its members. */
 static int shares_fill(struct emitter *c)
 {
     double *room = calloc((size_t)c->candidate->member_count + 1, sizeof(*room));
@@ -300,7 +302,7 @@ static int schedule_make(struct emitter *c)
     return result;
 }
 
-/* Room for what is made for each rank, and which stages it has. */
+/* Allocates what is needed for each rank, and lists each rank's stages. */
 static int room_make(struct emitter *c)
 {
     uint32_t ranks = c->plan->rank_count, laps = c->stages > ranks ? c->stages / ranks : 1;
@@ -322,7 +324,7 @@ static int room_make(struct emitter *c)
     return 0;
 }
 
-/* Windows of all micro-batches make 1F1B all forwards first. */
+/* Records the schedule's name: 1F1B with windows of all micro-batches runs all forwards first. */
 static void schedule_note(const struct emitter *c)
 {
     enum plan_schedule schedule = c->candidate->schedule;

@@ -1,32 +1,35 @@
 /* Instruction lists of chains of replica stages: each rank computes in the order of its schedule.
  *
- * A receive may start as soon as its ring has room; a send holds its buffer until the transport took it. A
- * rank receives from a peer in the order in which that one sends, which with ranks of several stages is not
- * the order in which it computes. */
+ * A receive may start as soon as its ring has room; a send holds its buffer until the transport has taken
+ * it. A rank receives from a peer in the order in which the peer sends. With several stages per rank this
+ * is not the order in which the rank computes.
+ */
 #include <stdlib.h>
 #include <string.h>
 
 #include "planner/emit/pipeline_private.h"
 
-enum instance { TAKEN = -2 }; /* in use, by what nobody knows yet */
+enum instance { TAKEN = -2 }; /* the instance is in use by an instruction that is not added yet */
 
 struct writer {
     struct emitter *c;
     struct program_builder b;
     uint32_t rank, limit; /* micro-batches that take part */
-    bool train;           /* backwards, too */
-    bool broken;          /* a ring had no room */
-    int32_t last[2];      /* forward, backward */
-    int32_t came[2];      /* gathered weights that the next forward waits for */
-    int32_t gave;         /* kept weights that others have: the step may change them */
+    bool train;           /* includes backwards */
+    bool broken;          /* an event found no free instance in a ring */
+    int32_t last[2];      /* last forward, last backward */
+    int32_t came[2];      /* gathers that the next forward waits for */
+    int32_t gave;         /* the send of kept weights that the step must wait for; PLAN_NONE: none */
 };
 
 size_t pipeline_numbers(const struct emitter *c, uint32_t stages)
 {
-    return (2 * (size_t)BOUNDARIES + 2) * stages * c->micro_batches; /* two of each track, two of receives */
+    /* Two arrays for each track, two for receives. */
+    return (2 * (size_t)BOUNDARIES + 2) * stages * c->micro_batches;
 }
 
-/* Waits for an instance for micro-batch k: after[2]. Returns false when all are in use. */
+/* Reserves an instance for micro-batch k; after[2] are the instructions to wait for. Returns false if all
+ * are in use. */
 static bool track_take(struct track *t, uint32_t k, int32_t after[2])
 {
     int32_t *instance = &t->by_instance[k % t->ring];
@@ -95,7 +98,8 @@ static int32_t transfer_add(struct writer *w, uint32_t stage, enum boundary at, 
     return program_add(&w->b, &x, after, count);
 }
 
-/* The receive of what a stage needs for micro-batch k, after all that its peer sends before it. */
+/* The receive of what a stage needs for micro-batch k; all receives that the peer sends earlier are added
+ * first. */
 static int32_t received(struct writer *w, uint32_t stage, bool gradient, uint32_t k)
 {
     struct emitter *c = w->c;
@@ -119,7 +123,8 @@ static int32_t received(struct writer *w, uint32_t stage, bool gradient, uint32_
     return *number;
 }
 
-/* Receive, compute, send. `save`: the slot for what backward needs, or the KV cache, or none. */
+/* Adds receive, compute and send of an event. `save`: the slot for what the backward needs, or the KV
+ * cache, or none. */
 static void event_add(struct writer *w, const struct schedule_event *e, int32_t save)
 {
     static const enum instr_op ops[] = {[EVENT_FORWARD] = OP_FORWARD,
@@ -169,8 +174,9 @@ static void events_add(struct writer *w, enum save save)
     }
 }
 
-/* Gradients summed, the norm, the step. Replicas: equal gradients on all members of a stage, so that one of
- * them counts for the norm and tells the others. Shards: every rank counts its own. */
+/* Adds the end of a training step: reduction of gradients, norm, optimiser step. Replicas: all members of
+ * a stage have equal gradients, so that one of them counts in the norm and sends the result to the others.
+ * Shards: every rank counts its own. */
 static void train_tail(struct writer *w, int32_t scalars)
 {
     struct emitter *c = w->c;
@@ -193,7 +199,8 @@ static void train_tail(struct writer *w, int32_t scalars)
     program_add(&w->b, &x, after, 3);
 }
 
-/* Evaluation ends with the loss of its forwards; in training it travels while the backwards drain. */
+/* Adds a program for a batch. Evaluation ends with the loss of its forwards; in training the loss is
+ * all-reduced while the backwards drain. */
 static void batch_build(struct writer *w, bool train)
 {
     struct emitter *c = w->c;
@@ -211,8 +218,8 @@ static void batch_build(struct writer *w, bool train)
         train_tail(w, scalars);
 }
 
-/* Prefill and generate look the same: the prompt, or the last token, through all stages, as micro-batch 0;
- * whoever has the last stage chooses. */
+/* Adds prefill or generate, which are alike: the prompt, or the last token, passes all stages as
+ * micro-batch 0, and the rank with the last stage chooses the token. */
 static void token_build(struct writer *w)
 {
     struct emitter *c = w->c;
@@ -227,7 +234,7 @@ int pipeline_programs(struct emitter *c, uint32_t r)
     for (int kind = 0; kind < PROGRAM_KINDS; kind++) {
         struct writer w = {.c = c, .rank = r};
         if (kind == PROGRAM_SAVE)
-            program_add_save(&w.b, c->barrier); /* a parameter that several hold is taken once */
+            program_add_save(&w.b, c->barrier); /* a parameter on several ranks is saved once */
         else if (kind == PROGRAM_TRAIN || kind == PROGRAM_EVALUATE)
             batch_build(&w, kind == PROGRAM_TRAIN);
         else if (c->cache >= 0)

@@ -1,4 +1,4 @@
-/* Groups of replica stages, their state in shards, and what comes and goes in a step. */
+/* Groups of replica stages, their sharded state, and its gathers and reductions in a step. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -7,7 +7,7 @@
 #include "planner/emit/pipeline_state.h"
 #include "planner/emit/share.h"
 
-#define ROUNDING_BYTES 8192 /* a member's needs are rounded up to granules (cost/memory.c) */
+#define ROUNDING_BYTES 8192 /* a member's memory is rounded up to granules (cost/memory.c) */
 
 bool state_whole(const struct problem *p, const struct candidate *candidate)
 {
@@ -38,7 +38,7 @@ static int group_fill(struct plan_group *group, uint32_t first, uint32_t count, 
     return 0;
 }
 
-/* The first `count` members of one stage, then all of another. */
+/* A group of the first `count` members of one stage and all of another. */
 static int ends_fill(struct plan_group *group, const struct stage *head, uint32_t count,
                      const struct stage *tail, struct err *err)
 {
@@ -64,7 +64,7 @@ int state_groups(struct emitter *c)
         groups[1 + c->stages].ranks[s] = stages[s].member_first;
     if (c->table_group < 0)
         return 0;
-    uint32_t keepers = c->shards ? head->member_count : 1; /* of replicas one gives it away */
+    uint32_t keepers = c->shards ? head->member_count : 1; /* of replicas one sends the table */
     if (ends_fill(&groups[c->table_group], head, keepers, tail, c->err) < 0)
         return -1;
     return c->table_sum < 0 ? 0 : ends_fill(&groups[c->table_sum], head, head->member_count, tail, c->err);
@@ -136,7 +136,7 @@ static int32_t place_add(struct plan_rank *rank, int kind, const struct exchange
     return slot;
 }
 
-/* A place for gathered weights and one for whole gradients. */
+/* Adds a slot for gathered weights and one for unreduced gradients. */
 static int places_add(const struct emitter *c, struct plan_rank *rank, struct exchange *x)
 {
     bool table = x == &c->exchange[0];
@@ -211,8 +211,8 @@ void state_release(const struct emitter *c, struct program_builder *b, const int
     }
 }
 
-/* Of replicas: gradients of the blocks summed over a group; where the slot is a place for whole gradients
- * (of a copy) the sum is not wanted. */
+/* Replicas: all-reduces the gradients of the blocks over a group. If `whole` is a buffer for unreduced
+ * gradients (of a copy), the rank needs no result. */
 static int32_t sum_add(const struct emitter *c, struct program_builder *b, int32_t group, int32_t whole,
                        int32_t begin, int32_t end, int32_t after)
 {
@@ -232,7 +232,7 @@ static int32_t replicas_reduce(const struct emitter *c, struct program_builder *
     const struct plan_rank *rank = &c->plan->ranks[r];
     const struct exchange *table = &c->exchange[0];
     bool shared = stage_of(c, r)->member_count > 1, end = rank->owns_tied || rank->copies_tied;
-    int32_t group = 1 + rank->stage, begin = 0, after_last = 0; /* no blocks named: all */
+    int32_t group = 1 + rank->stage, begin = 0, after_last = 0; /* naming no blocks means all blocks */
     if (c->table_sum >= 0 && end)
         after = sum_add(c, b, c->table_sum, table->whole, 0, 1, after);
     else if (table->group >= 0)
@@ -250,8 +250,8 @@ int32_t state_reduce(const struct emitter *c, struct program_builder *b, uint32_
 {
     if (!c->shards)
         return replicas_reduce(c, b, r, after);
-    /* the table after the other: both end where the rank's gradients are. Who keeps the whole table has its
-     * own gradients of it in place. */
+    /* The table comes second, because both reductions end where the rank's gradients are. A rank that
+     * keeps the whole table has its own gradients of it in place. */
     for (int i = 2; i-- > 0;) {
         const struct exchange *x = &c->exchange[i];
         if (x->group >= 0)
@@ -261,10 +261,10 @@ int32_t state_reduce(const struct emitter *c, struct program_builder *b, uint32_
     return after;
 }
 
-/* --- what that takes --- */
+/* --- seconds of the exchanges --- */
 
-/* A ring of devices with their shares of what is gathered: seconds a byte of gathering, scattering and of its
- * slowest link, and the worst latency. */
+/* A ring of devices with their shares of what is gathered: seconds per byte of a gather, of a scatter and
+ * of the ring's slowest link, and the largest latency. */
 struct ring_cost {
     double gather_s, scatter_s, byte_s, latency_s;
 };
@@ -283,7 +283,7 @@ static struct ring_cost ring_cost(const struct problem *p, const uint32_t *devic
     return ring;
 }
 
-/* Appends a stage's devices and the shares of its state that they keep. */
+/* Appends a stage's devices and their shares of its state. */
 static void members_add(const struct candidate *candidate, uint32_t s, bool keeps, uint32_t *devices,
                         double *shares, uint32_t *count)
 {
@@ -299,7 +299,8 @@ static void members_add(const struct candidate *candidate, uint32_t s, bool keep
     }
 }
 
-/* Blocks [begin, end) gathered before and scattered after, over a ring of `count`. */
+/* Adds the seconds of gathering blocks [begin, end) before a step and scattering their gradients after it,
+ * over a ring of `count`. */
 static void moves_add(const struct problem *p, const struct ring_cost *ring, uint32_t count, int32_t begin,
                       int32_t end, struct pipeline_sync *sync)
 {
@@ -308,7 +309,8 @@ static void moves_add(const struct problem *p, const struct ring_cost *ring, uin
     sync->after_s += ring->scatter_s * (double)memory_gradient_bytes(p, begin, end) + hops;
 }
 
-/* A trained tied embedding: collectives of the first and the last stage; room for all devices. */
+/* Adds the collectives of a trained tied embedding over the first and the last stage; devices and shares
+ * have room for all devices. */
 static void table_syncs(const struct problem *p, const struct candidate *candidate, uint32_t *devices,
                         double *shares, struct pipeline_sync *syncs)
 {
@@ -318,7 +320,7 @@ static void table_syncs(const struct problem *p, const struct candidate *candida
     members_add(candidate, 0, true, devices, shares, &count);
     members_add(candidate, last, false, devices, shares, &count);
     struct ring_cost ring = ring_cost(p, devices, shares, count);
-    if (replicas) { /* all sum their gradients; one gives the values away */
+    if (replicas) { /* all sum their gradients; one sends the values */
         sum_s =
             2 * (count - 1) * ((double)memory_gradient_bytes(p, 0, 1) * ring.byte_s / count + ring.latency_s);
         devices += keepers - 1;
@@ -331,14 +333,14 @@ static void table_syncs(const struct problem *p, const struct candidate *candida
     double hops = count > 1 ? (count - 1) * ring.latency_s : 0;
     double before_s = ring.gather_s * (double)memory_table_bytes(p) + hops;
     double after_s = replicas ? sum_s : ring.scatter_s * (double)memory_gradient_bytes(p, 0, 1) + hops;
-    bool shards = !state_whole(p, candidate) && keepers > 1; /* who keeps all waits for nothing */
+    bool shards = !state_whole(p, candidate) && keepers > 1; /* a rank that keeps everything does not wait */
     syncs[0].before_s += shards ? before_s : 0;
     syncs[last].before_s += before_s;
     syncs[0].after_s += after_s;
     syncs[last].after_s += after_s;
 }
 
-/* A stage by itself: `devices` and `shares` of its `count` members. */
+/* Adds the exchanges inside one stage: `devices` and `shares` of its `count` members. */
 static void stage_sync(const struct problem *p, const struct candidate *candidate, uint32_t s,
                        const uint32_t *devices, const double *shares, struct pipeline_sync *sync)
 {
@@ -354,7 +356,7 @@ static void stage_sync(const struct problem *p, const struct candidate *candidat
     if (count > 1 && shards) {
         moves_add(p, &ring, count, apart && s == 0 ? 1 : stage->block_begin, stage->block_end, sync);
     } else if (count > 1) {
-        int32_t begin = apart && s == 0 ? 1 : stage->block_begin; /* the table goes another way */
+        int32_t begin = apart && s == 0 ? 1 : stage->block_begin; /* the table has collectives of its own */
         double bytes = (double)memory_gradient_bytes(p, begin, stage->block_end);
         if (begin < stage->block_end)
             sync->after_s = 2 * (count - 1) * (bytes * ring.byte_s / count + ring.latency_s);
@@ -362,8 +364,8 @@ static void stage_sync(const struct problem *p, const struct candidate *candidat
     }
 }
 
-/* The norm goes up and down a tree over all ranks, or (LoRA in groups) over the stages' first members: a
- * position's way to the root and back. */
+/* Adds the seconds of the norm, which goes up and down a tree over all ranks, or (LoRA in groups) over the
+ * stages' first members: a rank's path to the root and back. */
 static void norm_add(const struct problem *p, const struct candidate *candidate, struct pipeline_sync *syncs)
 {
     const struct stage *stages = candidate->stages;

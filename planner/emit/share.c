@@ -1,20 +1,20 @@
-/* Which shard of the state each member keeps. Both aims are water filling: for a level, each member's share
- * lies between bounds that the level moves one way, so the least level at which the bounds hold 1 is found by
- * bisection. */
+/* Division of a sharded state. Both aims are water filling: for a level, each member's share lies between
+ * bounds that move one way with the level. Bisection finds the least level at which the bounds allow a sum
+ * of 1. */
 #include "planner/emit/share.h"
 
 #include <math.h>
 
-#define TURNS_MAX 200 /* of bisection: the digits of a double and then some */
+#define TURNS_MAX 200 /* bisections; more than the digits of a double */
 
-/* Is there a double between them? */
+/* Is there a double between the two? */
 static bool parts(double low, double high)
 {
     double middle = (low + high) / 2;
     return low < middle && middle < high;
 }
 
-/* fmin(fmax(x, low), high), which compilers do not inline. */
+/* fmin(fmax(x, low), high); compilers do not inline those. */
 static double clamp(double x, double low, double high)
 {
     x = x > low ? x : low;
@@ -26,11 +26,11 @@ static double room_of(const struct share_member *member)
     return member->room < 0 ? 0 : member->room > 1 ? 1 : member->room;
 }
 
-/* The least share with which a link is done within `level` seconds a byte. */
+/* The least share with which a member's link is done within `level` seconds per byte. */
 static double floor_at(const struct share_member *member, double level)
 {
     double floor = 1 - level * member->bytes_per_s;
-    return floor > 0 ? floor : 0; /* a link of infinite rate needs none */
+    return floor > 0 ? floor : 0; /* a link of infinite rate needs no share */
 }
 
 static double level_search(const struct share_member *members, uint32_t count, bool rooms)
@@ -59,7 +59,7 @@ double share_level_least(const struct share_member *members, uint32_t count)
     return level_search(members, count, false);
 }
 
-/* share_i = clamp(water, floor_i, room_i) with Σ = 1. */
+/* Sets share_i = clamp(water, floor_i, room_i) with Σ = 1. */
 static void fill_evenly(const struct share_member *members, uint32_t count, double level, double *shares)
 {
     double low = 0, high = 1;
@@ -76,7 +76,7 @@ static void fill_evenly(const struct share_member *members, uint32_t count, doub
     }
 }
 
-/* None below what its link needs at the ring's level. */
+/* Divides by the optimiser's seconds; no share is below what the member's link needs at the ring's level. */
 static void fill_by_step(const struct share_member *members, uint32_t count, double ring, double *shares)
 {
     double low = 0, high = 0;
@@ -125,7 +125,7 @@ bool share_state(const struct share_member *members, uint32_t count, enum share_
     }
     for (uint32_t i = 0; i < count; i++)
         sum += shares[i];
-    for (uint32_t i = 0; i < count && sum != 1; i++) { /* what bisection left over */
+    for (uint32_t i = 0; i < count && sum != 1; i++) { /* removes the bisection's remaining error */
         double more = fmax(-shares[i], fmin(1 - sum, room_of(&members[i]) - shares[i]));
         shares[i] += more;
         sum += more;

@@ -6,18 +6,19 @@
 #include "model/shape/footprint.h"
 #include "planner/given/cluster_private.h"
 
-/* CUDA and HIP share whole allocations, and make them in pieces of this. */
+/* CUDA and HIP share whole allocations, whose sizes are multiples of this. */
 enum { SHARED_PIECE_BYTES = 2 << 20 };
 
-/* Of one rank's slot: who sends what it receives, and whom it is sent to. */
+/* Use of one rank's slot: is it received into, is it sent. */
 struct use {
-    bool received, sent, apart; /* apart: also from, or to, a device that shares nothing with ours */
+    bool received, sent, apart; /* apart: also received from, or sent to, a device that cannot share memory
+                                   with the rank's device */
 };
 
 struct shares {
     struct plan *plan;
     const struct cluster *cluster;
-    const struct device **devices; /* of each rank */
+    const struct device **devices; /* [ranks]: device of each rank */
 };
 
 static const struct device *device_named(const struct cluster *cluster, const char *name)
@@ -52,7 +53,8 @@ static struct use use_of(const struct shares *s, uint32_t rank, uint32_t slot)
     return use;
 }
 
-/* Room for all of the ring, in pieces of so many bytes. False: the rank's limit does not allow it. */
+/* Grows the slot to hold its whole ring, in pieces of that many bytes. False: the rank's limit does not
+ * allow it. */
 static bool make_room(struct plan_rank *rank, struct plan_slot *slot, uint64_t piece)
 {
     uint64_t bound = slot->bytes_bound, ring = (uint64_t)slot->ring_micro_batches * slot->ring_blocks,
@@ -71,8 +73,8 @@ static bool is_boundary(const struct plan_slot *slot)
     return (slot->kind == SLOT_ACTIVATION || slot->kind == SLOT_GRADIENT) && slot->bytes_bound > 0;
 }
 
-/* What is sent stays in its buffer until the neighbour's has it: that, too, needs room for all of its ring.
- */
+/* A sent tensor stays in its buffer until the neighbour has copied it, so the sender also needs room for
+ * the whole ring. */
 static bool senders_have_room(const struct shares *s, uint32_t to)
 {
     for (uint32_t r = 0; r < s->plan->rank_count; r++) {

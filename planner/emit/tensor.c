@@ -1,4 +1,4 @@
-/* Emitting plans of tensor groups: groups, memory and slots; the lists are tensor_program.c's. */
+/* Plans of tensor groups: groups, memory and slots; tensor_program.c makes the lists. */
 #include "planner/emit/tensor.h"
 
 #include <stdlib.h>
@@ -29,7 +29,7 @@ uint32_t tensor_ring(uint32_t window, uint32_t next)
     return window > next + 1 ? window - next + 1 : 2;
 }
 
-/* Micro-batches of the ring between stage s and s + 1. */
+/* Micro-batches in the ring between stage s and s + 1. */
 static uint32_t ring_of(const struct candidate *candidate, uint32_t s, uint32_t micro_batches)
 {
     uint32_t units = tensor_ring(window_of(candidate, s), window_of(candidate, s + 1));
@@ -137,7 +137,7 @@ static int slots_fill(struct tensor_plan *t, uint32_t s, struct plan_rank *rank,
     return rank->slot_count == expected ? 0 : err_set(t->err, ERR_NOMEM, "planner: out of memory");
 }
 
-/* Of the trained state, by parameters; a group's members together have all of their stage's. */
+/* A member's share of its stage's trained state, by parameters; a group's shares sum to 1. */
 static double state_share(const struct tensor_plan *t, const struct stage *stage,
                           const struct plan_tensor *part)
 {

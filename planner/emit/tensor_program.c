@@ -1,8 +1,10 @@
 /* Instruction lists of tensor groups.
  *
- * A unit is one micro-batch, or several worked on in turns: each half of each block for all of them, so that
- * the sum of one travels while the next computes. All members of a group have the same list, but that its
- * first talks to the neighbouring groups and passes on what it gets. */
+ * A unit is one micro-batch, or several that are worked on in turns: each half of each block runs for all
+ * of them, so that the all-reduce of one overlaps the computing of the next. All members of a group have
+ * the same list, except that the first member exchanges boundary tensors with the neighbouring groups and
+ * broadcasts them.
+ */
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,13 +16,13 @@ struct writer {
     struct program_builder b;
     const struct tensor_slots *s;
     uint32_t rank, stage;
-    bool first, last, leads; /* stage; first of its group */
+    bool first, last, leads; /* first, last: of the stages; leads: the rank is the first of its group */
     int32_t group;
-    int32_t *ready; /* [micro-batches]: what the next half must wait for */
-    /* [micro-batches]: who freed the buffer of what arrived, and of what was sent */
+    int32_t *ready; /* [micro-batches]: the instruction that the next half must wait for */
+    /* [micro-batches]: the instructions that freed the buffers of received and of sent tensors */
     int32_t *used_act, *used_grad, *sent_act, *sent_grad;
     int32_t last_forward, last_backward;
-    int saving; /* slots for what forward leaves: -1 none, 0 the KV cache, 1 for backward */
+    int saving; /* where the forward saves: -1 nowhere, 0 the KV cache, 1 slots for the backward */
 };
 
 static int32_t past(const int32_t *numbers, uint32_t k, uint32_t ring)
@@ -38,7 +40,7 @@ static uint32_t leader(const struct writer *w, uint32_t stage)
     return w->t->candidate->stages[stage].member_first;
 }
 
-/* Sums the parts of micro-batch k in a slot. `frees`: nobody here reads the sum. */
+/* All-reduces the parts of micro-batch k in a slot. `frees`: nothing on this rank reads the sum. */
 static int32_t sum_add(struct writer *w, int32_t slot, uint32_t tag, int32_t block, uint32_t k, int32_t after,
                        bool frees)
 {
@@ -53,7 +55,8 @@ static int32_t sum_add(struct writer *w, int32_t slot, uint32_t tag, int32_t blo
     return program_add(&w->b, &x, &after, 1);
 }
 
-/* A boundary tensor from the neighbouring stage: the first member gets it and tells the others. */
+/* Adds the arrival of a boundary tensor from the neighbouring stage: the first member receives and
+ * broadcasts it. */
 static void arrive_add(struct writer *w, bool gradient, uint32_t k)
 {
     const struct stage *stage = blocks_of(w);
@@ -87,7 +90,7 @@ static void arrive_add(struct writer *w, bool gradient, uint32_t k)
 static void leave_add(struct writer *w, bool gradient, uint32_t k)
 {
     int32_t *sent = gradient ? w->sent_grad : w->sent_act;
-    sent[k] = w->ready[k]; /* the sum frees it where it is not sent */
+    sent[k] = w->ready[k]; /* if the tensor is not sent, the sum frees it */
     if (!w->leads)
         return;
     struct instr x = instr_init(OP_SEND, QUEUE_SEND);
@@ -100,7 +103,7 @@ static void leave_add(struct writer *w, bool gradient, uint32_t k)
     sent[k] = program_add(&w->b, &x, &w->ready[k], 1);
 }
 
-/* One half (or whole) of a block, and the sum behind it. in, out: slots or PLAN_NONE. */
+/* Adds one half of a block (or a whole one) and the all-reduce behind it. in, out: slots or PLAN_NONE. */
 static void part_add(struct writer *w, enum instr_op op, uint16_t half, int32_t block, uint32_t k, int32_t in,
                      int32_t out, int32_t save)
 {
@@ -163,7 +166,7 @@ static void backward_part(struct writer *w, int32_t block, int half, uint32_t k)
     bool trains = w->t->plan->trains_embedding, head = block + 1 == w->t->plan->block_count;
     int32_t in = block + 1 == stage->block_end && !w->last ? s->grad_in : s->gradient[1];
     int32_t out = block == stage->block_begin && !w->first ? s->grad_out : s->gradient[1];
-    if (block == 1 && w->first && !trains) /* nothing below is trained */
+    if (block == 1 && w->first && !trains) /* nothing below it is trained */
         out = PLAN_NONE;
     if (block == 0 && !trains && block + 1 != stage->block_end)
         in = PLAN_NONE;
@@ -211,8 +214,8 @@ static void backward_unit(struct writer *w, uint32_t first, uint32_t end)
         leave_add(w, true, k);
 }
 
-/* All micro-batches, unit by unit: as many forwards as the window, then one backward and one forward in turn
- * (1F1B); `back` false: forwards alone. */
+/* Adds all micro-batches, unit by unit: as many forwards as the window, then one backward and one forward
+ * in turn (1F1B); `back` false: forwards alone. */
 static void units_add(struct writer *w, bool back)
 {
     uint32_t each = w->t->together, count = w->t->plan->micro_batch_count;
@@ -258,7 +261,8 @@ static void evaluate_build(struct writer *w)
                            &w->last_forward, 1);
 }
 
-/* The prompt, or the last token, through all stages; the first of the last group chooses. */
+/* Adds the prompt, or the last token, through all stages; the first member of the last group chooses the
+ * token. */
 static void token_build(struct writer *w)
 {
     w->saving = 0;

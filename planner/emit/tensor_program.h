@@ -1,12 +1,13 @@
-/* Instruction lists of tensor groups, for tensor.c. */
+/* The instruction lists of tensor groups, for tensor.c. */
 #ifndef MOTLEY_PLANNER_EMIT_TENSOR_PROGRAM_H
 #define MOTLEY_PLANNER_EMIT_TENSOR_PROGRAM_H
 
 #include "planner/candidate/candidate.h"
 
-/* Slots of one rank; PLAN_NONE where it has none. */
+/* Slot numbers of one rank; PLAN_NONE: there is no such slot. */
 struct tensor_slots {
-    int32_t sum[2], gradient[2]; /* between the halves of a block; between blocks */
+    /* all-reduced sums between the halves of a block; gradients between blocks */
+    int32_t sum[2], gradient[2];
     int32_t act_in, act_out, grad_in, grad_out, statistics;
     int32_t saved_first, saved_second, saved_head, shared;
     int32_t scalars, norm, barrier, cache, token;
@@ -21,7 +22,7 @@ struct tensor_plan {
     struct err *err;
 };
 
-/* Fills the programs of rank r of a stage, whose slots are there. ERR_NOMEM, ERR_TOO_BIG. */
+/* Makes the programs of rank r of a stage; the rank's slots exist. ERR_NOMEM, ERR_TOO_BIG. */
 int tensor_programs(struct tensor_plan *t, uint32_t stage, uint32_t r, const struct tensor_slots *slots);
 
 #endif

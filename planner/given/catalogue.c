@@ -1,5 +1,5 @@
-/* Devices one does not own, by name: what drivers call them, what is spelt most like them, and their peaks.
- * The entries themselves: catalogue_entries.c. */
+/* Catalogue lookups by name: drivers' names, the closest spelling, and peaks. The entries are in
+ * catalogue_entries.c. */
 #include <ctype.h>
 #include <math.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 
 #define PLAIN_MAX 64
 
-/* Lower-case letters and digits of a name, without the words that only say who made it. */
+/* Reduces a name to lower-case letters and digits, without the words that only name the maker. */
 static void plain(const char *name, char out[PLAIN_MAX])
 {
     static const char *const makers[] = {"nvidia",     "amd",     "intel",       "geforce", "tesla",
@@ -65,7 +65,7 @@ const struct catalogue_entry *catalogue_find(const char *name)
     return NULL;
 }
 
-/* Letters to put in, leave out or change to come from one name to the other (Levenshtein 1966). */
+/* Levenshtein distance (1966): letters to insert, delete or change to turn one name into the other. */
 static uint32_t distance(const char *a, const char *b)
 {
     uint32_t row[PLAIN_MAX + 1];
@@ -155,7 +155,8 @@ json_t *catalogue_difference(const char *like, const json_t *profile)
     }
     if (!entry || !compute || !(most / seconds > 0) || !isfinite(most / seconds))
         return NULL;
-    double heat = json_number_value(json_object_get(profile, "heat")); /* absent: it was not throttled */
+    double heat =
+        json_number_value(json_object_get(profile, "heat")); /* absent: the device did not throttle */
     double rate = most / (seconds * (heat > 0 ? heat : 1)),
            estimated = catalogue_rate(entry, strcmp(compute, "fp32") != 0);
     return json_pack("{s:s, s:f, s:f, s:f}", "entry", entry->name, "flops_per_s", rate,

@@ -1,4 +1,4 @@
-/* Devices one does not own: the catalogue's entries by any of their names. Pure. */
+/* The catalogue of devices that nobody here owns; an entry is found by any of its names. Pure. */
 #ifndef MOTLEY_PLANNER_GIVEN_CATALOGUE_H
 #define MOTLEY_PLANNER_GIVEN_CATALOGUE_H
 
@@ -7,37 +7,40 @@
 #include "common/err.h"
 #include "planner/given/catalogue_entries.h"
 
-/* "measured", "imported", "estimated"; NULL ends them. */
+/* "measured", "imported", "estimated", then NULL. */
 extern const char *const cost_origin_names[];
 const char *cost_origin_name(enum cost_origin origin);
 
-/* By its name, or by what drivers call it ("NVIDIA GeForce RTX 3090", "Tesla V100-SXM2-32GB"). NULL: not
- * there. */
+/* Finds an entry by its name or by what drivers call the device ("NVIDIA GeForce RTX 3090", "Tesla
+ * V100-SXM2-32GB"). NULL: there is no such entry. */
 const struct catalogue_entry *catalogue_find(const char *name);
-/* The entry that is spelt most like the name, for an error's text. */
+/* Returns the entry whose spelling is closest to the name; error texts suggest it. */
 const char *catalogue_near(const char *name);
-/* Of a card's memory, what a plan may fill where nobody says more: PLANNER.md's usable = (1 - eta)(total) -
- * context, with eta 0.08 until something is measured, for what an allocator cannot hand out, and half a GB
- * for the driver's context (rule of thumb). Of a CPU all that it says. */
+/* Bytes of the device's memory that a plan may fill when nobody states a limit. For a card it is
+ * PLANNER.md's usable = (1 - eta) · total - context: eta 0.08 covers what an allocator cannot hand out,
+ * and half a GB holds the driver's context (both rules of thumb). For a CPU it is the entry's whole
+ * memory. */
 uint64_t catalogue_usable(const struct catalogue_entry *entry);
 #define CATALOGUE_RESERVE 0.08
 #define CATALOGUE_CONTEXT_BYTES ((uint64_t)500000000)
-/* The entry of a kind with the highest peak, or the lowest; NULL for a kind that has none. */
+/* Returns the entry of a kind ("cuda", "cpu" …) with the highest peak or the lowest; NULL if the kind has
+ * no entry. */
 const struct catalogue_entry *catalogue_extreme(const char *kind, bool fastest);
-/* The higher of its two peaks, FLOP/s (of a CPU: one thread's). */
+/* The higher of the entry's two peaks, in FLOP/s (for a CPU: of one thread). */
 double catalogue_peak(const struct catalogue_entry *entry);
 
-/* FLOP/s that training is taken to reach on it, of a CPU one thread's; half: products in 16 bits. */
+/* FLOP/s that training is assumed to reach on the device (for a CPU: on one thread). half: matrix products
+ * are computed in 16 bits. */
 double catalogue_rate(const struct catalogue_entry *entry, bool half);
-/* How far the catalogue is off for a device that was measured: the FLOP/s of its layers' forward pass in the
- * profile's largest point, as fast as it is when it does not throttle (the profile's heat), beside
- * catalogue_rate. Returns new {"entry", "flops_per_s", "estimated_flops_per_s", "ratio" (the first by the
- * second)}; NULL: `like` is not in the catalogue, or the document does not say FLOPs. */
+/* Compares a measured device with its catalogue entry. The measured rate is the FLOP/s of the layers'
+ * forward pass at the profile's largest point, corrected for throttling by the profile's heat; the
+ * estimated rate is catalogue_rate. Returns new {"entry", "flops_per_s", "estimated_flops_per_s", "ratio"
+ * (measured by estimated)}, or NULL if `like` is not in the catalogue or the document states no FLOPs. */
 json_t *catalogue_difference(const char *like, const json_t *profile);
 
-/* The built-in catalogue: {"devices":
- * [{"name","memory_bytes","flops_fp32","flops_16","memory_bytes_per_s","origin", "uncertainty"}…]}. Returns
- * new, or NULL with ERR_NOMEM. */
+/* Returns the built-in catalogue, new: {"devices":
+ * [{"name","memory_bytes","flops_fp32","flops_16","memory_bytes_per_s","origin", "uncertainty"}…]}. NULL
+ * with ERR_NOMEM. */
 json_t *cluster_catalogue(struct err *err);
 
 #endif

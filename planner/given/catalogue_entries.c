@@ -1,20 +1,22 @@
-/* The cards and processors of the catalogue: dense peak rates and memory bandwidth as their makers publish
- * them, the share of the peak that training reaches, and a stated uncertainty. A measured or imported profile
- * always wins.
+/* The cards and processors of the catalogue. Each entry has dense peak rates and memory bandwidth as the
+ * maker publishes them, the share of the peak that training reaches, and an uncertainty. A measured or
+ * imported profile always takes precedence.
  *
- * The share is measured where somebody has published layers that ran on the device: Cephalo's
- * (benson-guo/cephalo and /zorse, MIT), read by tools/catalogue_rates.py, the median over its models; those
- * entries are "imported". Elsewhere it is a rule of thumb, 0.45 of the peak, which those medians straddle
- * (0.22 to 0.93): "estimated", 35 % uncertain. 16-bit peaks are of products accumulated in 32 bits, which is
- * what training does; GeForce cards run those at half the rate that is advertised and come nearer to it: 0.79
- * and 0.81 were measured on the two there are (RTX 3090, A10G), and 0.65, between these and the rule, is
- * taken for the others. Of Intel's cards no training is known: 0.3, 60 % uncertain.
+ * The share is measured where somebody has published times of layers on the device: Cephalo
+ * (benson-guo/cephalo and /zorse, MIT), read by tools/catalogue_rates.py, the median over its models.
+ * Those entries are "imported". Elsewhere the share is a rule of thumb, 0.45 of the peak, which lies
+ * between those medians (0.22 to 0.93): "estimated", 35 % uncertain. 16-bit peaks are of products
+ * accumulated in 32 bits, as training needs. GeForce cards run such products at half the advertised rate
+ * and come closer to it: the two measured cards (RTX 3090, A10G) reach 0.79 and 0.81, and the others are
+ * assumed to reach 0.65, a value between these and the rule of thumb. No training on Intel's cards is
+ * published: 0.3, 60 % uncertain.
  *
- * tools/catalogue_check.py compares these numbers with somebody else's database.
+ * tools/catalogue_check.py compares these numbers with an independent database.
  *
- * Rates, memory, bandwidth and board power are the makers' own (each entry's `source`), dense rates at boost
- * clock. Cards before NVIDIA's Ampere and AMD's CDNA have float16 products and no bfloat16 ones (`bf16`);
- * where bfloat16 has a rate of its own (MI100), that one is meant. */
+ * Rates, memory, bandwidth and board power are the makers' own (each entry's `source`), dense rates at
+ * boost clock. Cards before NVIDIA's Ampere and AMD's CDNA multiply float16 but not bfloat16 (`bf16`).
+ * Where bfloat16 has a rate of its own (MI100), flops_16 is that rate.
+ */
 #include <string.h>
 
 #include "planner/given/catalogue_entries.h"
@@ -23,7 +25,8 @@
 #define TERA 1e12
 #define GIGA 1e9
 
-/* name, kind, GiB, dense peak fp32 and 16-bit TFLOP/s, of which format, GB/s, board power W, where from */
+/* Columns: name, kind, GiB, dense peak TFLOP/s in fp32 and in 16 bits, the 16-bit format, GB/s, board
+ * power in W, source. */
 #define CARD(n, k, mem, f32, f16, form, bw, w, sheet)                                                        \
     {                                                                                                        \
         .name = n, .kind = k, .memory_bytes = (uint64_t)((mem) * (double)GIB), .flops_fp32 = (f32)*TERA,     \
@@ -31,7 +34,7 @@
         .efficiency_16 = 0.45, .board_watts = (w), .uncertainty = 0.35, .origin = ORIGIN_ESTIMATED,          \
         .source = sheet                                                                                      \
     }
-/* a card whose products summed in 32 bits run at half the rate of those summed in 16 */
+/* A card whose 16-bit products with 32-bit sums run at half the rate of those with 16-bit sums. */
 #define HALF(n, k, mem, f32, f16, form, bw, w, sheet)                                                        \
     {                                                                                                        \
         .name = n, .kind = k, .memory_bytes = (uint64_t)((mem) * (double)GIB), .flops_fp32 = (f32)*TERA,     \
@@ -39,7 +42,7 @@
         .efficiency_16 = 0.65, .board_watts = (w), .uncertainty = 0.35, .origin = ORIGIN_ESTIMATED,          \
         .source = sheet                                                                                      \
     }
-/* a card on which nobody is known to have published training */
+/* A card on which no published training is known. */
 #define RARE(n, k, mem, f32, f16, form, bw, w, sheet)                                                        \
     {                                                                                                        \
         .name = n, .kind = k, .memory_bytes = (uint64_t)((mem) * (double)GIB), .flops_fp32 = (f32)*TERA,     \
@@ -47,7 +50,7 @@
         .efficiency_16 = 0.3, .board_watts = (w), .uncertainty = 0.6, .origin = ORIGIN_ESTIMATED,            \
         .source = sheet                                                                                      \
     }
-/* the same, and the shares of both peaks that were measured */
+/* A card for which the shares of both peaks were measured. */
 #define SEEN(n, k, mem, f32, f16, form, bw, w, s32, s16, sheet)                                              \
     {                                                                                                        \
         .name = n, .kind = k, .memory_bytes = (uint64_t)((mem) * (double)GIB), .flops_fp32 = (f32)*TERA,     \
@@ -55,9 +58,10 @@
         .efficiency_16 = s16, .board_watts = (w), .uncertainty = 0.25, .origin = ORIGIN_IMPORTED,            \
         .source = sheet "; shares of peak: layers that Cephalo measured"                                     \
     }
-#define FP16 false /* the 16-bit rate is of float16 alone */
-#define BF16 true  /* of bfloat16 as well */
-/* name, GFLOP/s of one thread fp32 and 16-bit, where from; memory is whatever the host gives */
+#define FP16 false /* the 16-bit rate holds for float16 only */
+#define BF16 true  /* the 16-bit rate holds for bfloat16 as well */
+/* Columns: name, GFLOP/s of one thread in fp32 and in 16 bits, source. Memory is a placeholder: the host
+ * states its own. */
 #define CORE(n, f32, f16, why)                                                                               \
     {                                                                                                        \
         .name = n, .kind = "cpu", .memory_bytes = 8 * GIB, .flops_fp32 = (f32)*GIGA, .flops_16 = (f16)*GIGA, \
@@ -66,7 +70,8 @@
     }
 
 static const struct catalogue_entry entries[] = {
-    /* Kepler, Maxwell and Pascal: no 16-bit units worth using, P100 apart; 16-bit work runs in fp32 */
+    /* Kepler, Maxwell, Pascal: only the P100 has useful 16-bit units; on the others 16-bit work runs in
+     * fp32 */
     CARD("k80", "cuda", 12, 4.37, 0, FP16, 240, 150, "NVIDIA Tesla K80 data sheet, one die of two"),
     CARD("gtx-970", "cuda", 4, 3.9, 0, FP16, 224, 145, "NVIDIA GeForce GTX 970 specifications"),
     CARD("gtx-980", "cuda", 4, 5, 0, FP16, 224, 165, "NVIDIA GeForce GTX 980 specifications"),
@@ -201,7 +206,7 @@ static const struct catalogue_entry entries[] = {
     HALF("rtx-5080", "cuda", 16, 56.3, 112.6, BF16, 960, 360, "NVIDIA RTX Blackwell architecture whitepaper"),
     HALF("rtx-5090", "cuda", 32, 104.8, 209.5, BF16, 1792, 575,
          "NVIDIA RTX Blackwell architecture whitepaper"),
-    /* workstation cards: 16-bit products at the full rate, an eighth of the FP4 rate with sparsity */
+    /* workstation cards: their 16-bit products run at the full rate, an eighth of the sparse FP4 rate */
     CARD("rtx-pro-2000", "cuda", 16, 17, 68, BF16, 288, 70, "NVIDIA RTX PRO 2000 Blackwell data sheet"),
     CARD("rtx-pro-4000", "cuda", 24, 36.8, 147.3, BF16, 672, 140, "NVIDIA RTX PRO 4000 Blackwell data sheet"),
     CARD("rtx-pro-4500", "cuda", 32, 50.5, 202.1, BF16, 896, 200, "NVIDIA RTX PRO 4500 Blackwell data sheet"),
@@ -217,7 +222,7 @@ static const struct catalogue_entry entries[] = {
     CARD("b200", "cuda", 180, 75, 2250, BF16, 8000, 1000, "NVIDIA DGX B200 data sheet, an eighth of it"),
     CARD("gb200", "cuda", 185, 80, 2500, BF16, 8000, 1200, "NVIDIA GB200 NVL72 data sheet, one GPU of 72"),
     CARD("b300", "cuda", 268, 75, 2250, BF16, 8000, 1400, "NVIDIA DGX B300 data sheet, an eighth of it"),
-    /* AMD; of two-die cards one die, as the system shows them */
+    /* AMD; a card with two dies has an entry for one die, as the system shows each die as a device */
     CARD("vega-56", "hip", 8, 10.5, 21, FP16, 410, 210, "AMD Radeon RX Vega 56 specifications"),
     CARD("vega-64", "hip", 8, 12.7, 25.3, FP16, 484, 295, "AMD Radeon RX Vega 64 specifications"),
     CARD("mi25", "hip", 16, 12.3, 24.6, FP16, 484, 300, "AMD Radeon Instinct MI25 data sheet"),
@@ -277,8 +282,8 @@ static const struct catalogue_entry entries[] = {
          "Intel Arc Pro B50 specifications (16 bit: half its INT8 rate)"),
     RARE("arc-pro-b60", "xpu", 24, 12.3, 98, BF16, 456, 200,
          "Intel Arc Pro B60 specifications (16 bit: half its INT8 rate)"),
-    /* processors: widths of their units at a clock they hold under load; per thread, so `threads` multiplies
-     */
+    /* processors: vector width times a clock that is held under load; per thread, so `threads` multiplies
+     * it */
     CORE("cpu", 120, 120, "AVX2, two units of 8 lanes at 3.7 GHz"),
     CORE("cpu-sse42", 31, 31, "SSE, 4 lanes, multiply and add apart, at 3.9 GHz"),
     CORE("cpu-avx2", 120, 120, "AVX2, two units of 8 lanes at 3.7 GHz"),
@@ -294,9 +299,8 @@ const struct catalogue_entry *catalogue_entries(size_t *count)
     return entries;
 }
 
-/* What drivers and people call them, where that is not the entry's own name with other signs between; without
- * makers and makes (catalogue.c). A card that comes in two sizes and does not say which is the smaller one.
- */
+/* Nicknames that are not the entry's own name with other punctuation, without makers and brands
+ * (catalogue.c). A nickname of a card that is sold with two memory sizes means the smaller one. */
 static const struct {
     const char *plain, *name;
 } aliases[] = {

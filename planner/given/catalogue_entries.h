@@ -1,4 +1,5 @@
-/* What the catalogue holds (catalogue_entries.c); all but catalogue.c ask by name (catalogue.h). */
+/* The entries of the catalogue. Only catalogue.c includes this for lookups; other files ask by name
+ * (catalogue.h). */
 #ifndef MOTLEY_PLANNER_GIVEN_CATALOGUE_ENTRIES_H
 #define MOTLEY_PLANNER_GIVEN_CATALOGUE_ENTRIES_H
 
@@ -9,24 +10,24 @@
 /* Where a number came from. */
 enum cost_origin { ORIGIN_MEASURED, ORIGIN_IMPORTED, ORIGIN_ESTIMATED, ORIGIN_COUNT };
 
-/* An entry of the catalogue: rates of a device that nobody here has measured. */
+/* An entry of the catalogue: rates of a device, published by its maker and not measured by the user. */
 struct catalogue_entry {
     const char *name, *kind;
     uint64_t memory_bytes;
-    double flops_fp32, flops_16; /* peak of dense matrix products, FLOP/s */
-    bool bf16;                   /* the 16-bit rate is of bfloat16 too; else of float16 alone */
+    double flops_fp32, flops_16; /* peaks of dense matrix products, FLOP/s */
+    bool bf16;                   /* flops_16 holds for bfloat16 as well as float16; false: for float16 only */
     double memory_bytes_per_s;
-    double efficiency, efficiency_16; /* of either peak that training reaches */
-    double board_watts;               /* the most that its maker says it draws; 0: not known */
-    double uncertainty;               /* relative, of a time estimated from these */
-    enum cost_origin origin;          /* of the efficiencies: imported where others measured them */
+    double efficiency, efficiency_16; /* share of each peak that training reaches, 0..1 */
+    double board_watts;               /* the highest power draw that the maker states, W; 0: unknown */
+    double uncertainty;               /* relative error of a time estimated from this entry */
+    enum cost_origin origin;          /* of the efficiencies: ORIGIN_IMPORTED where others measured them */
     const char *source;
 };
 
-/* All entries, older before newer within a maker. */
+/* All entries; those of one maker are sorted by age. */
 const struct catalogue_entry *catalogue_entries(size_t *count);
-/* The entry's name that drivers or people mean by this one: lower-case letters and digits without makers and
- * makes. NULL: none. */
+/* Maps a nickname to an entry's name. `plain` is the nickname in lower-case letters and digits, without
+ * makers and brands. NULL: the nickname is unknown. */
 const char *catalogue_alias(const char *plain);
 
 #endif

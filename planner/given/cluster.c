@@ -1,4 +1,4 @@
-/* Devices, nodes and links: checked as they are added, found by hash. */
+/* A cluster's devices, nodes and links: each is checked when it is added and found through a hash index. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -167,7 +167,7 @@ int cluster_add_device(struct cluster *cluster, const struct cluster_device *dev
                         .node = node,
                         .memory_limit_bytes = device->memory_limit_bytes > device->base_bytes
                                                   ? device->memory_limit_bytes - device->base_bytes
-                                                  : 1, /* nothing fits there */
+                                                  : 1, /* nothing fits on the device */
                         .base_bytes = device->base_bytes,
                         .threads = device->threads ? device->threads : 1,
                         .speed = device->speed > 0 ? device->speed : 1,
@@ -198,7 +198,8 @@ static int point_read(struct json_reader *r, struct profile *profile, const char
     jr_f64(r, "recompute_s", JR_OPTIONAL, 0, SECONDS_MAX, &p.recompute_s);
     if (jr_finish_loose(r) < 0)
         return -1;
-    /* where it was measured as a difference of two noisy times: less than half of forward is not believed */
+    /* Recomputation is measured as a difference of two noisy times; a value below half of the forward time
+     * is replaced by the forward time. */
     p.recompute_s = p.recompute_s < 0.5 * p.forward_s ? p.forward_s : p.recompute_s;
     bool whole = block == PROFILE_LAYER || block == PROFILE_HEAD;
     if (block != PROFILE_EMBEDDING && p.forward_s <= 0)
@@ -299,7 +300,7 @@ int cluster_add_profile(struct cluster *cluster, const json_t *document, struct 
     return 0;
 }
 
-/* Number of the link from one node to another as it was added, or UINT32_MAX. */
+/* Returns the index of the link from one node to another, or UINT32_MAX. */
 static uint32_t link_at(const struct cluster *cluster, uint32_t from, uint32_t to)
 {
     uint32_t cursor = 0, i;

@@ -15,7 +15,7 @@
 
 #define CLUSTER_DEVICES_MAX 10000u
 #define CLUSTER_NODES_MAX 10000u
-#define CLUSTER_POINTS_MAX 4096u /* points of one profile document */
+#define CLUSTER_POINTS_MAX 4096u /* most points in one profile document */
 
 struct cluster;
 
@@ -23,64 +23,69 @@ struct cluster_device {
     const char *name; /* "left/cpu0"; unique */
     const char *node; /* "left" */
     const char *kind; /* "cpu", "cuda" …; NULL: "cpu" */
-    const char *like; /* catalogue entry to estimate from while there is no profile; NULL: by kind */
+    /* Catalogue entry that supplies estimates while there is no profile; NULL: chosen by kind. */
+    const char *like;
     uint64_t memory_limit_bytes;
-    uint64_t base_bytes; /* of those, what a worker's device takes for itself: plans have the rest; 0: none */
-    uint32_t threads;    /* 0: 1 */
-    double speed;        /* scales the tables: 2 halves the times; 0: 1 */
-    double heat;         /* φ of PLANNER.md, moving ratio of table time to measured time, (0,1]; 0: 1 */
+    uint64_t base_bytes; /* part of memory_limit_bytes that a worker takes for itself and plans cannot use; 0:
+                            none */
+    uint32_t threads;    /* 0 means 1 */
+    double speed;        /* scales the cost tables: 2 halves the times; 0 means 1 */
+    double heat;         /* φ of PLANNER.md: moving ratio of table time to measured time, (0,1]; 0 means 1 */
     double price_per_hour; /* any currency; 0: unknown */
     double watts;          /* while computing; 0: unknown */
-    double idle_watts;     /* in a plan but not computing; 0: not counted */
+    double idle_watts;     /* while it belongs to a plan but does not compute; 0: not counted */
 };
 
-/* Returns new (cluster_destroy), or NULL with ERR_NOMEM. */
+/* Returns a new cluster (cluster_destroy), or NULL with ERR_NOMEM. */
 struct cluster *cluster_create(struct err *err);
 void cluster_destroy(struct cluster *cluster);
 
-/* Strings are copied. ERR_INVALID, ERR_CONFLICT for a name seen before, ERR_TOO_BIG. */
+/* Adds a device; its strings are copied. ERR_INVALID, ERR_CONFLICT for a name that is taken, ERR_TOO_BIG. */
 int cluster_add_device(struct cluster *cluster, const struct cluster_device *device, struct err *err);
-/* A profile document (docs/CONTRACTS.md) for the device it names, added before; a later one for the same
- * device replaces. Unknown keys are ignored (older and newer workers). The document is not kept. */
+/* Adds a profile document (docs/CONTRACTS.md) to the device that it names, which must have been added. A
+ * later profile of the same device replaces an earlier one. Unknown keys are ignored, so older and newer
+ * workers can be read. The document is not kept. */
 int cluster_add_profile(struct cluster *cluster, const json_t *document, struct err *err);
-/* A link document {"from","to","latency_s","bytes_per_s","emulated","origin"} between nodes, one direction;
- * "origin" (measured, imported, estimated) is measured unless said otherwise. Missing
- * directions take the other one's values; missing pairs the defaults below. */
+/* Adds one direction of a link between nodes: {"from","to","latency_s","bytes_per_s","emulated","origin"}.
+ * "origin" (measured, imported, estimated) defaults to measured. A missing direction takes the values of
+ * the other direction; a missing pair takes the defaults below. */
 int cluster_add_link(struct cluster *cluster, const json_t *document, struct err *err);
-/* Defaults for pairs on the same node and on different nodes; otherwise 20 µs, 1 GB/s and 200 µs, 110 MB/s.
- */
+/* Sets the defaults for pairs of devices on the same node and on different nodes. Without this call they
+ * are 20 µs and 1 GB/s, and 200 µs and 110 MB/s. */
 int cluster_set_defaults(struct cluster *cluster, double within_latency_s, double within_bytes_per_s,
                          double between_latency_s, double between_bytes_per_s, struct err *err);
-/* The node's network card: what all its links to other nodes share. */
+/* Sets the rate of the node's network card, which all its links to other nodes share. */
 int cluster_set_nic(struct cluster *cluster, const char *node, double bytes_per_s, struct err *err);
 
-/* A cluster file (INTERFACES.md, "A cluster file"). Returns new, or NULL with the path of what is wrong. */
+/* Reads a cluster file (INTERFACES.md, "A cluster file"). Returns a new cluster, or NULL with the path of
+ * the mistake. */
 struct cluster *cluster_from_json(const json_t *document, struct err *err);
 
-/* Devices added so far; their names, borrowed until the cluster ends (NULL out of range); is one measured? */
+/* The number of devices added so far. */
 uint32_t cluster_device_count(const struct cluster *cluster);
 uint32_t cluster_node_count(const struct cluster *cluster);
-const char *cluster_device_name(const struct cluster *cluster, uint32_t index); /* borrowed */
+/* borrowed until the cluster ends; NULL out of range */
+const char *cluster_device_name(const struct cluster *cluster, uint32_t index);
 bool cluster_device_has_profile(const struct cluster *cluster, uint32_t index);
-/* Its node's name, borrowed likewise; "" out of range. */
+/* The name of the device's node, borrowed until the cluster ends; "" out of range. */
 const char *cluster_device_node(const struct cluster *cluster, uint32_t index);
 
 /* Index of a node by name, or UINT32_MAX. */
 uint32_t cluster_node_find(const struct cluster *cluster, const char *name);
-/* Was a link of that direction added? */
+/* True if that direction of the link was added. */
 bool cluster_link_known(const struct cluster *cluster, uint32_t from_node, uint32_t to_node);
 /* Index of a device by name, or UINT32_MAX. */
 uint32_t cluster_device_find(const struct cluster *cluster, const char *name);
 
-/* Latency (s), rate (bytes/s, the two NICs' caps included) from one device to another. */
+/* Latency (s) and rate (bytes/s, limited by both nodes' network cards) from one device to another. */
 void cluster_link(const struct cluster *cluster, uint32_t from_device, uint32_t to_device, double *latency_s,
                   double *bytes_per_s, bool *emulated);
-/* Where those come from. */
+/* Where cluster_link's latency and rate come from. */
 enum cost_origin cluster_link_origin(const struct cluster *cluster, uint32_t from_device, uint32_t to_device);
 
 struct json_reader;
-/* Reads what a device may say of itself, each within its bounds: like, kind, threads, speed, heat, prices.
- * The reader keeps its failure. */
+/* Reads the optional members of a device: like, kind, threads, speed, heat, prices; each is checked
+ * against its bounds. The reader keeps the failure. */
 void cluster_device_members(struct json_reader *reader, struct cluster_device *device);
 
 #endif

@@ -1,4 +1,3 @@
-/* Copies of clusters, changed. */
 #include "planner/given/cluster_change.h"
 
 #include <math.h>
@@ -101,7 +100,8 @@ int cluster_add_like(struct cluster *cluster, uint32_t device, struct err *err)
                                    .idle_watts = like->idle_watts};
     if (cluster_add_device(cluster, &added, err) < 0)
         return -1;
-    struct device *copy = &cluster->devices[cluster->device_count - 1]; /* the list may have moved */
+    struct device *copy =
+        &cluster->devices[cluster->device_count - 1]; /* the array may have been reallocated */
     if (profile_copy(&copy->profile, &cluster->devices[device].profile) < 0)
         return err_set(err, ERR_NOMEM, "cluster: out of memory");
     return 0;

@@ -1,17 +1,17 @@
-/* A cluster changed in one thing, for what-if questions. Pure. */
+/* Copies of a cluster with one change, for what-if questions. Pure. */
 #ifndef MOTLEY_PLANNER_GIVEN_CLUSTER_CHANGE_H
 #define MOTLEY_PLANNER_GIVEN_CLUSTER_CHANGE_H
 
 #include "planner/given/cluster.h"
 #include "planner/given/cluster_private.h"
 
-/* A deep copy; cluster_destroy. NULL with ERR_NOMEM. */
+/* Returns a deep copy (cluster_destroy), or NULL with ERR_NOMEM. */
 struct cluster *cluster_copy(const struct cluster *cluster, struct err *err);
-/* Adds a device like the given one, with its profile, on the same node: its links and its card are that
- * node's. Its name is the given one's and "+". ERR_TOO_BIG, ERR_NOMEM, ERR_CONFLICT. */
+/* Adds a twin of a device, profile included, on the same node, so it shares that node's links and network
+ * card. The twin's name is the device's name and "+". ERR_TOO_BIG, ERR_NOMEM, ERR_CONFLICT. */
 int cluster_add_like(struct cluster *cluster, uint32_t device, struct err *err);
-/* Makes the links between two nodes `times` faster, latency too, both directions; a card that would limit
- * them becomes as much faster. */
+/* Multiplies the rate of both directions of a link by `times` and divides the latency by it. A network
+ * card that would limit the faster link is sped up as much. */
 int cluster_speed_link(struct cluster *cluster, uint32_t node_a, uint32_t node_b, double times,
                        struct err *err);
 

@@ -1,4 +1,4 @@
-/* Open addressing with linear probing, at most half full. */
+/* Open addressing with linear probing; the table is at most half full. */
 #include "planner/given/cluster_index.h"
 
 #include <stdlib.h>

@@ -1,11 +1,11 @@
-/* Cluster files: INTERFACES.md, "A cluster file, for `motley plan --cluster`". */
+/* Reading cluster files (INTERFACES.md, "A cluster file, for `motley plan --cluster`"). */
 #include <string.h>
 
 #include "common/json.h"
 #include "planner/given/cluster.h"
 #include "planner/given/cluster_private.h"
 
-/* A name that stands in tables, pictures and messages. */
+/* Reads a name and refuses characters that would break tables, pictures or messages. */
 static int name_read(struct json_reader *r, const char **name)
 {
     if (jr_str(r, "name", JR_REQUIRED, 1, 255, name) < 0 || r->failed)
@@ -95,7 +95,7 @@ static int link_values(struct json_reader *r, double *latency_s, double *bytes_p
 static int file_pair(struct json_reader *r, struct cluster *cluster)
 {
     const char *a = "", *b = "";
-    int origin = ORIGIN_IMPORTED; /* somebody wrote it down */
+    int origin = ORIGIN_IMPORTED; /* a cluster file's numbers were written by hand */
     double latency_s = 0, bytes_per_s = 0;
     jr_str(r, "a", JR_REQUIRED, 1, 255, &a);
     jr_str(r, "b", JR_REQUIRED, 1, 255, &b);
@@ -124,7 +124,8 @@ static int file_pair(struct json_reader *r, struct cluster *cluster)
     return 0;
 }
 
-/* As it was measured, one way; what is from a node to itself is between its devices. */
+/* Reads one direction of a measured link. A link from a node to itself describes the links between the
+ * node's devices. */
 static int file_directed(struct cluster *cluster, const json_t *link, struct err *err)
 {
     const char *from = json_string_value(json_object_get(link, "from")),
@@ -145,7 +146,8 @@ static bool is_there(const struct json_reader *r, const char *key)
 static int file_links(struct json_reader *root, struct cluster *cluster)
 {
     struct json_reader links, part;
-    const json_t *pairs = NULL, *directed = NULL; /* link documents, as they were measured: one way each */
+    const json_t *pairs = NULL,
+                 *directed = NULL; /* directed: link documents, each one direction as measured */
     static const char *const keys[2] = {"within", "between"};
     double values[2][2] = {{cluster->within_latency_s, cluster->within_bytes_per_s},
                            {cluster->between_latency_s, cluster->between_bytes_per_s}};

@@ -1,4 +1,4 @@
-/* The cluster's inside, for planner/given, cost and emit; the public functions are in cluster.h. */
+/* The cluster's members, for planner/given, cost and emit. All other files use cluster.h. */
 #ifndef MOTLEY_PLANNER_GIVEN_CLUSTER_PRIVATE_H
 #define MOTLEY_PLANNER_GIVEN_CLUSTER_PRIVATE_H
 
@@ -11,7 +11,8 @@ struct profile_point {
     double forward_s, backward_s, recompute_s;
 };
 
-/* Of a layer with experts also its parts, one expert among them (docs/CONTRACTS.md, Profile document). */
+/* Block kinds of a profile. A layer with experts is also measured in parts, one expert among them
+ * (docs/CONTRACTS.md, Profile document). */
 enum profile_block {
     PROFILE_EMBEDDING,
     PROFILE_LAYER,
@@ -28,26 +29,26 @@ struct profile {
     enum cost_origin origin;
     uint32_t point_count[PROFILE_BLOCKS];
     struct profile_point *points[PROFILE_BLOCKS];
-    double step_s[PROFILE_BLOCKS]; /* of an optimiser step, a block of that kind */
+    double step_s[PROFILE_BLOCKS]; /* seconds of an optimiser step for one block of the kind */
     uint64_t process_base_bytes;
-    double heat;            /* the device's φ while it was measured: its tables have it already */
-    double catalogue_ratio; /* its rate by what the catalogue says of such a device; 0: not compared */
-    /* bytes a block of that kind takes, as the device's allocator counts them; 0: not said */
+    double heat;            /* the device's φ at the time of measuring, which the tables therefore contain */
+    double catalogue_ratio; /* measured rate divided by the catalogue's; 0: not compared */
+    /* bytes that one block of a kind takes, as the device's allocator counts them; 0: unknown */
     uint64_t weights_bytes[PROFILE_BLOCKS], adapter_bytes[PROFILE_BLOCKS], optimizer_bytes[PROFILE_BLOCKS];
 };
 
 struct device {
     char *name, *kind;
     uint32_t node;
-    uint64_t memory_limit_bytes; /* for what plans allocate: */
-    uint64_t base_bytes;         /* this is taken off already */
+    uint64_t memory_limit_bytes; /* what plans may allocate: base_bytes is already subtracted */
+    uint64_t base_bytes;         /* what a worker takes for itself */
     uint32_t threads;
     double speed, heat, price_per_hour, watts, idle_watts;
     const struct catalogue_entry *like; /* NULL: none given */
     struct profile profile;
 };
 
-struct link_pair { /* directed, between nodes */
+struct link_pair { /* one direction of a link between nodes */
     uint32_t from, to;
     double latency_s, bytes_per_s;
     bool emulated;
@@ -65,10 +66,11 @@ struct cluster {
     uint32_t node_count, node_capacity;
     struct node *nodes;
     uint32_t link_count, link_capacity;
-    struct link_pair *links; /* as they were added */
+    struct link_pair *links; /* in the order of adding */
     struct cluster_index device_index, node_index, link_index;
     double within_latency_s, within_bytes_per_s, between_latency_s, between_bytes_per_s;
-    enum cost_origin within_origin, between_origin; /* of these: estimated until somebody says otherwise */
+    /* of the four defaults: ORIGIN_ESTIMATED until somebody sets them */
+    enum cost_origin within_origin, between_origin;
 };
 
 #endif

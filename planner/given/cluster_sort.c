@@ -1,31 +1,32 @@
-/* Devices are told apart by all that is known of them but names; machines by their devices, their card and
- * their links, and by what those lead to, and so on for a few rounds (colour refinement: Weisfeiler and Leman
- * 1968). What is equal then stays in the order given: in all but clusters made to deceive, it is
- * interchangeable. */
+/* Canonical order by colour refinement (Weisfeiler and Leman 1968). Devices are distinguished by
+ * everything known of them except names. Machines are distinguished by their devices, card and links, and
+ * in each round also by the machines at the other ends of those links. What is still equal keeps the given
+ * order; except in clusters built to deceive, equal machines are interchangeable. */
 #include "planner/given/cluster_sort.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define ROUNDS 3 /* of refinement: each looks one link further. Rule of thumb */
+#define ROUNDS 3 /* rounds of refinement, each looks one link further. Rule of thumb */
 
 struct machine {
-    uint32_t node, first, count; /* first: in sorter.devices */
-    uint64_t memory;             /* of all its devices */
-    uint64_t look, seen;         /* of itself; and of what its links lead to, while a round is made */
+    uint32_t node, first, count; /* first: index in sorter.devices */
+    uint64_t memory;             /* of all its devices together */
+    /* look: the machine's colour; seen: sum of the colours at the far ends of its links, during a round */
+    uint64_t look, seen;
 };
 
 struct sorter {
     const struct cluster *cluster;
-    uint32_t *devices; /* machine by machine */
-    uint64_t *looks;   /* [devices]: of each device of the cluster */
+    uint32_t *devices; /* grouped by machine */
+    uint64_t *looks;   /* [devices] colour of each device of the cluster */
     struct machine *machines;
-    uint32_t *place; /* [nodes]: where its machine is */
+    uint32_t *place; /* [nodes] index of the node's machine */
 };
 
 static uint64_t mix(uint64_t hash, uint64_t value)
 {
-    hash = (hash ^ value) * 0x9e3779b97f4a7c15u; /* splitmix64's steps (Steele et al. 2014) */
+    hash = (hash ^ value) * 0x9e3779b97f4a7c15u; /* mixing steps of splitmix64 (Steele et al. 2014) */
     hash = (hash ^ hash >> 30) * 0xbf58476d1ce4e5b9u;
     hash = (hash ^ hash >> 27) * 0x94d049bb133111ebu;
     return hash ^ hash >> 31;
@@ -34,7 +35,7 @@ static uint64_t mix(uint64_t hash, uint64_t value)
 static uint64_t mix_double(uint64_t hash, double value)
 {
     uint64_t bits;
-    value += 0.0; /* no negative zero */
+    value += 0.0; /* turns negative zero into zero */
     memcpy(&bits, &value, sizeof(bits));
     return mix(hash, bits);
 }
@@ -60,7 +61,7 @@ static uint64_t device_look(const struct device *d)
     return mix(hash, d->profile.present ? d->profile.process_base_bytes : 0);
 }
 
-/* The largest memory first, then the fastest of its kind. */
+/* Orders devices by memory, largest first, then by kind and speed. */
 static int device_compare(const struct sorter *s, uint32_t a, uint32_t b)
 {
     const struct device *x = &s->cluster->devices[a], *y = &s->cluster->devices[b];
@@ -71,10 +72,11 @@ static int device_compare(const struct sorter *s, uint32_t a, uint32_t b)
     return x->speed != y->speed ? (x->speed > y->speed ? -1 : 1) : 0;
 }
 
-/* Sorts in place and keeps what is equal as it was. Lists are short, or nearly in order. */
+/* Stable sort in place. Lists are short or nearly sorted. */
 static void devices_sort(const struct sorter *s, uint32_t *list, uint32_t count)
 {
-    for (uint32_t width = 1; width < count; width *= 2) { /* merges by rotating: no room of its own */
+    /* Runs are merged by rotation, which needs no memory. */
+    for (uint32_t width = 1; width < count; width *= 2) {
         for (uint32_t low = 0; low + width < count; low += 2 * width) {
             uint32_t high = low + 2 * width < count ? low + 2 * width : count, left = low,
                      right = low + width;
@@ -92,7 +94,7 @@ static void devices_sort(const struct sorter *s, uint32_t *list, uint32_t count)
     }
 }
 
-/* Those with most memory first. */
+/* Orders machines by memory, largest first. */
 static int machine_compare(const void *left, const void *right)
 {
     const struct machine *a = left, *b = right;
@@ -103,8 +105,8 @@ static int machine_compare(const void *left, const void *right)
     return a->node < b->node ? -1 : a->node > b->node;
 }
 
-/* Of one end of a link: what it is and where it leads. Added up, so that the order of links does not matter.
- */
+/* Hashes one end of a link: its rates and the colour of the machine at the other end. Hashes are summed,
+ * so the order of links does not matter. */
 static void link_see(const struct sorter *s, uint32_t from, uint32_t to, const struct link_pair *link,
                      bool out)
 {
@@ -123,7 +125,7 @@ static void machines_refine(struct sorter *s)
             link_see(s, link->from, link->to, link, true);
             link_see(s, link->to, link->from, link, false);
             if (link->from != link->to &&
-                !cluster_link_known(c, link->to, link->from)) { /* it goes both ways */
+                !cluster_link_known(c, link->to, link->from)) { /* the missing direction takes these values */
                 link_see(s, link->to, link->from, link, true);
                 link_see(s, link->from, link->to, link, false);
             }

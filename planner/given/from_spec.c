@@ -1,4 +1,3 @@
-/* Specifications and documents turned into the planner's own structs. */
 #include "planner/given/from_spec.h"
 
 #include <stdio.h>
@@ -7,7 +6,7 @@
 
 #include "model/shape/blocks.h"
 
-#define PROMPT_TOKENS_ASSUMED 256u /* of a sample whose prompt was not rendered yet. Rule of thumb */
+#define PROMPT_TOKENS_ASSUMED 256u /* tokens of a prompt that was not rendered yet. Rule of thumb */
 
 static int names_copy(const struct spec_names *names, uint32_t *count, char ***out, struct err *err)
 {
@@ -71,8 +70,8 @@ static int method_copy(const struct job_spec *spec, struct workload *w, struct e
     return 0;
 }
 
-/* What is computed in 16 bits crosses boundaries in them; an odd width only in fp32 (engine/stage/stage.h).
- */
+/* Boundary tensors have the dtype that was asked for, else the compute dtype; an odd hidden size allows only
+ * fp32 (engine/stage/stage.h). */
 static int boundary_copy(const struct job_spec *spec, struct workload *w, struct err *err)
 {
     static const enum plan_dtype asked[] =
@@ -109,7 +108,7 @@ int workload_from_spec(const struct job_spec *spec, const struct model_config *c
     w.place = (int)spec->placement.kind - 1;
     w.micro_batch_rows = spec->placement.micro_batch_rows;
     w.stages = spec->placement.stages;
-    w.order = (uint32_t)spec->placement.order; /* the same order of names */
+    w.order = (uint32_t)spec->placement.order; /* both enumerations have the same order */
     w.objective = (enum workload_objective)spec->placement.objective;
     if (spec->sample.prompt) {
         w.prompt_tokens = prompt_tokens ? prompt_tokens : PROMPT_TOKENS_ASSUMED;

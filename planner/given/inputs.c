@@ -1,4 +1,4 @@
-/* A planning problem as a document, and another cluster in it. */
+/* Planning inputs as a document, and the replacement of its cluster. */
 #include "planner/given/inputs.h"
 
 #include <stdio.h>
@@ -105,7 +105,7 @@ static struct cluster *cluster_read(struct json_reader *root, const json_t *devi
     return cluster;
 }
 
-/* [[tokens, labelled], …] into *sizes, new; NULL and count 0 when the list is null. */
+/* Reads [[tokens, labelled], …] into *sizes, newly allocated; a null list gives NULL and count 0. */
 static int rows_read(const json_t *list, const char *key, struct row_size **sizes, uint32_t *count,
                      struct err *err)
 {
@@ -189,7 +189,7 @@ void plan_inputs_fini(struct plan_inputs *inputs)
     *inputs = (struct plan_inputs){0};
 }
 
-/* --- another cluster --- */
+/* --- replacing the cluster --- */
 
 static json_t *devices_of(const struct cluster *cluster)
 {
@@ -229,7 +229,7 @@ static json_t *links_of(const struct cluster *cluster)
     return bad ? NULL : links;
 }
 
-/* Profiles that the file brings, over those of the document. */
+/* Puts the file's profiles in the place of the document's. */
 static int profiles_take(json_t *document, const json_t *cluster_file)
 {
     json_t *profiles = json_object_get(document, "profiles");
@@ -248,7 +248,7 @@ static int profiles_take(json_t *document, const json_t *cluster_file)
             if (!profile)
                 continue;
             bad |= json_object_set(profile, "device", json_object_get(device, "name"));
-            bad |= json_array_append_new(profiles, profile); /* the last of a device counts */
+            bad |= json_array_append_new(profiles, profile); /* the last profile of a device counts */
         }
     }
     return bad;
@@ -277,7 +277,7 @@ int plan_inputs_cluster(json_t *document, const json_t *cluster_file, struct err
                   cluster->between_latency_s, "bytes_per_s", cluster->between_bytes_per_s));
     bad |= profiles_take(document, cluster_file);
     cluster_destroy(cluster);
-    if (json_is_object(placement)) { /* names of the other cluster's devices say nothing here */
+    if (json_is_object(placement)) { /* the placement's names mean devices of the previous cluster */
         bad |= json_object_set_new(placement, "devices", json_null());
         bad |= json_object_set_new(placement, "exclude", json_array());
     }

@@ -1,17 +1,17 @@
-/* Everything a plan rests on, in one document: what `POST /v1/jobs:validate?inputs=1` answers under `inputs`
- * and what `motley replay` changes before it plans again.
+/* All inputs of a plan in one document. `POST /v1/jobs:validate?inputs=1` returns it under `inputs`, and
+ * `motley replay` changes it before it plans again.
  *
  *     {"version": 1, "spec": {…}, "config": {…}, "profile_key": "hex",
  *      "rows": [[tokens, labelled], …] | null, "eval_rows": […] | null, "prompt_tokens": n,
  *      "devices": [{"name","node","kind","like"?,"memory_limit_bytes","base_bytes"?,
  *                   "threads","speed"?,"usable"?}],
  *      "profiles": [profile documents], "links": [link documents],
- *      "nodes": [{"name","nic_bytes_per_s"}], "defaults": {"within": {"latency_s","bytes_per_s"}, "between":
- * {…}}}
+ *      "nodes": [{"name","nic_bytes_per_s"}],
+ *      "defaults": {"within": {"latency_s","bytes_per_s"}, "between": {…}}}
  *
- * Pure: documents in, structs out. `rows` null: the data is not at hand (workload.h). A device with `usable`
- * false is left out. A profile or link of something that is not among the devices is passed over: the
- * document may be of a larger cluster.
+ * Pure: documents in, structs out. `rows` is null if the data is not at hand (workload.h). A device whose
+ * `usable` is false is left out. Profiles and links of devices that are not listed are ignored, because
+ * the document may describe a larger cluster.
  */
 #ifndef MOTLEY_PLANNER_GIVEN_INPUTS_H
 #define MOTLEY_PLANNER_GIVEN_INPUTS_H
@@ -30,14 +30,14 @@
 struct plan_inputs {
     struct job_spec spec;
     struct model_config config;
-    struct workload workload; /* borrows config: a struct plan_inputs does not move */
+    struct workload workload; /* borrows config, so a struct plan_inputs must not be moved */
     struct cluster *cluster;  /* owned */
 };
 
-/* Fills *inputs, which plan_inputs_fini releases also after an error. ERR_INVALID with the path. */
+/* Fills *inputs; plan_inputs_fini releases it, also after an error. ERR_INVALID with the path. */
 int plan_inputs_read(const json_t *document, struct plan_inputs *inputs, struct err *err);
-/* The same from a specification, a config.json, a cluster file (INTERFACES.md) and what is known of the rows:
- * borrowed; NULL sizes: not at hand. */
+/* Makes the same inputs from a specification, a config.json, a cluster file (INTERFACES.md) and the sizes
+ * of the rows. All are borrowed; NULL sizes: the data is not at hand. */
 struct plan_rows {
     const struct row_size *train, *eval;
     uint32_t train_count, eval_count, prompt_tokens;
@@ -46,9 +46,9 @@ int plan_inputs_from_files(const json_t *spec, const json_t *cluster, const json
                            const struct plan_rows *rows, struct plan_inputs *inputs, struct err *err);
 void plan_inputs_fini(struct plan_inputs *inputs);
 
-/* Puts other devices and links into such a document: those of a cluster file (INTERFACES.md). A device that
- * keeps its name keeps what was measured of it, unless the file brings a profile. ERR_INVALID with the path
- * in the file. */
+/* Replaces the document's devices and links by those of a cluster file (INTERFACES.md). A device whose
+ * name stays keeps its measured profile, unless the file brings one. ERR_INVALID with the path in the
+ * file. */
 int plan_inputs_cluster(json_t *document, const json_t *cluster_file, struct err *err);
 
 #endif

@@ -1,4 +1,4 @@
-/* Workloads: release and checks. */
+/* Bytes per value, release and checks of workloads. */
 #include "planner/given/workload.h"
 
 #include <stdlib.h>
@@ -67,7 +67,7 @@ int workload_check(const struct workload *w, struct err *err)
     return rows_check(w, w->eval_rows, w->eval_row_count, "data.eval", err);
 }
 
-/* NF4: 4 bits, and a scale for each 64 values: fp32, or 8 bits with an fp32 scale for each 256 of them
+/* NF4 takes 4 bits, and a scale for each 64 values: fp32, or 8 bits with an fp32 scale for each 256 scales
  * (Dettmers et al. 2023, section 3). */
 double workload_matrix_bytes(const struct workload *w)
 {
@@ -84,7 +84,8 @@ double workload_other_bytes(const struct workload *w)
     return w->base == BASE_FP32 ? 4 : 2;
 }
 
-/* 8 bits each, and an fp32 scale for each 256 values (Dettmers et al. 2022, 8-bit optimizers). */
+/* Each moment takes 8 bits, with an fp32 scale for each 256 values (Dettmers et al. 2022, 8-bit
+ * optimizers). */
 double workload_moment_bytes(const struct workload *w)
 {
     return w->moments8 ? 2 * (1 + 4.0 / 256) : 8;

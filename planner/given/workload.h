@@ -1,7 +1,8 @@
-/* What is to be trained: model, method, rows. Everything the planner prices, and nothing of where it runs.
+/* The work to be planned: model, method and rows. It holds everything that has a price, and nothing about
+ * where the work runs.
  *
- * Plain data; pure. Made from a job specification by workload_from_spec (planner/given/from_spec.h), or by
- * hand in tests.
+ * Plain data; pure. workload_from_spec (planner/given/from_spec.h) makes it from a job specification;
+ * tests fill it by hand.
  */
 #ifndef MOTLEY_PLANNER_GIVEN_WORKLOAD_H
 #define MOTLEY_PLANNER_GIVEN_WORKLOAD_H
@@ -25,7 +26,7 @@ enum workload_objective { OBJECTIVE_TIME, OBJECTIVE_COST, OBJECTIVE_ENERGY };
 
 struct workload_row {
     uint32_t tokens;   /* ≥ 2 */
-    uint32_t labelled; /* positions whose prediction is learnt; < tokens */
+    uint32_t labelled; /* positions whose prediction is trained; < tokens */
 };
 
 struct workload {
@@ -35,17 +36,18 @@ struct workload {
     double lora_dropout; /* 0..1 */
     uint32_t target_count;
     char targets[WORKLOAD_TARGETS_MAX][64]; /* "q_proj", … */
-    struct lora_sites lora; /* where adapters differ by target or layer: what counts instead of the three;
-                               ways 0: they do not */
-    bool saves_embedding, saves_head; /* LoRA: trained whole beside the adapters */
+    struct lora_sites lora; /* set where adapters differ by target or layer, and then used instead of the
+                               three members above; ways 0: they do not differ */
+    bool saves_embedding, saves_head; /* LoRA: these tables are trained in full beside the adapters */
     bool single_quant;                /* the scales of NF4 stay fp32 */
-    bool router_loss;                 /* a load-balancing loss over all layers of a mixture */
-    bool moments8;                    /* the optimiser's moments in 8 bits */
-    bool moments_on_host;             /* they lie in host memory between updates */
+    bool router_loss;     /* the loss includes a load-balancing term over all layers with experts */
+    bool moments8;        /* the optimiser's moments take 8 bits each */
+    bool moments_on_host; /* the moments lie in host memory between updates */
     enum workload_base base;
-    double packed_matrix_bytes, packed_table_bytes; /* PACKED: mean of a value, of embedding and head too */
+    /* BASE_PACKED: mean bytes of a value in matrices, and in embedding and head */
+    double packed_matrix_bytes, packed_table_bytes;
     enum workload_compute compute;
-    enum plan_dtype boundary; /* of boundary tensors between ranks */
+    enum plan_dtype boundary; /* dtype of boundary tensors between ranks */
     enum workload_recompute recompute;
     enum workload_objective objective;
     uint32_t sequence_tokens; /* longest row allowed */
@@ -54,42 +56,44 @@ struct workload {
     bool shuffle;
     uint64_t steps; /* one of steps and epochs is 0 */
     uint32_t epochs;
-    uint32_t row_count;        /* 0: unknown data, every row sequence_tokens long and learnt throughout */
-    struct workload_row *rows; /* owned; row_count of them */
-    uint32_t eval_row_count;   /* 0: none */
+    uint32_t row_count; /* 0: the data is unknown, and every row has sequence_tokens tokens, all labelled */
+    struct workload_row *rows;      /* owned; [row_count] */
+    uint32_t eval_row_count;        /* 0: none */
     struct workload_row *eval_rows; /* owned */
-    /* Share of a layer's routed tokens that each of its experts gets, measured; [layers][experts] of the
-     * model, each layer's summing to 1 (dense layers: ignored). Borrowed; NULL: even. */
+    /* Measured share of a layer's routed tokens that each expert gets: [layers][experts] of the model,
+     * each layer's shares summing to 1 (dense layers are ignored). Borrowed; NULL: even routing. */
     const double *expert_share;
-    uint32_t sample_tokens;    /* prompt and answer together that a KV cache must hold; 0: no sampling */
-    uint32_t prompt_tokens;    /* of them the prompt's, which prefill takes at once; ≤ sample_tokens */
-    int place;                 /* enum plan_placement, or −1: any */
-    uint32_t micro_batch_rows; /* 0: choose */
-    uint32_t stages;           /* 0: choose */
-    uint32_t order;            /* of a plan of several stages: enum plan_schedule plus 1; 0: choose */
-    uint32_t device_count;     /* device names to choose from; 0: any */
-    char **devices;            /* owned */
+    /* Prompt and answer together, for which a KV cache must have room; 0: no sampling. */
+    uint32_t sample_tokens;
+    uint32_t prompt_tokens;    /* the prompt's part of sample_tokens, which is prefilled at once */
+    int place;                 /* enum plan_placement that is asked for, or −1: any */
+    uint32_t micro_batch_rows; /* 0: the planner chooses */
+    uint32_t stages;           /* 0: the planner chooses */
+    /* Schedule of a plan of several stages: enum plan_schedule plus 1; 0: the planner chooses. */
+    uint32_t order;
+    uint32_t device_count; /* devices that the plan may use; 0: all */
+    char **devices;        /* owned */
     uint32_t exclude_count;
     char **exclude; /* owned */
 };
 
-/* Bytes of a frozen parameter of a layer's matrices, as it is kept: of a packed base their mean. */
+/* Bytes of one stored parameter of a layer's frozen matrices; for a packed base the mean. */
 double workload_matrix_bytes(const struct workload *workload);
-/* The same of all other parameters: norms, embedding, head. */
+/* Bytes of one stored parameter outside the layers' matrices: norms, embedding, head. */
 double workload_other_bytes(const struct workload *workload);
-/* Bytes of both moments of a trained parameter. */
+/* Bytes of both optimiser moments of one trained parameter. */
 double workload_moment_bytes(const struct workload *workload);
-/* Matrices are unpacked before they are used. */
+/* True if matrices are stored packed and unpacked before use. */
 bool workload_packs(const struct workload *workload);
-/* Bytes of a value as it is computed with. */
+/* Bytes of one value in the compute dtype. */
 double workload_value_bytes(const struct workload *workload);
 
-/* Releases what is owned; safe on a zeroed struct and twice. */
+/* Releases what the workload owns; safe on a zeroed struct and when called twice. */
 void workload_fini(struct workload *workload);
-/* Is the name among them? */
+/* True if the name is in the list. */
 bool workload_names(char *const *names, uint32_t count, const char *name);
-/* Refuses what cannot be planned (ERR_INVALID with the field): no rows, batch 0, a row longer than
- * sequence_tokens … */
+/* Refuses a workload that cannot be planned: no rows, batch 0, a row longer than sequence_tokens …
+ * ERR_INVALID names the field. */
 int workload_check(const struct workload *workload, struct err *err);
 
 #endif

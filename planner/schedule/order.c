@@ -1,7 +1,7 @@
 #include "planner/schedule/order.h"
 
-/* Groups in which micro-batches go round: as many ranks as there are or more each, the first `larger` of them
- * one more than `each`. */
+/* Groups in which an interleaved pipeline takes its micro-batches: `groups` of `each` micro-batches, the
+ * first `larger` of them of one more. A group has at least as many micro-batches as there are ranks. */
 struct rounds {
     uint32_t groups, each, larger;
 };
@@ -20,7 +20,8 @@ uint32_t order_window_least(uint32_t ranks, uint32_t laps, uint32_t micro_batche
     return (laps - 1) * (r.each + (r.larger > 0)) + 2 * (ranks - 1 - rank) + 1;
 }
 
-/* The n-th forward, or backward, of an interleaved rank: a group passes lap after lap, then the next one. */
+/* The n-th forward, or backward, of an interleaved rank: a group of micro-batches passes one lap after the
+ * other, then the next group follows. */
 static struct schedule_event turn(const struct order_of *o, uint32_t n, bool backward)
 {
     struct rounds r = rounds_of(o->ranks, o->micro_batches);

@@ -1,20 +1,21 @@
-/* How many buffers a schedule holds at once. */
+/* The number of buffers that a schedule uses at once. */
 #include "planner/schedule/schedule.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* What is held from begin[k] to end[k], of the micro-batches k that a rank works on in a stage. */
+/* Lifetimes of a buffer's contents in one stage: those of the rank's k-th micro-batch are needed from
+ * begin[k] to end[k]. */
 struct span {
     const double *begin, *end;
-    bool backward; /* in the order of its backwards, else of its forwards */
+    bool backward; /* micro-batches are taken in the order of the rank's backwards, else of its forwards */
 };
 
 struct scratch {
-    double *soonest;            /* [events] the least begin from here on */
+    double *soonest;            /* [events] the least begin among this event and all later ones */
     uint32_t *held, *held_turn; /* [micro_batches] */
-    uint8_t *apart;             /* [micro_batches]: two held at once are that far apart */
+    uint8_t *apart; /* [micro_batches]: true at d if two micro-batches d turns apart are held at once */
 };
 
 static bool of(const struct schedule_event *e, uint32_t stage, bool backward)
@@ -22,9 +23,9 @@ static bool of(const struct schedule_event *e, uint32_t stage, bool backward)
     return e->stage == stage && e->kind != EVENT_WEIGHT && (e->kind != EVENT_FORWARD) == backward;
 }
 
-/* The least ring of `least` or more in which micro-batches held at once do not collide: two do when the ring
- * divides their distance. `held`: at most as many turns lie between a micro-batch and the oldest not done
- * when it comes. */
+/* The smallest ring of at least `least` instances in which micro-batches that are held at once have
+ * different instances. Two of them collide if the ring's length divides their distance. `held`: the most
+ * turns between a micro-batch and the oldest one that is unfinished when it comes. */
 static struct schedule_ring ring_search(const struct schedule *s, uint32_t stage, uint32_t rank,
                                         const struct span *span, uint32_t least, struct scratch *x)
 {
@@ -70,7 +71,8 @@ static struct schedule_ring ring_search(const struct schedule *s, uint32_t stage
     return result;
 }
 
-/* Most micro-batches of a stage between the forward and the last event that needs what it left. */
+/* The most micro-batches of a stage that are between their forward and the last event that needs what the
+ * forward saved. */
 static uint32_t live_most(const struct schedule *s, uint32_t stage, uint32_t rank, bool split)
 {
     uint32_t live = 0, most = 1;
@@ -85,8 +87,8 @@ static uint32_t live_most(const struct schedule *s, uint32_t stage, uint32_t ran
     return most;
 }
 
-/* Between stages of one member each, in the strict order: what the windows let be on its way, and one at
- * work. */
+/* Ring of the boundary between stages of one member each, in the strict order: the micro-batches that the
+ * two windows allow in flight, and one that is computed. */
 static uint32_t ring_between(const struct schedule *s, const struct candidate *c, uint32_t stage)
 {
     uint32_t w = c->members[c->stages[stage].member_first].window;
@@ -117,7 +119,7 @@ static void rings_chain(const struct schedule *s, const struct candidate *c, uin
     }
 }
 
-/* Is it a plain pipeline, whose windows say it all? */
+/* Is it a plain pipeline, whose windows determine the rings? */
 static bool is_chain(const struct schedule *s, const struct candidate *c)
 {
     return !c->eager && s->stages == s->ranks;

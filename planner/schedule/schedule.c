@@ -1,4 +1,4 @@
-/* List scheduling: ranks take their events in the order in which these can begin. */
+/* List scheduling: each rank takes its events in the order in which they can begin. */
 #include "planner/schedule/schedule.h"
 
 #include <math.h>
@@ -9,17 +9,17 @@
 #include "planner/schedule/order.h"
 
 #define SHARED_NODES_MAX                                                                                     \
-    64u /* nodes up to which wires and network cards in common are kept book of; with more, a                \
-           pipeline's neighbours seldom meet on one */
+    64u /* most nodes for which shared wires and network cards are simulated; with more, neighbours in a     \
+           pipeline seldom share one */
 
-/* A rank while the schedule runs. */
+/* The state of a rank while the schedule runs. */
 struct runner {
-    double free_s;                /* when it has done what it began */
-    double sent_s[2];             /* when its last transfer forward, backward has left */
-    uint32_t price_base;          /* of its first stage; interleaved: of stage j it is j's */
-    uint32_t done;                /* events */
-    uint32_t forwards, backwards; /* eager: of its own micro-batches */
-    uint32_t mine, count, limit;  /* its micro-batches: in run.mine from there on */
+    double free_s;    /* time at which its current event ends */
+    double sent_s[2]; /* time at which its last forward transfer, and its last backward transfer, has left */
+    uint32_t price_base;          /* index of the price of its first stage; interleaved: indexed by stage */
+    uint32_t done;                /* number of events done */
+    uint32_t forwards, backwards; /* eager: number done of its own micro-batches */
+    uint32_t mine, count, limit;  /* mine: offset of its micro-batches in run.mine */
 };
 
 struct run {
@@ -29,17 +29,18 @@ struct run {
     const struct stage_price *prices;
     struct runner *runners;
     uint32_t *mine;                 /* every rank's micro-batches, rising; eager only */
-    double *act_ready, *grad_ready; /* [stages · micro_batches]: arrival; negative: not yet */
-    double *best;                   /* tournament over ranks: soonest begin; [2 · width] */
+    double *act_ready, *grad_ready; /* [stages · micro_batches]: time of arrival; negative: not arrived */
+    /* [2 · width]: tournament tree of the ranks' earliest possible begins */
+    double *best;
     uint32_t width;
-    struct schedule_event *next;   /* [ranks] what the rank would begin then */
-    double *wire_free, *card_free; /* [nodes²]; [2 · nodes] out, in; NULL: not counted */
-    double bytes;                  /* of a mean boundary tensor */
-    const double *scale;           /* [micro_batches] of means, or NULL: 1 */
-    bool follow;                   /* the order stands */
+    struct schedule_event *next;   /* [ranks]: the event that the rank would begin at that time */
+    double *wire_free, *card_free; /* [nodes²]; [2 · nodes] sending, receiving; NULL: not simulated */
+    double bytes;                  /* bytes of a mean boundary tensor */
+    const double *scale;           /* [micro_batches]: factor on the mean seconds, or NULL: 1 */
+    bool follow;                   /* the order is given and is only timed */
 };
 
-/* --- the soonest of all ranks --- */
+/* --- the rank that can begin first --- */
 
 static void best_set(struct run *r, uint32_t rank, double at)
 {
@@ -53,7 +54,7 @@ static void best_set(struct run *r, uint32_t rank, double at)
     }
 }
 
-/* The soonest rank, of equals the first. */
+/* The rank that can begin first; of equal ranks the one with the lowest index. */
 static uint32_t best_rank(const struct run *r)
 {
     uint32_t i = 1;
@@ -62,14 +63,14 @@ static uint32_t best_rank(const struct run *r)
     return i - r->width;
 }
 
-/* --- what a rank would do next --- */
+/* --- the next event of a rank --- */
 
 static double later(double a, double b)
 {
     return a > b ? a : b;
 }
 
-/* When an event's input is there; negative: not yet. */
+/* The time at which an event's input is there; negative: not yet. */
 static double ready_at(const struct run *r, const struct schedule_event *e)
 {
     size_t cell = (size_t)e->stage * r->s->micro_batches + e->micro_batch;
@@ -129,8 +130,8 @@ static void take_turn(double *free_s, double *begin, double seconds)
     *free_s = *begin + seconds;
 }
 
-/* Sends a boundary tensor that is there at `at`. *left: when the sender's buffer is free. Returns its
- * arrival. */
+/* Sends a boundary tensor that is ready at `at`. *left: the time at which the sender's buffer is free.
+ * Returns the time of arrival. */
 static double transfer(struct run *r, uint32_t from, uint32_t to, bool back, double at, double bytes,
                        double *left)
 {
@@ -164,7 +165,7 @@ static const struct stage_price *price_of(const struct run *r, uint32_t rank, ui
     return &r->prices[laps || x->kind == STAGE_TENSOR ? stage : rank];
 }
 
-/* The result of an event goes to whoever needs it, who looks again. */
+/* Passes the result of an event to the rank that needs it, whose next event is then chosen again. */
 static void hand_on(struct run *r, uint32_t rank, const struct schedule_event *e, double end)
 {
     struct schedule *s = r->s;
@@ -215,13 +216,13 @@ static void begin(struct run *r, uint32_t rank, double at)
 
 /* --- owners --- */
 
-/* Minimum completion time, each micro-batch arriving a period after the last: whoever would be done first
- * with its forward and backward takes it. */
+/* Assigns micro-batches by minimum completion time: they arrive one period apart, and the member that
+ * would finish a micro-batch's forward and backward first takes it. */
 static void deal_stage(struct run *r, uint32_t stage, double period)
 {
     const struct stage *x = &r->c->stages[stage];
     uint32_t *owner = &r->s->owner[(size_t)stage * r->s->micro_batches];
-    double *done = r->best; /* not in use yet */
+    double *done = r->best; /* the tournament tree is not in use yet */
     for (uint32_t m = 0; m < x->member_count; m++)
         done[m] = 0;
     for (uint32_t k = 0; k < r->s->micro_batches; k++) {
@@ -240,7 +241,7 @@ static void deal_stage(struct run *r, uint32_t stage, double period)
     }
 }
 
-/* One stage whose members say how many: one after the other. */
+/* Assigns consecutive micro-batches to the members of a single stage, which have counts. */
 static bool deal_counts(struct run *r)
 {
     const struct candidate *c = r->c;
@@ -281,9 +282,9 @@ static void deal(struct run *r)
     }
 }
 
-/* --- memory and beginning --- */
+/* --- memory and start --- */
 
-/* The next `bytes` of the block of memory at `base` (NULL: they are only counted). */
+/* Reserves the next `bytes` of the memory at `base`; with base NULL only the size is counted. */
 static void *carve(char *base, size_t *used, size_t bytes)
 {
     void *at = base ? base + *used : NULL;
@@ -291,7 +292,7 @@ static void *carve(char *base, size_t *used, size_t bytes)
     return at;
 }
 
-/* Places everything from base on; returns the bytes. */
+/* Lays all arrays out from base on; returns the bytes. */
 static size_t place(struct run *r, char *base)
 {
     struct schedule *s = r->s;
@@ -342,7 +343,7 @@ static int make_room(struct run *r, struct err *err)
     return 0;
 }
 
-/* How many micro-batches each rank has; eager: which; the room of its events. */
+/* Counts each rank's micro-batches, lists them if the schedule is eager, and reserves its events. */
 static void share_out(struct run *r)
 {
     struct schedule *s = r->s;
@@ -364,7 +365,7 @@ static void share_out(struct run *r)
     }
 }
 
-/* Strict orders are written down beforehand. */
+/* Writes the events of strict orders in advance. */
 static void orders_fill(struct run *r)
 {
     struct schedule *s = r->s;

@@ -1,8 +1,8 @@
-/* Event simulation without an event queue: queues are in order, so an instruction's start is known when its
- * last predecessor's end is. Only meetings that share something with others need order in time; those wait
- * in a heap by when they could start, and the earliest is taken when nothing else can go on: whatever is
- * still to become ready depends on one of them, so comes later. What instructions cost is asked for
- * beforehand, in program order, so that the running loop touches little memory. */
+/* Event simulation with almost no event queue: queues run in order, so an instruction's start is known
+ * when its last predecessor ends. Only meetings that share a resource must be ordered in time. They wait
+ * in a heap ordered by their earliest start, and the first one is taken when nothing else can go on; this
+ * is right because everything that is not ready yet depends on one of them, so it starts later. Costs are
+ * asked for before the run, in program order, so that the inner loop touches little memory. */
 #include "planner/simulate/simulate.h"
 
 #include <math.h>
@@ -13,7 +13,8 @@
 #include "planner/simulate/sim_private.h"
 
 #define NONE UINT32_MAX
-#define SAME_TIME 1e-9 /* relative: far above rounding, far below anything that matters */
+/* relative tolerance of equal times: far above rounding, far below differences that matter */
+#define SAME_TIME 1e-9
 
 /* One run in progress. */
 struct run {
@@ -27,7 +28,7 @@ static bool sends(const struct instr *x)
     return x->op == OP_SEND || x->op == OP_PUSH;
 }
 
-/* Scalars go up and down a tree and count for nothing where tensors share a card. */
+/* Does the meeting move tensors? Scalars are so short that they do not occupy shared cards. */
 static bool moves_tensors(const struct plan_graph *g, uint32_t n)
 {
     const struct instr *x = graph_instr(g, n);
@@ -37,8 +38,8 @@ static bool moves_tensors(const struct plan_graph *g, uint32_t n)
            kind != SLOT_TOKEN;
 }
 
-/* Between attention and experts nothing goes round a ring: every member that gives sends to every other one
- * that takes. How many pairs that is; written to `pairs` unless NULL. */
+/* Counts the pairs of a dispatch or combine between attention and experts, which is no ring: every giving
+ * member sends to every other receiving one. Writes them to `pairs` unless NULL. */
 static uint32_t exchange_pairs(const struct plan_graph *g, uint32_t meeting, struct graph_pair *pairs)
 {
     uint32_t count = 0;
@@ -57,7 +58,8 @@ static uint32_t exchange_pairs(const struct plan_graph *g, uint32_t meeting, str
     return count;
 }
 
-/* The pairs that a group's meetings use, of which `sample` is one (+ 1; 0: there is none). */
+/* Lists the pairs that a group's collectives use. `sample` is 1 + the index of one of the group's
+ * meetings; 0: the group has none. */
 static uint32_t group_pairs(const struct plan_graph *g, const struct plan_group *group, uint32_t sample,
                             struct graph_pair *pairs)
 {
@@ -72,13 +74,14 @@ static uint32_t group_pairs(const struct plan_graph *g, const struct plan_group 
     return n;
 }
 
-/* Pairs of every transfer, and the rings of the groups that move tensors. */
+/* Makes the pairs of all transfers, and the rings of the groups that move tensors. */
 static int pairs_init(struct sim *sim, struct err *err)
 {
     const struct plan_graph *g = &sim->graph;
     uint32_t groups = g->plan->group_count, ring = 0;
     sim->group_first = calloc((size_t)groups + 1, sizeof(uint32_t));
-    uint32_t *sample = calloc((size_t)groups + 1, sizeof(*sample)); /* group → a meeting of it + 1 */
+    /* per group: 1 + the index of one of its meetings */
+    uint32_t *sample = calloc((size_t)groups + 1, sizeof(*sample));
     if (!sim->group_first || !sample) {
         free(sample);
         return err_set(err, ERR_NOMEM, "simulator: out of memory");
@@ -88,9 +91,9 @@ static int pairs_init(struct sim *sim, struct err *err)
             sim->pair_of[g->pairs[p].meeting_first + k] = p;
         sim->transfer_count += g->pairs[p].meeting_count;
     }
-    for (uint32_t m = 0; m < sim->transfer_count; m++) { /* the sender first */
+    for (uint32_t m = 0; m < sim->transfer_count; m++) { /* members[0] is the sender */
         uint32_t *two = &sim->graph.members[g->member_first[m]], first = two[0];
-        if (g->queue[first] % 2 == 0) /* sends on even ones, receives on odd ones */
+        if (g->queue[first] % 2 == 0) /* queues with even numbers send, those with odd numbers receive */
             continue;
         two[0] = two[1];
         two[1] = first;
@@ -193,9 +196,9 @@ void sim_destroy(struct sim *sim)
     free(sim);
 }
 
-/* --- what is shared --- */
+/* --- shared resources --- */
 
-struct use { /* of something shared, by a pair or by all of a group's ring */
+struct use { /* use of a resource by a pair or by the whole ring of a group */
     uint64_t number;
     uint32_t user, pair, at;
 };
@@ -210,7 +213,7 @@ static int use_compare(const void *left, const void *right)
     return a->pair < b->pair ? -1 : a->pair > b->pair;
 }
 
-/* Who a pair belongs to: itself, or the whole ring of its group. */
+/* The user a pair stands for: the pair itself, or the whole ring of its group. */
 static uint32_t user_of(const struct sim *sim, uint32_t pair)
 {
     const struct plan_graph *g = &sim->graph;
@@ -227,7 +230,7 @@ static uint32_t user_of(const struct sim *sim, uint32_t pair)
     return g->pair_count + low;
 }
 
-/* Things with two users or more become resources of the pairs that use them. */
+/* Makes a resource of everything that has two users or more, and enters it at the pairs that use it. */
 static int resources_assign(struct sim *sim, struct use *uses, uint32_t count, struct err *err)
 {
     sim->resource_count = 0;
@@ -279,7 +282,7 @@ static int wires_prepare(struct sim *sim, const struct sim_costs *costs, struct 
     return result;
 }
 
-/* --- what instructions cost --- */
+/* --- costs of instructions --- */
 
 static double jitter_factor(const struct sim_costs *costs, uint32_t n)
 {
@@ -289,7 +292,8 @@ static double jitter_factor(const struct sim_costs *costs, uint32_t n)
     return exp(sqrt(variance) * rand_stream_normal(&stream) - variance / 2);
 }
 
-/* Seconds of every instruction's own into end[]: of a receive none, of a collective at its first member. */
+/* Writes every instruction's duration to end[]; a receive's is 0, and a collective's is kept at its first
+ * member. */
 static void costs_ask(struct sim *sim, const struct sim_costs *costs, struct sim_rank *ranks)
 {
     const struct plan_graph *g = &sim->graph;
@@ -340,7 +344,8 @@ static void heap_push(struct sim *sim, double start, uint32_t meeting)
     heap_up(sim, sim->heap_count++, (struct sim_item){start, meeting});
 }
 
-/* Place of the lowest meeting among those that could start by `latest`, in the heap from i on. */
+/* Searches the heap from index i on for the lowest meeting number among the items that could start by
+ * `latest`; `best` is the best index so far. */
 static uint32_t heap_lowest(const struct sim *sim, uint32_t i, double latest, uint32_t best)
 {
     if (i >= sim->heap_count || sim->heap[i].start > latest)
@@ -351,8 +356,8 @@ static uint32_t heap_lowest(const struct sim *sim, uint32_t i, double latest, ui
     return heap_lowest(sim, 2 * i + 2, latest, best);
 }
 
-/* The earliest. Times that differ by rounding alone are equal, and then the lower number goes first: else who
- * goes first would change from micro-batch to micro-batch as the sums grow. */
+/* Takes the earliest item. Times that differ only by rounding count as equal, and the lower number wins;
+ * otherwise the order would change from micro-batch to micro-batch as the sums grow. */
 static struct sim_item heap_pop(struct sim *sim)
 {
     uint32_t i = heap_lowest(sim, 0, sim->heap[0].start * (1 + SAME_TIME), 0);
@@ -371,7 +376,7 @@ static struct sim_item heap_pop(struct sim *sim)
     return result;
 }
 
-/* Instruction n is over at `end`: its successors may start. */
+/* Ends instruction n at `end` and releases its successors. */
 static inline void finish(struct run *run, uint32_t n, double end)
 {
     struct sim *sim = run->sim;
@@ -388,8 +393,8 @@ static inline void finish(struct run *run, uint32_t n, double end)
     }
 }
 
-/* A receive is over when the last byte is there; the next from the same peer may be under way meanwhile, as
- * soon as the wire is free. */
+/* Ends a receive when its last byte has arrived. The queue goes on when the wire is free, because the next
+ * transfer from the same peer may already be under way. */
 static inline void finish_receive(struct run *run, uint32_t n, double off_wire, double end)
 {
     struct sim *sim = run->sim;
@@ -433,7 +438,7 @@ static void collective(struct run *run, uint32_t meeting, double start)
         finish(run, g->members[k], end);
 }
 
-/* The pairs whose shared things a meeting uses. */
+/* The range of pairs whose resources a meeting uses: returns the first, writes the end to *last. */
 static uint32_t pairs_of(const struct sim *sim, uint32_t meeting, uint32_t *last)
 {
     const struct plan_graph *g = &sim->graph;
@@ -446,7 +451,7 @@ static uint32_t pairs_of(const struct sim *sim, uint32_t meeting, uint32_t *last
     return first;
 }
 
-/* When everything a meeting shares is free, and which meeting frees the last of it. */
+/* The time at which all resources of a meeting are free; *holder is the meeting that frees the last one. */
 static double shared_free(const struct sim *sim, uint32_t meeting, double ready, uint32_t *holder)
 {
     uint32_t last, first = pairs_of(sim, meeting, &last);
@@ -463,8 +468,8 @@ static double shared_free(const struct sim *sim, uint32_t meeting, double ready,
     return ready;
 }
 
-/* Keeps everything it shares busy for its bytes at that thing's own rate. Of a ring, the bytes are those that
- * its slowest link passes in the collective's seconds. */
+/* Occupies every resource of the meeting for bytes/(the resource's rate). A ring's bytes are what its
+ * slowest link passes in the collective's seconds. */
 static void shared_take(struct sim *sim, uint32_t meeting, double start, double seconds)
 {
     uint32_t last, first = pairs_of(sim, meeting, &last);
@@ -502,7 +507,7 @@ static void meet(struct run *run, uint32_t meeting, double start)
         transfer(run, meeting, start);
 }
 
-/* The meeting that could start first: unless what it shares has been taken meanwhile, it does. */
+/* Starts the meeting that could start first, or puts it back if one of its resources was taken meanwhile. */
 static void heap_next(struct run *run)
 {
     struct sim *sim = run->sim;

@@ -1,5 +1,5 @@
-/* Reading a run: whatever began did so when the last thing it waited for ended, so causes are found again by
- * comparing times, and nothing need be noted while the simulator runs. */
+/* Analysis of a run. An instruction began when the last thing it waited for ended, so causes are found by
+ * comparing times, and the simulator records nothing extra. */
 #include "planner/simulate/timeline.h"
 
 #include <stdlib.h>
@@ -14,8 +14,7 @@ static bool sends(const struct instr *x)
     return x->op == OP_SEND || x->op == OP_PUSH;
 }
 
-/* The predecessor on its own rank that was last done, which is what instruction n was ready after; NONE:
- * none. */
+/* The predecessor on the same rank that ended last, which made instruction n ready; NONE: there is none. */
 static uint32_t sim_blocker(const struct sim *sim, uint32_t n)
 {
     const struct plan_graph *g = &sim->graph;
@@ -38,7 +37,7 @@ static uint32_t sim_blocker(const struct sim *sim, uint32_t n)
     return best;
 }
 
-/* The member of a meeting that was ready last. */
+/* The member of a meeting that became ready last. */
 static uint32_t last_member(const struct sim *sim, uint32_t meeting)
 {
     const struct plan_graph *g = &sim->graph;
@@ -51,8 +50,8 @@ static uint32_t last_member(const struct sim *sim, uint32_t meeting)
     return last;
 }
 
-/* Whom an instruction waited for that could begin only when `blocker` had ended; −1: its own rank came last
- * to the meeting, so it is the links that were waited for. */
+/* The rank for which an instruction waited after `blocker` ended; −1: its own rank came last to the
+ * meeting, so the wait was for the links. */
 static int32_t waited_for(const struct sim *sim, uint32_t blocker)
 {
     const struct plan_graph *g = &sim->graph;
@@ -67,7 +66,7 @@ static int32_t waited_for(const struct sim *sim, uint32_t blocker)
     return last == g->rank_of[blocker] ? -1 : (int32_t)last;
 }
 
-/* One rank's sums; waits[rank] is scratch: seconds waited for each. */
+/* Fills one rank's sums. waits[rank] is scratch: seconds waited for each rank. */
 static void rank_time(const struct sim *sim, uint32_t rank, double step_s, double *waits,
                       struct sim_rank_time *sums)
 {
@@ -120,7 +119,7 @@ struct walk {
     const struct sim *sim;
     struct sim_path *path;
     uint32_t capacity;
-    double now; /* everything from here on is explained */
+    double now; /* the path is known from this time to the end */
 };
 
 static int part_add(struct walk *w, uint32_t kind, uint32_t number, int32_t peer, double begin)
@@ -146,7 +145,7 @@ static int part_add(struct walk *w, uint32_t kind, uint32_t number, int32_t peer
     return 0;
 }
 
-/* Explains a meeting; *next is what to look at then. */
+/* Adds the part of the path that a meeting explains; *next receives the instruction to look at next. */
 static int meeting_walk(struct walk *w, uint32_t n, uint32_t *next)
 {
     const struct sim *sim = w->sim;
@@ -159,13 +158,15 @@ static int meeting_walk(struct walk *w, uint32_t n, uint32_t *next)
         return -1;
     uint32_t holder = sim->holder[meeting];
     if (holder != NONE && sim->meeting_start[meeting] > sim->meeting_ready[meeting]) {
-        /* another held the wire or card, which began earlier: what that one waited for explains the rest */
+        /* Another meeting held the wire or card and began earlier; the path goes on with what that one
+         * waited for. */
         *next = g->members[g->member_first[holder]];
         return part_add(w, PATH_SHARED, number, peer, sim->meeting_start[holder]);
     }
     uint32_t last = last_member(sim, meeting);
     *next = sim_blocker(sim, last);
-    return part_add(w, PATH_COLLECTIVE, last, -1, sim->nodes[last].ready); /* its message on the way */
+    /* the last member's message was on its way */
+    return part_add(w, PATH_COLLECTIVE, last, -1, sim->nodes[last].ready);
 }
 
 int sim_path(const struct sim *sim, struct sim_path *path, struct err *err)
@@ -208,7 +209,7 @@ void sim_path_fini(struct sim_path *path)
 
 /* --- memory --- */
 
-struct change { /* of the bytes in use */
+struct change { /* a change of the bytes in use */
     double at_s, bytes;
     uint32_t order;
 };
@@ -218,7 +219,7 @@ static int change_compare(const void *left, const void *right)
     const struct change *a = left, *b = right;
     if (a->at_s != b->at_s)
         return a->at_s < b->at_s ? -1 : 1;
-    if ((a->bytes < 0) != (b->bytes < 0)) /* what is freed at a moment can be taken at it */
+    if ((a->bytes < 0) != (b->bytes < 0)) /* bytes freed at a moment can be taken at the same moment */
         return a->bytes < 0 ? -1 : 1;
     return a->order < b->order ? -1 : a->order > b->order;
 }
@@ -274,7 +275,8 @@ int sim_memory_peak(const struct sim *sim, uint32_t rank,
     struct memory_walk w = {.rank = &g->plan->ranks[rank]};
     uint32_t count = g->base[rank + 1] - g->base[rank];
     double base = (double)w.rank->memory_bytes;
-    w.changes = calloc(5 * (size_t)count + 1, sizeof(*w.changes)); /* two taken, three freed */
+    /* an instruction writes at most two buffers and frees three */
+    w.changes = calloc(5 * (size_t)count + 1, sizeof(*w.changes));
     int result = w.changes ? held_init(&w) : -1;
     for (uint32_t s = 0; s < w.rank->slot_count; s++) {
         if (w.rank->slots[s].lifetime != SLOT_FOR_RUN)

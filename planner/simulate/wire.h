@@ -1,4 +1,4 @@
-/* A pair of ranks' wire, as the simulator sees it. */
+/* The connection of a pair of ranks, as the simulator sees it. */
 #ifndef MOTLEY_PLANNER_SIMULATE_WIRE_H
 #define MOTLEY_PLANNER_SIMULATE_WIRE_H
 
@@ -8,11 +8,11 @@
 
 struct sim_wire {
     double latency_s, bytes_per_s;
-    /* what this pair shares with others: equal numbers are the same thing */
+    /* resources that this pair shares with other pairs; equal numbers are the same resource */
     uint32_t shared_count;
     struct {
         uint64_t number;
-        double bytes_per_s; /* at which the thing itself could pass bytes */
+        double bytes_per_s; /* rate of the resource itself */
     } shared[SIM_SHARED_MAX];
 };
 
