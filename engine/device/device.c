@@ -1,6 +1,6 @@
-/* Dispatch to the implementations, and the allocator's books: every buffer is counted here, whatever the
- * device. */
-#include "engine/device/backend_private.h"
+/* Dispatches calls to the implementations, and accounts for memory: buffers of every device are counted here.
+ */
+#include "engine/backend_private.h"
 
 #include <fcntl.h>
 #include <stdlib.h>
@@ -12,7 +12,9 @@
 
 #include "model/shape/footprint.h"
 
-enum { HUGE_PAGE_BYTES = 2 << 20 }; /* x86-64 and most others; elsewhere only the alignment is less apt */
+enum {
+    HUGE_PAGE_BYTES = 2 << 20
+}; /* correct for x86-64 and most others; elsewhere only the alignment is less useful */
 
 static const struct backend *const backends[] = {&backend_cpu, &backend_checked, &backend_cuda, &backend_hip,
                                                  &backend_emulated};
@@ -80,7 +82,7 @@ uint64_t device_cache_bytes(const struct device *device)
     return device->cache_bytes;
 }
 
-/* The account may be looked at by any thread. */
+/* Locks the account, which any thread may read. */
 static struct device *locked(const struct device *device)
 {
     struct device *own = (struct device *)device;
@@ -113,8 +115,8 @@ const char *mem_purpose_name(enum mem_purpose purpose)
     return (unsigned)purpose < MEM_PURPOSES ? names[purpose] : "unknown";
 }
 
-/* A mapping that begins where a huge page may, so that large buffers take few entries of the address
- * translation's cache and are laid out alike in every process; NULL when refused. */
+/* Map memory that begins where a huge page may begin. Large buffers then need few entries of the address
+ * translation cache and have the same layout in every process. NULL when the system refuses. */
 static uint8_t *pages_map(uint64_t bytes)
 {
     const int protection = PROT_READ | PROT_WRITE, flags = MAP_PRIVATE | MAP_ANONYMOUS;
@@ -132,7 +134,7 @@ static uint8_t *pages_map(uint64_t bytes)
         munmap(memory, skip);
     if (skip < HUGE_PAGE_BYTES)
         munmap(memory + skip + whole, HUGE_PAGE_BYTES - skip);
-    madvise(memory + skip, whole, MADV_HUGEPAGE); /* a hint: refused, pages stay small */
+    madvise(memory + skip, whole, MADV_HUGEPAGE); /* only a hint: if refused, pages stay small */
     return memory + skip;
 }
 
@@ -143,7 +145,8 @@ void *pages_alloc(uint64_t bytes)
     uint8_t *memory = pages_map(bytes);
     if (memory == NULL)
         return NULL;
-    /* Touch each page now: what the plan counts is then what the process holds, and no step pays for it. */
+    /* Touch each page now, so that the process holds what the plan counts and no step pays for page faults.
+     */
     for (uint64_t at = 0; at < bytes; at += FOOTPRINT_GRANULE)
         ((volatile uint8_t *)memory)[at] = 0;
     return memory;
@@ -155,7 +158,7 @@ void pages_free(void *memory, uint64_t bytes)
         munmap(memory, bytes);
 }
 
-/* What a handle of shared pages says. */
+/* The contents of a handle of shared pages. */
 struct shared_pages {
     int32_t process, file;
     uint64_t bytes;
@@ -223,7 +226,7 @@ static int account_take(struct device *device, const struct buffer *buffer, cons
     return 0;
 }
 
-/* What is held was allocated indeed: the peaks follow. */
+/* Raise the peaks to the bytes held, after the allocation succeeded. */
 static void account_peak(struct device *device, const struct buffer *buffer)
 {
     struct mem_account *account = &locked(device)->account;
@@ -337,7 +340,7 @@ void buffer_destroy(struct buffer *buffer)
     if (buffer == NULL)
         return;
     buffer->device->backend->buffer->destroy(buffer);
-    account_give(buffer->device, buffer); /* 0 of an imported one */
+    account_give(buffer->device, buffer); /* accounted is 0 for an imported buffer */
     free(buffer);
 }
 

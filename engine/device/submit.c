@@ -1,5 +1,5 @@
-/* An op on its way to a device: its operands checked, then handed to the backend. */
-#include "engine/device/backend_private.h"
+/* Checks an op's operands and passes it to the device's backend. */
+#include "engine/backend_private.h"
 
 static int use_check(const struct device *device, const struct op *op, const struct operand_use *u,
                      struct err *err)

@@ -1,5 +1,5 @@
-/* A ring of slots under one lock: items are large, so that the lock is hardly ever waited for. */
-#include "engine/stage/ahead.h"
+/* A ring of slots under one lock. Items are so large that threads hardly ever wait for the lock. */
+#include "engine/ahead.h"
 
 #include <pthread.h>
 
@@ -7,15 +7,15 @@ struct ring {
     const struct ahead *ahead;
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    uint64_t begun, used;        /* items, since the beginning */
-    bool ready[AHEAD_SLOTS_MAX]; /* prepared, and not used yet */
+    uint64_t begun, used;        /* number of items begun and used since the start */
+    bool ready[AHEAD_SLOTS_MAX]; /* the slot's item is prepared and not used yet */
     struct err err[AHEAD_SLOTS_MAX];
-    int status[AHEAD_SLOTS_MAX]; /* of the preparation */
-    bool ended;                  /* there is no further item */
+    int status[AHEAD_SLOTS_MAX]; /* return value of prepare() */
+    bool ended;                  /* next() has no further item */
     bool stop;
 };
 
-/* Under the lock. Returns whether an item was begun; its slot. */
+/* Called with the lock held. Begins the next item and returns its slot; false: there is none. */
 static bool item_begin(struct ring *ring, uint32_t *slot)
 {
     while (!ring->stop && !ring->ended && ring->begun - ring->used == ring->ahead->slots)
@@ -48,7 +48,8 @@ static void *helper_main(void *argument)
     return NULL;
 }
 
-/* Under the lock. The slot of the next item in order once it is ready; false: all are used. */
+/* Called with the lock held. Waits until the next item in order is prepared and returns its slot; false: all
+ * items are used. */
 static bool item_await(struct ring *ring, uint32_t *slot)
 {
     *slot = (uint32_t)(ring->used % ring->ahead->slots);

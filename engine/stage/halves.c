@@ -1,10 +1,11 @@
-/* Layers that are here in part: halves of them for groups that sum, and experts apart from their routers.
+/* Layers of which a stage has only a part: halves of layers, for groups whose members' outputs are summed,
+ * and experts that are on other ranks than their router.
  */
 #include "engine/stage/stage_private.h"
 
 /* --- halves --- */
 
-/* May this half of the block be run here? *layer counts from the stage's first. */
+/* Can this half of the block run here? *layer counts from the stage's first layer. */
 static int half_check(const struct stage *stage, const struct micro_batch *batch, uint32_t block,
                       enum stage_half half, uint32_t *layer, struct err *err)
 {
@@ -100,7 +101,8 @@ int stage_half_backward(struct stage *stage, const struct micro_batch *batch, st
 
 /* --- experts apart --- */
 
-/* May the router (or else the experts) of this block be run here? *layer counts from the stage's first. */
+/* Can the router, or for HOLDS_EXPERTS the experts, of this block run here? *layer counts from the stage's
+ * first layer. */
 static int apart_check(const struct stage *stage, const struct micro_batch *batch, uint32_t block,
                        enum layer_holds holds, uint32_t *layer, struct err *err)
 {
@@ -137,7 +139,7 @@ static int routed_check(const struct stage *stage, const struct routed_tokens *r
     return chosen ? view_check(stage, &routed->chosen, choices, "the experts' numbers", err) : 0;
 }
 
-/* `width` values of 4 bytes a token from one place to another, whatever they are. */
+/* Copy `width` values of 4 bytes per token; their type does not matter. */
 static void tokens_copy(struct pass *pass, uint32_t width, struct operand from, struct operand to)
 {
     if (!pass->queue.failed && buffer_copy(to.buffer, to.at, from.buffer, from.at,

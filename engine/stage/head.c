@@ -1,18 +1,18 @@
-/* Final norm, head and cross-entropy, at labelled positions only and a few of them at a time: logits of a
- * whole micro-batch never exist. In training, forward goes on to the gradient while a chunk's logits are
- * there, so they are computed once; backward only puts it in place. (What head and norm learn is added there,
- * too.)
+/* Final norm, head and cross-entropy. They run at labelled positions only and for a chunk of positions at a
+ * time, so the logits of a whole micro-batch never exist. In training, forward computes the gradient of a
+ * chunk while its logits are there, so logits are computed once; it also adds to the gradients of head and
+ * norm. Backward only scatters the saved gradient to the labelled rows.
  */
 #include "engine/stage/stage_private.h"
 
-enum { HEAD_NORM = 0, HEAD_MATRIX = 1 }; /* tensors of the last block */
+enum { HEAD_NORM = 0, HEAD_MATRIX = 1 }; /* indices of the last block's tensors */
 
 static struct block_state *head_block(const struct stage *stage)
 {
     return stage_block(stage, stage->config.layers + 1);
 }
 
-/* The head's matrix: its own, or the embedding's, or the copy of that. */
+/* The matrix that the head multiplies with: its own, the embedding's, or the copy of the embedding. */
 static const struct block_state *matrix_block(const struct stage *stage, const struct layer_tensor **matrix)
 {
     const struct footprint *l = &stage->layout;
@@ -23,7 +23,7 @@ static const struct block_state *matrix_block(const struct stage *stage, const s
     return block;
 }
 
-/* Logits before the cap, from rows that are normed into the workspace's head_n first. */
+/* Logits before the cap. The rows are first normed into the workspace's head_n. */
 static void logits_of(struct pass *pass, struct operand x, uint32_t rows)
 {
     const struct stage *stage = pass->stage;
@@ -50,7 +50,8 @@ void head_logits(struct pass *pass, struct operand x, uint32_t rows)
                                           .x = pass_workspace(pass, stage->layout.workspace.logits)}});
 }
 
-/* The gradient of the logits, which have become it, in the chunk's rows and in what is trained here. */
+/* Backward of a chunk from the gradient of its logits, which has replaced them: the gradient of its rows, and
+ * those of the tensors that are trained here. */
 static void chunk_backward(struct pass *pass, uint32_t at, uint32_t rows)
 {
     const struct stage *stage = pass->stage;

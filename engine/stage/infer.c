@@ -114,7 +114,7 @@ int32_t sample_greedy(const float *logits, uint32_t vocab)
     return (int32_t)best;
 }
 
-/* The k-th largest value, by quickselect on a copy; -INFINITY when there is no memory or no bound. */
+/* The k-th largest value, by quickselect on a copy. -INFINITY when k sets no bound or memory is short. */
 static float threshold_of(const float *logits, uint32_t vocab, uint32_t k)
 {
     if (k == 0 || k >= vocab)

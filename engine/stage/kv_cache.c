@@ -1,5 +1,5 @@
-/* The KV cache of one sequence: making, ending, where a layer's keys and values are. */
-#include "engine/stage/kv_cache.h"
+/* The KV cache of one sequence: create, destroy, and the addresses of a layer's keys and values. */
+#include "engine/kv_cache.h"
 
 #include <stdlib.h>
 
@@ -31,7 +31,7 @@ int kv_cache_create(struct stage *stage, uint32_t tokens_max, struct kv_cache **
         return err_set(err, ERR_NOMEM, "out of memory for a KV cache's handle");
     cache->stage = stage;
     cache->tokens_max = tokens_max;
-    uint64_t bytes = footprint_cache_bytes(l, tokens_max); /* 0: a stage without layers keeps nothing */
+    uint64_t bytes = footprint_cache_bytes(l, tokens_max); /* 0 for a stage without layers */
     if (bytes > 0 &&
         buffer_create(stage->device, bytes, MEM_BUFFERS, "a KV cache", &cache->buffer, err) != 0) {
         free(cache);

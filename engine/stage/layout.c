@@ -1,13 +1,13 @@
-/* Bounds first: with these, 64 bits cannot overflow. */
-#include "engine/stage/layout.h"
+/* Checks a stage's options. Within the bounds below, sizes cannot overflow 64 bits. */
+#include "engine/layout.h"
 
 #include <math.h>
 #include <stdlib.h>
 
 enum {
-    LAYOUT_WIDTH_MAX = 1 << 20, /* of any matrix side but the vocabulary */
+    LAYOUT_WIDTH_MAX = 1 << 20, /* most rows or columns of any matrix, except the vocabulary's side */
     LAYOUT_VOCAB_MAX = 1 << 22,
-    LAYOUT_TOKENS_MAX = 1 << 22, /* of a micro-batch */
+    LAYOUT_TOKENS_MAX = 1 << 22, /* most tokens of a micro-batch */
     LAYOUT_RANK_MAX = 1024,
     LAYOUT_SLOTS_MAX = 4096
 };
@@ -71,7 +71,7 @@ static int range_check(const char *what, uint32_t begin, uint32_t end, uint32_t 
     return err_set(err, ERR_INVALID, "stage: %s %u..%u of %u", what, begin, end, all);
 }
 
-/* What cannot be done with a part of a layer. */
+/* Why the options cannot be combined with a part of a layer, or NULL if they can. */
 static const char *part_lacks(const struct stage_options *o)
 {
     const struct model_config *c = o->config;
@@ -113,7 +113,7 @@ static int part_check(const struct stage_options *o, struct err *err)
     return lacks == NULL ? 0 : err_set(err, ERR_UNSUPPORTED, "stage: parts of layers %s", lacks);
 }
 
-/* Parts of packed tensors begin and end on blocks. */
+/* Checks that parts of packed tensors begin and end on quantisation blocks. */
 static int cuts_check(const struct stage_options *o, const struct layer_tensors *tensors, struct err *err)
 {
     for (uint32_t i = 0; i < tensors->count; i++) {

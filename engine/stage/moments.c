@@ -1,5 +1,5 @@
-/* Moments that lie in 8 bits, to and from fp32 on the host: for checkpoints. */
-#include "engine/stage/moments.h"
+/* Converts 8-bit moments to and from fp32 on the host, for checkpoints. */
+#include "engine/moments.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 
 enum { BLOCK = 256 };
 
-/* The code whose value is nearest, the lower among equals; map rises. */
+/* The code with the nearest value, the lower of two that are equally near; the map rises. */
 static uint8_t nearest(const float *map, float value)
 {
     uint32_t low = 0, high = DYNAMIC_MAP_SIZE - 1;
@@ -30,7 +30,7 @@ void moments8_unpack(bool with_sign, const uint8_t *codes, const float *absmax, 
         values[i] = map[codes[i]] * absmax[i / BLOCK];
 }
 
-/* Codes of a block under this scale; true when they give the values back to the bit. */
+/* Encodes a block with this scale. True if decoding gives the same values to the bit. */
 static bool block_pack(const float *map, const float *values, uint64_t count, float scale, uint8_t *codes)
 {
     bool same = true;
@@ -41,8 +41,9 @@ static bool block_pack(const float *map, const float *values, uint64_t count, fl
     return same;
 }
 
-/* The scale was the largest magnitude before it was quantised. A negative one is kept as the map's lowest
- * value, which is not -1: where the values come from such a block, the scale is found again from that. */
+/* The scale of a block: the largest magnitude before it was quantised. A largest value that is negative was
+ * stored as the map's lowest value, which is not -1. For values decoded from such a block, the scale is
+ * recovered from that value. */
 static float block_scale(const float *map, const float *values, uint64_t count, uint8_t *codes)
 {
     float most = 0;

@@ -1,11 +1,12 @@
-/* Areas that the caller supplies: their sizes and cuts, their first values, and binding them to blocks. */
-#include "engine/stage/load.h"
-#include "engine/stage/stage_private.h"
+/* Areas of blocks that the caller supplies: their sizes and cuts, their initial values, and binding them to
+ * blocks. */
+#include "engine/load.h"
+#include "engine/stage_private.h"
 
 #include <math.h>
 #include <stdlib.h>
 
-/* The tensors of a block under these options, within *all, which the caller frees. */
+/* The tensors of a block under these options. They are in *all, which the caller frees. */
 static int tensors_of(const struct stage_options *options, uint32_t block, struct laid_out **all,
                       const struct layer_tensors **tensors, struct err *err)
 {
@@ -53,7 +54,7 @@ int stage_area_cuts(const struct stage_options *options, uint32_t block, enum bl
     if (shares_check(count, shares, err) != 0 || tensors_of(options, block, &all, &tensors, err) != 0)
         return -1;
     uint64_t bytes = flat_bytes(tensors, area);
-    uint32_t last = count - 1; /* of those with a share: it has the rest */
+    uint32_t last = count - 1; /* the last member with a share takes the rest */
     while (shares != NULL && last > 0 && !(shares[last] > 0))
         last--;
     cuts[0] = 0;

@@ -1,6 +1,6 @@
-/* What every part of a pass uses: ops queued until the first failure, operands by name, places of
- * micro-batches. */
-#include "engine/stage/stage_private.h"
+/* Helpers of all parts of a pass: queueing ops until the first failure, operands of named values, and slots
+ * of micro-batches. */
+#include "engine/stage_private.h"
 
 static const uint64_t WRITE_TIMEOUT_NS = 60ull * 1000 * 1000 * 1000;
 

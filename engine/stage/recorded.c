@@ -1,6 +1,5 @@
-/* Passes that a device may record and run again as a whole: what a stage queues for a micro-batch is the same
- * ops again wherever the shape, the place and the buffers are, and what a shard queues for its sums always
- * is.
+/* Passes that a device may record and replay as a whole. The ops that a stage queues for a micro-batch depend
+ * only on the shape, the slot and the buffers; a shard always queues the same ops for its sums.
  */
 #include "engine/stage/stage_private.h"
 
@@ -27,9 +26,9 @@ static uint64_t mix_buffer(uint64_t key, const struct buffer *buffer, uint64_t a
     return buffer == NULL ? mix(key, 0) : mix(mix(key, buffer_serial(buffer)), at);
 }
 
-/* Everything on which the ops of a pass and their operands depend, beside the stage's options, for which the
- * buffer of its scalars stands. Whoever makes ops depend on something more adds it here; what changes with
- * every step lies in the micro-batch's description on the device (ids, rows, the step's number). */
+/* Hashes everything on which a pass's ops and operands depend. The stage's options are represented by the
+ * serial number of its scalars' buffer. Ops that depend on anything further need it added here. What changes
+ * in every step (ids, rows, the step's number) is in the micro-batch's description on the device. */
 static uint64_t pass_key(const struct pass *pass, const struct pass_range *range)
 {
     const struct stage *stage = pass->stage;

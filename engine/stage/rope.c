@@ -17,7 +17,8 @@ static float llama3_scaled(const struct rope_config *rope, float inverse)
     return (1.0f - smooth) * (inverse / (float)rope->factor) + smooth * inverse;
 }
 
-/* Blended between kept and divided frequencies, the i-th; first and last: of model_rope_ramp(). */
+/* The frequency number i blended between unchanged and divided, along the ramp from `first` to `last`
+ * (model_rope_ramp()). */
 static float yarn_scaled(const struct rope_config *rope, float power, uint32_t i, double first, double last)
 {
     float ramp = ((float)i - (float)first) / (float)(last - first);

@@ -1,5 +1,5 @@
-/* Flat ranges of trained state: made, loaded, summed, stepped, read and written by name. */
-#include "engine/stage/shard_private.h"
+/* Ranges of trained state: create, load, sum squares, update, and read and write by name. */
+#include "engine/shard_private.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -14,8 +14,8 @@ struct range_state {
     const struct layer_tensors *tensors;
     uint64_t moment_bytes;
     struct buffer *values, *gradients;
-    struct buffer *moments[2]; /* NULL: none, or on the host */
-    void *host[2];             /* [moment_bytes], where they are on the host */
+    struct buffer *moments[2]; /* NULL: there are no moments, or they are on the host */
+    void *host[2];             /* [moment_bytes] each, if moments are on the host */
 };
 
 struct piece {
@@ -29,19 +29,20 @@ enum { LOSS_SCALE_EXPONENT_MAX = 24 };
 struct shard {
     struct device *device;
     const struct stage_options *options;
-    struct shard_home *home; /* what options and layout point to, where it is its own */
+    struct shard_home *home; /* owns options and layout of a shard without a stage; NULL: a stage owns them */
     bool trains, on_host;
     uint32_t range_count, piece_count;
     struct range_state *ranges;
     struct piece *pieces;
-    struct buffer *own_sums, *page[2]; /* page: moments of one range that passes */
+    struct buffer *own_sums,
+        *page[2]; /* page: the moments of one range while they are on the device (moments_on_host) */
     struct area_view sums;
     double *host_sums; /* [piece_count] */
     double loss_scale;
     uint64_t updates;
 };
 
-/* Of a shard without a stage. */
+/* Options and layout of a shard without a stage. */
 struct shard_home {
     struct stage_options options;
     struct model_config config;
@@ -115,7 +116,7 @@ int shard_memory_predict(const struct stage_options *options, uint32_t range_cou
 
 /* --- life --- */
 
-/* A buffer of zeros; none where it has no bytes. */
+/* A buffer of zeros; none if it would have no bytes. */
 static int zeros_create(struct shard *shard, uint64_t bytes, enum mem_purpose purpose, const char *what,
                         struct buffer **out, struct err *err)
 {
@@ -167,7 +168,7 @@ static void range_fini(struct device *device, struct range_state *range)
     }
 }
 
-/* The pieces of all ranges, named. */
+/* Lists the pieces of all ranges with their names. */
 static int pieces_make(struct shard *shard, struct err *err)
 {
     struct flat_piece *flat = NULL;
@@ -379,7 +380,7 @@ struct summed {
     bool gradients;
 };
 
-/* Each piece's sum of squares into the shard's place of sums. */
+/* Queues each piece's sum of squares, written to the shard's buffer of sums. */
 static void sums_queue(void *context)
 {
     struct summed *s = context;
@@ -397,7 +398,7 @@ static void sums_queue(void *context)
     }
 }
 
-/* Sums of squares of each piece's values or gradients into host_sums. Waits. */
+/* Computes the sum of squares of each piece's values or gradients into host_sums. Waits. */
 static int square_sums(struct shard *shard, bool gradients, struct err *err)
 {
     struct summed s = {
@@ -445,11 +446,12 @@ int shard_grad_square_sum(struct shard *shard, double *sum, struct err *err)
 
 struct step_constants {
     const struct step_update *update;
-    double grad_scale; /* the update's, less the loss scale */
+    double grad_scale; /* the update's grad_scale divided by the loss scale */
     double correction1, correction2;
 };
 
-/* A range whose moments are on the device: its own, or a page that holds them for now. */
+/* A range that is being updated, with its moments on the device: its own buffers, or the pages that hold them
+ * for now. */
 struct stepped {
     struct queue queue;
     const struct range_state *range;
@@ -506,8 +508,9 @@ static double decay_of(const struct piece *piece, const struct step_update *upda
     return piece->is.tensor->vector ? update->vector_decay : update->weight_decay;
 }
 
-/* Pieces [index, …) of a range that lie side by side and decay alike, as one. Padding between them is zero in
- * values, gradients and moments and stays so. Returns the first after them. */
+/* Updates piece `index` of a range together with those after it that are adjacent and have the same weight
+ * decay, as one op. Padding between them is zero in values, gradients and moments, and stays zero. Returns
+ * the index after the last one. */
 static uint32_t run_update(const struct shard *shard, struct stepped *s, uint32_t index)
 {
     const struct piece *first = &shard->pieces[index], *last = first;
@@ -530,7 +533,7 @@ static uint32_t run_update(const struct shard *shard, struct stepped *s, uint32_
     return (uint32_t)(last - shard->pieces) + 1;
 }
 
-/* Moments of a range into the pages, or back from there. */
+/* Copies a range's moments from the host to the pages, or back. */
 static void moments_move(const struct shard *shard, struct stepped *s, bool back)
 {
     const struct range_state *range = s->range;
@@ -564,7 +567,8 @@ int shard_update(struct shard *shard, const struct step_update *update, struct e
     }
     if (s.queue.failed)
         return -1;
-    return shard->on_host ? device_sync(shard->device, err) : 0; /* the host's copies are whole again */
+    /* waits until the host has all moments again */
+    return shard->on_host ? device_sync(shard->device, err) : 0;
 }
 
 uint64_t shard_update_count(const struct shard *shard)
@@ -600,12 +604,12 @@ struct shard_piece shard_piece_at(const struct shard *shard, uint32_t index)
                                 .count = piece->is.count};
 }
 
-/* Where the state of a piece lies: in a buffer, or on the host. */
+/* Where the state of a piece is: in a buffer, or on the host. */
 struct state_place {
     struct buffer *buffer;
     uint8_t *host;
     uint64_t at, bytes;
-    bool codes; /* moments in 8 bits: codes, and behind them the scales */
+    bool codes; /* 8-bit moments: codes, followed by their scales */
 };
 
 static int state_place(const struct shard *shard, uint32_t index, enum stage_state state,
@@ -676,7 +680,8 @@ int shard_state_write(struct shard *shard, uint32_t index, enum stage_state stat
     if (state_place(shard, index, state, &place, err) != 0)
         return -1;
     const struct flat_piece *piece = &shard->pieces[index].is;
-    for (uint64_t i = 0; i < piece->count && state != STATE_GRADIENT; i++) /* the norm tells of gradients */
+    /* gradients may be infinite; the norm reports that */
+    for (uint64_t i = 0; i < piece->count && state != STATE_GRADIENT; i++)
         if (!isfinite(src[i]))
             return err_set(err, ERR_NOT_FINITE, "%s: a value to be loaded is not finite",
                            shard->pieces[index].name);
