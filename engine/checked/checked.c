@@ -1,12 +1,13 @@
-/* A device that trusts nobody: the CPU's ops, run only when somebody waits. A queue runs as far as the event
- * that is waited for and no further, and what it waits for on other queues likewise: so work of another queue
- * comes as late as its events allow, and a missing one is seen as reading what nobody wrote.
+/* A device for tests that runs the CPU's ops as late as possible and checks everything. A queue runs only
+ * when somebody waits, and only up to the event that is waited for; other queues run only as far as that
+ * queue's own waits demand. So work of another queue comes as late as its events allow, and a missing event
+ * shows as a read of memory that nobody wrote.
  *
- * Buffers are inaccessible (PROT_NONE) except while the device itself works on them, so that a host pointer
- * kept from somewhere faults; fresh memory is poisoned with NaNs and has a shadow bit for every 4 bytes, so
- * that reading what nobody wrote is an error; operands that are written may not overlap others of the same
- * op; indices are compared with what they index. The first error of a queued op is kept and told by every
- * wait that follows.
+ * Buffers are inaccessible (PROT_NONE) except while the device works on them, so the use of a stray host
+ * pointer faults. Fresh memory is filled with NaNs and has a shadow bit for every 4 bytes, so reading memory
+ * that nobody wrote is an error. An op's written operands may not overlap its other operands. Indices are
+ * compared with the size of what they index. The first error of a queued op is kept and returned by every
+ * later wait.
  */
 #include "engine/cpu/cpu.h"
 
@@ -14,7 +15,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-enum { QUEUE_MAX = 1 << 14 }; /* entries; a full queue is run */
+enum { QUEUE_MAX = 1 << 14 }; /* entries; when a queue is full, it runs */
 
 enum entry_kind { ENTRY_OP, ENTRY_WRITE, ENTRY_READ, ENTRY_COPY, ENTRY_ZERO, ENTRY_WAIT };
 
@@ -24,11 +25,11 @@ struct entry {
     struct buffer *buffer, *source;
     uint64_t at, source_at, bytes;
     void *host;
-    enum device_queue other; /* ENTRY_WAIT: until that queue has run `until` entries */
+    enum device_queue other; /* ENTRY_WAIT: wait until this queue has run `until` entries */
     uint64_t until;
 };
 
-/* A ring: entries [ran, queued) of all that were ever queued wait. */
+/* A ring buffer of entries. Counting from the first entry ever queued, [ran, queued) are pending. */
 struct entries {
     struct entry *ring;
     uint64_t ran, queued;
@@ -37,7 +38,7 @@ struct entries {
 struct checked {
     struct device base;
     struct cpu_runner runner;
-    pthread_mutex_t run; /* of all below: one thread runs things at a time */
+    pthread_mutex_t run; /* guards everything below: only one thread runs entries at a time */
     struct entries queues[DEVICE_QUEUES];
     bool failed;
     struct err error;
@@ -119,7 +120,7 @@ static bool uses_overlap(const struct operand_use *a, const struct operand_use *
         a_begin > b_begin ? (a_begin - b_begin) % row : (row - (b_begin - a_begin) % row) % row;
     uint64_t a_width = a->width * dtype_bytes(a->operand.dtype),
              b_width = b->width * dtype_bytes(b->operand.dtype);
-    /* b's columns are [0, b_width), a's [distance, distance + a_width) modulo row */
+    /* modulo `row`, b's columns are [0, b_width) and a's are [distance, distance + a_width) */
     return distance < b_width || distance + a_width > row;
 }
 
@@ -179,7 +180,7 @@ static int starts_check(const struct op *op, const struct operand *operand, uint
     return 0;
 }
 
-/* What the op will index with must lie in what it indexes. */
+/* Checks that the op's indices are within what they index. */
 static int contents_check(const struct op *op, struct err *err)
 {
     switch (op->kind) {
@@ -212,8 +213,8 @@ static int contents_check(const struct op *op, struct err *err)
     }
 }
 
-/* A grouped product touches the rows of its groups alone: the others may not have been written yet. What is
- * wrong with the offsets is told when they are read in earnest. */
+/* A grouped product touches only the rows of its groups; other rows may not have been written yet. Wrong
+ * offsets are reported later, when the op itself reads them. */
 static void groups_narrow(const struct op_gemm_grouped *op, struct operand_use *uses, uint32_t count)
 {
     const struct operand *at = &op->offsets;
@@ -308,8 +309,8 @@ static int run_entry(struct checked *checked, const struct entry *entry, struct 
     return 0;
 }
 
-/* Run a queue until it has run `until` entries; those behind an error are dropped, and the error stays. Under
- * the lock. A wait is for entries that were queued before it, so this ends. */
+/* Run a queue until it has run `until` entries. Called with the lock held. Entries behind an error are
+ * dropped, and the error stays. The recursion ends because a wait is always for entries queued before it. */
 static void queue_run(struct checked *checked, enum device_queue queue, uint64_t until)
 {
     struct entries *entries = &checked->queues[queue];
@@ -379,7 +380,7 @@ static int checked_create(struct buffer *buffer, struct err *err)
 
 static void checked_destroy(struct buffer *buffer)
 {
-    struct err ignored; /* it stays with the device */
+    struct err ignored; /* the device keeps the error */
     checked_sync(buffer->device, &ignored);
     pages_free(buffer->memory, buffer->accounted);
     free(buffer->extra);
@@ -389,7 +390,7 @@ static int checked_write(enum device_queue queue, struct buffer *buffer, uint64_
                          uint64_t bytes, struct err *err)
 {
     struct entry entry = {.kind = ENTRY_WRITE, .buffer = buffer, .at = at, .bytes = bytes};
-    memcpy(&entry.host, &src, sizeof src); /* only read from */
+    memcpy(&entry.host, &src, sizeof src); /* a cast without const; the memory is only read */
     return queue_push(queue, buffer->device, &entry, err);
 }
 

@@ -1,4 +1,4 @@
-/* AdamW with moments in 8 bits: a block is brought to fp32, stepped by the kernel of plain AdamW, and coded
+/* AdamW with 8-bit moments: a block is decoded to fp32, updated by the kernel of plain AdamW, and encoded
  * again with its new largest magnitude.
  */
 #include <math.h>
@@ -11,7 +11,7 @@
 _Static_assert((int)CODES == (int)DYNAMIC_MAP_SIZE, "the kernels' map is the model's");
 
 struct code_pair {
-    struct codes first, second; /* with sign, and without */
+    struct codes first, second; /* maps of the first moment (signed) and the second (unsigned) */
 };
 
 static uint32_t bits_of(float x)
@@ -21,12 +21,12 @@ static uint32_t bits_of(float x)
     return bits;
 }
 
-/* Boundaries are halved in fp32, as bitsandbytes' quantize_blockwise has them. */
+/* The boundaries between codes are midpoints computed in fp32, as in bitsandbytes' quantize_blockwise. */
 static void codes_init(struct codes *codes, bool with_sign)
 {
     dynamic_map(with_sign, codes->map);
     codes->zero = with_sign ? CODES / 2 - 1 : 0;
-    const float *above = codes->map + codes->zero; /* the codes of 0 and more */
+    const float *above = codes->map + codes->zero; /* the codes of 0 and of positive values */
     uint32_t top = CODES - 1 - (uint32_t)codes->zero, k = 0;
     for (uint32_t bin = 0; bin < CODE_BINS; bin++) {
         uint32_t end = bin + CODE_BIN_FIRST + 1, bound = CODE_NO_BOUND, below = k;

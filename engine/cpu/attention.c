@@ -1,13 +1,14 @@
-/* Attention in tiles of 64 keys: a key tile is transposed once and then used by a block of queries of all
- * heads that share it. Forward, a part is such a block: queries of one row, one key head.
+/* Attention in tiles of 64 keys. A key tile is transposed once and then used by a block of queries of all
+ * heads that share the keys. In forward, a part is one block of queries of one row and one key head.
  *
- * Backward, a part is one (row, key head), which computes each tile of probabilities once and adds it to the
- * gradients of queries, keys and values. Where that leaves threads without work (a long row, few key heads),
- * parts are tiles of keys and tiles of queries, and the probabilities are computed for both: 7 products in
- * place of 5. Either way each sum has the same terms in the same order, so threads change no bit.
+ * In backward, a part is one (row, key head). It computes each tile of probabilities once and adds it to the
+ * gradients of queries, keys and values. Where that would leave threads idle (a long row, few key heads),
+ * parts are single tiles of keys and of queries instead, and the probabilities are computed for both: 7
+ * products in place of 5. Either way each sum has the same terms in the same order, so the number of threads
+ * changes no bit.
  *
- * Where it computes in 16 bits, tiles of the operands are rounded in scratch, and so are probabilities and
- * the scores' gradients; all stay in fp32 there, for the products are those of fp32.
+ * With 16-bit `compute`, tiles of the operands, the probabilities and the gradients of scores are rounded,
+ * but all stay in fp32 in scratch memory, because the products are those of fp32.
  */
 #include "engine/cpu/values.h"
 
@@ -15,34 +16,34 @@
 
 enum {
     TILE = ATTENTION_TILE,
-    BLOCK_HEADS = 3, /* queries × heads of a block: at least 3 tiles' worth */
+    BLOCK_HEADS = 3, /* a block has at least 3 tiles' worth of queries × heads */
     STATES_MAX =
         ATTENTION_GROUP_MAX * TILE > BLOCK_HEADS *TILE ? ATTENTION_GROUP_MAX *TILE : BLOCK_HEADS *TILE,
     TILE_FLOATS = ATTENTION_HEAD_DIM_MAX * TILE,
-    VECTOR_MAX = 16 /* floats: rows of rounded tiles begin on multiples of it */
+    VECTOR_MAX = 16 /* in floats; rows of rounded tiles begin at multiples of it */
 };
 
-/* One sequence's attention for one key head. Strides are in values. */
+/* Attention of one sequence for one key head. Strides are in values. */
 struct sequence {
     const struct kernels *kernels;
-    enum value_kind as;       /* what operands are rounded to; VALUES_F32: they are not, and lie in fp32 */
-    uint32_t queries, offset; /* query i sits at position offset + i; keys 0 .. offset + queries */
+    enum value_kind as; /* dtype to which operands are rounded; VALUES_F32: they are fp32 and not rounded */
+    uint32_t queries, offset; /* query i has position offset + i; keys are 0 .. offset + queries */
     uint32_t group, head_dim;
     uint32_t
-        window; /* keys that a query sees, itself counted; more than there are where there is no window */
+        window; /* number of keys that a query sees, itself included; without a window, more than there are */
     float scale, cap;
-    struct gemm_values q, k, v; /* q: first head of the group; heads are head_dim apart */
+    struct gemm_values q, k, v; /* q: of the group's first head; heads are head_dim values apart */
     const struct operand *out;
     size_t out_at, ldo; /* where q's heads begin in out and dout */
-    float *lse;         /* or NULL; heads are 1 apart */
+    float *lse;         /* may be NULL; heads are 1 value apart */
     size_t ldl;
-    /* backward only */
+    /* used in backward only */
     struct gemm_values dout;
-    float *delta, *dq, *dk, *dv; /* rows as far apart as those of q, k, v */
+    float *delta, *dq, *dk, *dv; /* rows are as far apart as those of q, k and v */
     float *scratch;
 };
 
-/* Forward: forward_tiles_of(); backward: backward_tiles_of(). */
+/* Scratch of forward is divided by forward_tiles_of(), that of backward by backward_tiles_of(). */
 size_t attention_scratch_floats(void)
 {
     size_t forward = 6ull * TILE_FLOATS + (size_t)BLOCK_HEADS * TILE * TILE + 2ull * STATES_MAX;
@@ -58,14 +59,14 @@ static struct gemm_values matrix_of(const struct operand *operand, size_t at, si
                                 .kind = value_kind_of(operand->dtype)};
 }
 
-/* From one row of a rounded tile to the next. */
+/* Distance of rows in a rounded tile. */
 static size_t rounded_ld(const struct sequence *s)
 {
     return (s->head_dim + VECTOR_MAX - 1ull) / VECTOR_MAX * VECTOR_MAX;
 }
 
-/* head_dim columns of `rows` rows in fp32, *ld apart, from value `at` on: where they lie, or rounded in room.
- */
+/* head_dim columns of `rows` rows from value `at` on, in fp32, *ld values apart: in the operand itself, or
+ * rounded in `room`. */
 static const float *rows_in_f32(const struct sequence *s, const struct gemm_values *x, size_t at,
                                 uint32_t rows, float *room, size_t *ld)
 {
@@ -76,7 +77,7 @@ static const float *rows_in_f32(const struct sequence *s, const struct gemm_valu
     return room;
 }
 
-/* to[head_dim][TILE] = rows [first, first + count) of x transposed; columns from count on are 0. */
+/* to[head_dim][TILE] = rows [first, first + count) of x, transposed; columns from `count` on become 0. */
 static void transpose_tile(const struct sequence *s, const struct gemm_values *x, uint32_t first,
                            uint32_t count, float *to)
 {
@@ -102,39 +103,39 @@ static uint32_t min_u32(uint32_t a, uint32_t b)
     return a < b ? a : b;
 }
 
-/* Keys of tile [first, first + count) that position may see. */
+/* How many keys of the tile [first, first + count) are not after `position`. */
 static uint32_t visible(uint32_t position, uint32_t first, uint32_t count)
 {
     return position < first ? 0 : min_u32(position - first + 1, count);
 }
 
-/* Keys of the tile from `first` on that lie before position's window. */
+/* How many keys of that tile are before the window of `position`. */
 static uint32_t hidden(const struct sequence *s, uint32_t position, uint32_t first, uint32_t count)
 {
     uint32_t begin = position < s->window ? 0 : position - s->window + 1;
     return begin < first ? 0 : min_u32(begin - first, count);
 }
 
-/* The first key tile that queries from `position` on see anything of. */
+/* The first key tile that queries from `position` on can see. */
 static uint32_t first_tile(const struct sequence *s, uint32_t position)
 {
     return position < s->window ? 0 : (position - s->window + 1) / TILE * TILE;
 }
 
-/* Queries of one block: whole tiles, enough that a transposed key tile pays. */
+/* Number of queries in a block: whole tiles, enough to pay for transposing a key tile. */
 static uint32_t block_queries(uint32_t group)
 {
     return group >= BLOCK_HEADS ? TILE : (BLOCK_HEADS + group - 1) / group * TILE;
 }
 
-/* What the running softmax of a block works on. In fp32 sums are made in the output itself, else in `out`, of
- * heads_at_once() heads. */
+/* Scratch memory of a block's running softmax. In fp32, sums are made in the output itself; otherwise in
+ * `out`, for heads_at_once() heads. */
 struct forward_tiles {
     float *keys;             /* transposed, [head_dim][TILE] */
-    float *values, *queries; /* room for rounded ones, [TILE][rounded_ld] */
-    float *out;              /* [heads, queries of the block][rounded_ld] */
-    float *scores;           /* [queries of the block][TILE] */
-    float *max, *sum;        /* [heads, queries of the block] */
+    float *values, *queries; /* room for rounded tiles, [TILE][rounded_ld] */
+    float *out;              /* [heads, queries in block][rounded_ld] */
+    float *scores;           /* [queries in block][TILE] */
+    float *max, *sum;        /* [heads, queries in block] */
 };
 
 static struct forward_tiles forward_tiles_of(const struct sequence *s)
@@ -149,15 +150,15 @@ static struct forward_tiles forward_tiles_of(const struct sequence *s)
                                   .sum = max + STATES_MAX};
 }
 
-/* Heads of the group whose sums there is room for. */
+/* How many heads of the group fit their sums into scratch memory at once. */
 static uint32_t heads_at_once(const struct sequence *s, uint32_t queries)
 {
     uint32_t most = (uint32_t)(BLOCK_HEADS * TILE_FLOATS / (queries * rounded_ld(s)));
     return s->as == VALUES_F32 ? s->group : min_u32(s->group, most);
 }
 
-/* Where sums of queries from `begin` on are made, rows *ld apart: of head h, which is the round's number `at`
- * of heads. */
+/* Where the sums of head h begin for queries from `begin` on, with rows *ld apart; `at` is the head's index
+ * among those handled at once. */
 static float *sums_of(const struct sequence *s, const struct forward_tiles *t, uint32_t h, uint32_t at,
                       uint32_t begin, uint32_t queries, size_t *ld)
 {
@@ -167,7 +168,7 @@ static float *sums_of(const struct sequence *s, const struct forward_tiles *t, u
     return t->out + (size_t)at * queries * *ld;
 }
 
-/* scores = q k^T of n queries from `begin` on of head h and the tile of transposed keys. */
+/* scores = q k^T for n queries of head h from `begin` on and the tile of transposed keys. */
 static void tile_scores(const struct sequence *s, const struct forward_tiles *t, uint32_t h, uint32_t begin,
                         uint32_t n)
 {
@@ -180,7 +181,7 @@ static void tile_scores(const struct sequence *s, const struct forward_tiles *t,
     }
 }
 
-/* One row of a tile's scores becomes probabilities; returns what sums so far are to be multiplied by. */
+/* Turns one row of a tile's scores into probabilities. Returns the factor for the sums made so far. */
 static float row_softmax(const struct sequence *s, float *row, uint32_t unseen, uint32_t seen, float *max,
                          float *sum)
 {
@@ -189,8 +190,8 @@ static float row_softmax(const struct sequence *s, float *row, uint32_t unseen, 
     return s->kernels->softmax_tile_rounded(s->as, row, unseen, seen, TILE, s->scale, s->cap, max, sum);
 }
 
-/* Keys [first, first + count), whose values are v, for n queries from `begin` on of head h: running softmax,
- * the sums being out, ldo apart. */
+/* Adds keys [first, first + count) with values v to the running softmax of n queries of head h from `begin`
+ * on; the sums are in out, ldo apart. */
 static void forward_tile(const struct sequence *s, const struct forward_tiles *t, uint32_t h, uint32_t begin,
                          uint32_t n, uint32_t first, uint32_t count, const float *v, size_t ldv, float *max,
                          float *sum, float *out, size_t ldo)
@@ -214,7 +215,7 @@ static void forward_tile(const struct sequence *s, const struct forward_tiles *t
     s->kernels->tile(n, s->head_dim, count, t->scores, TILE, 1, v, ldv, out, ldo, true);
 }
 
-/* Of n queries from `begin` on of head h: sums become the output. */
+/* Divides the sums of n queries of head h by the softmax sums, which gives the output, and writes lse. */
 static void forward_finish(const struct sequence *s, uint32_t h, uint32_t begin, uint32_t n, const float *max,
                            const float *sum, float *sums, size_t ld)
 {
@@ -236,7 +237,7 @@ static void forward_finish(const struct sequence *s, uint32_t h, uint32_t begin,
     }
 }
 
-/* Queries [begin, end), at most block_queries(), of heads [first_head, last_head) of the group. */
+/* Runs queries [begin, end), at most block_queries(), of heads [first_head, last_head) of the group. */
 static void heads_forward(const struct sequence *s, uint32_t begin, uint32_t end, uint32_t first_head,
                           uint32_t last_head)
 {
@@ -273,11 +274,12 @@ static void sequence_forward(const struct sequence *s, uint32_t begin, uint32_t 
 struct backward_tiles {
     float *keys, *values; /* transposed, [head_dim][TILE] */
     float *dk, *dv;       /* [TILE][head_dim] */
-    float *q, *dout, *k;  /* room for rounded ones, [TILE][rounded_ld] */
+    float *q, *dout, *k;  /* room for rounded tiles, [TILE][rounded_ld] */
     float *p, *dp;        /* [TILE][TILE] */
 };
 
-/* Queries of head h from `begin` on against keys from `first` on, a tile of each; q, dout and k in fp32. */
+/* A tile of queries of head h from `begin` on, and a tile of keys from `first` on; q, dout and k are in fp32.
+ */
 struct tile_pair {
     uint32_t h, begin, queries, first, keys;
     const float *q, *dout, *k;
@@ -299,7 +301,7 @@ static struct backward_tiles backward_tiles_of(const struct sequence *s)
     };
 }
 
-/* k, and both tiles of keys transposed, are there already: keys_begin(). */
+/* Expects keys_begin() to have filled k and both transposed tiles. */
 static struct tile_pair pair_of(const struct sequence *s, const struct backward_tiles *t, uint32_t h,
                                 uint32_t begin, uint32_t first, uint32_t count)
 {
@@ -316,7 +318,7 @@ static struct tile_pair pair_of(const struct sequence *s, const struct backward_
     return at;
 }
 
-/* p, and the gradient of its scores. */
+/* Computes p, and in dp the gradient of the scores. */
 static void backward_scores(const struct sequence *s, const struct tile_pair *at,
                             const struct backward_tiles *t)
 {
@@ -361,7 +363,8 @@ static void sequence_delta(const struct sequence *s, uint32_t begin, uint32_t en
         }
 }
 
-/* A tile of keys and values, transposed, and where products read keys as rows. */
+/* Transposes a tile of keys and one of values; rounds the keys in `k`, if needed, for products that read them
+ * row by row. */
 static void keys_begin(const struct sequence *s, uint32_t first, uint32_t count,
                        const struct backward_tiles *t)
 {
@@ -371,7 +374,7 @@ static void keys_begin(const struct sequence *s, uint32_t first, uint32_t count,
     (void)rows_in_f32(s, &s->k, first * s->k.ld, count, t->k, &ld);
 }
 
-/* dk and dv of the tile of keys from `first` on; with `queries` also what it adds to dq. */
+/* Computes dk and dv of the key tile from `first` on; with `queries` it also adds that tile's share to dq. */
 static void sequence_backward_keys(const struct sequence *s, uint32_t first, bool queries)
 {
     const struct backward_tiles t = backward_tiles_of(s);
@@ -394,7 +397,7 @@ static void sequence_backward_keys(const struct sequence *s, uint32_t first, boo
     }
 }
 
-/* dq of the tile of queries from `begin` on. */
+/* Computes dq of the query tile from `begin` on. */
 static void sequence_backward_queries(const struct sequence *s, uint32_t begin)
 {
     const struct backward_tiles t = backward_tiles_of(s);
@@ -416,11 +419,12 @@ uint32_t attention_parts(const struct attention_cut *cut)
     return cut->rows == 0 ? 0 : (cut->row_start[cut->rows] / cut->step + cut->rows) * cut->kv_heads;
 }
 
-/* Row r's stretches are numbered from row_start[r] / step + r on, which leaves each row enough and needs no
- * table; numbers that are left over have no work. */
+/* Numbers of row r's runs begin at row_start[r] / step + r. That leaves enough numbers for each row and needs
+ * no table; numbers left over have no work. */
 bool attention_part_at(const struct attention_cut *cut, uint32_t index, struct attention_part *part)
 {
-    uint32_t stretch = index / cut->kv_heads, low = 0, high = cut->rows; /* the last row that begins by it */
+    /* binary search for the last row whose numbers begin at or before `stretch` */
+    uint32_t stretch = index / cut->kv_heads, low = 0, high = cut->rows;
     while (high - low > 1) {
         uint32_t middle = low + (high - low) / 2;
         if (cut->row_start[middle] / cut->step + middle <= stretch)
@@ -457,7 +461,7 @@ struct attention_cut attention_backward_cut(uint32_t threads, uint32_t rows, con
         longest = length > longest ? length : longest;
         total += work * kv_heads;
     }
-    /* whole rows end with the largest, pieces after 7 / 5 of everybody's share */
+    /* Whole rows finish when the largest is done; pieces finish after 7 / 5 of each thread's equal share. */
     bool pieces = 5 * most * threads > 7 * total && longest > TILE;
     return (struct attention_cut){row_start, rows, kv_heads,
                                   pieces           ? TILE
@@ -474,13 +478,13 @@ struct attention_job {
     uint32_t parts;
 };
 
-/* The part of a number. The last ones of a row see the most keys and so come first. */
+/* The part with a number. The last parts of a row see the most keys and therefore come first. */
 static bool job_part(const struct attention_job *job, uint32_t index, struct attention_part *part)
 {
     return attention_part_at(&job->cut, job->parts - 1 - index, part);
 }
 
-/* Where a row and a key head with the query heads that use it lie. */
+/* Where the operands of one row and one key head begin, for the query heads that share it. */
 struct place {
     uint32_t queries, group;
     size_t q, k, out, state; /* values from the operand's beginning */
@@ -567,7 +571,7 @@ static struct sequence backward_sequence(const struct attention_job *job, const 
     };
 }
 
-/* A row as a whole, unless it is cut. */
+/* Backward of a whole row. */
 static void backward_part(void *context, uint32_t index, uint32_t thread)
 {
     const struct attention_job *job = context;
@@ -590,7 +594,7 @@ static void delta_part(void *context, uint32_t index, uint32_t thread)
     sequence_delta(&s, part.begin, part.end);
 }
 
-/* Of two parts in succession one is a tile of queries, the other the same of keys. */
+/* Of two successive numbers, the even one is a tile of queries and the odd one the same tile of keys. */
 static void backward_tile_part(void *context, uint32_t index, uint32_t thread)
 {
     const struct attention_job *job = context;

@@ -1,8 +1,8 @@
-/* OpenBLAS reads OPENBLAS_CORETYPE when it is loaded, and Debian's 0.3.21 takes newer CPUs for a Prescott; so
- * it is opened here, after the variable is set, rather than linked.
+/* Opens OpenBLAS at run time. OpenBLAS reads OPENBLAS_CORETYPE when it is loaded, and Debian's 0.3.21 takes
+ * newer CPUs for a Prescott, so the variable must be set before; linking would load it too early.
  *
- * The one piece of process-wide state of the engine: a library can be loaded once. It is set once under a
- * lock and never changes afterwards.
+ * The library is the only process-wide state of the engine. It is loaded once, under a lock, and never
+ * changes afterwards.
  */
 #include "engine/cpu/blas.h"
 
@@ -58,7 +58,7 @@ static void gemm(bool transpose_a, bool transpose_b, uint32_t m, uint32_t n, uin
                  uint32_t ldc)
 {
     if (m == 1 && !transpose_a) {
-        /* One row, as when generating: the matrix is only read, not packed. */
+        /* One row, as in generation: sgemv only reads the matrix and packs nothing. */
         library.sgemv(CblasRowMajor, transpose_b ? CblasNoTrans : CblasTrans, (int)(transpose_b ? n : k),
                       (int)(transpose_b ? k : n), alpha, b, (int)ldb, a, 1, beta, c, 1);
         return;
@@ -75,7 +75,8 @@ static const char *core_type(const char *isa)
     return strcmp(isa, "avx2") == 0 ? "Haswell" : "Nehalem";
 }
 
-/* Only what is not so already: a process with more threads sets both before it starts them. */
+/* Sets a variable unless it has that value. A process with several threads sets both variables before it
+ * starts them, because setenv is not thread-safe. */
 static void environment_set(const char *name, const char *value)
 {
     const char *now = getenv(name);

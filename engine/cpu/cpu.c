@@ -1,5 +1,6 @@
-/* The CPU device: an op runs when it is submitted, on the thread that submits it, so every event is done when
- * recorded. The queues beside the first have no helpers: what moves tensors computes little. */
+/* The CPU device. An op runs when it is submitted, on the submitting thread, so every event is done when it
+ * is recorded. Queues other than DEVICE_COMPUTE have no helper threads, because moving tensors needs little
+ * computation. */
 #include "engine/cpu/cpu.h"
 
 #include <stdlib.h>
@@ -11,7 +12,7 @@
 struct cpu {
     struct device base;
     struct cpu_runner runner;
-    struct pool *alone; /* of one thread, for the other queues */
+    struct pool *alone; /* a pool of one thread, for the other queues */
 };
 
 int cpu_runner_init(struct cpu_runner *runner, const struct device_options *options, struct err *err)

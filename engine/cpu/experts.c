@@ -1,6 +1,6 @@
-/* Routing and combining are small beside the experts' products: their sums run in double, rounded once, in
- * plain C, so that every instruction set gives the same bits. A grouped product is the device's product once
- * a group, all groups' parts shared out together.
+/* Ops of mixtures of experts. Routing and combining are small beside the experts' products, so they use plain
+ * C: sums run in double and are rounded once, which gives every instruction set the same bits. A grouped
+ * product is one ordinary product per group; the parts of all groups are shared out together.
  */
 #include "engine/cpu/experts.h"
 
@@ -11,9 +11,10 @@
 #include "engine/cpu/product.h"
 
 enum {
-    EXPERTS_MAX = 1024, /* of a router: a token's probabilities lie on the stack */
+    EXPERTS_MAX = 1024, /* most experts of a router: one token's probabilities are on the stack */
     ACTIVE_MAX = 64,
-    EXPERTS_PER_PART = 64 /* whose counts and sums are taken in one walk over a row's tokens */
+    EXPERTS_PER_PART =
+        64 /* experts whose counts and sums one part takes in a single walk over a row's tokens */
 };
 
 static bool router_fits(uint32_t tokens, uint32_t experts, uint32_t active)
@@ -49,7 +50,7 @@ static int below_check(const struct op *op, const char *name, const struct opera
     return 0;
 }
 
-/* values[begin..end] do not fall, and stay within `most`. */
+/* Checks that values[begin..end] do not fall and do not exceed `most`. */
 static int rising_check(const struct op *op, const char *name, const struct operand *operand, uint32_t begin,
                         uint32_t end, uint32_t most, struct err *err)
 {
@@ -74,8 +75,8 @@ static void softmax(float *scores, uint32_t n)
         scores[e] = (float)(p[e] / sum);
 }
 
-/* The numbers of the largest, in falling order; of equals (and of what is no number) the first stays first.
- */
+/* The indices of the `active` largest values, in falling order. Of equal values (and NaNs) the first stays
+ * first. */
 static void largest(const float *p, uint32_t n, uint32_t active, uint32_t *chosen)
 {
     uint32_t held = 0;
@@ -161,7 +162,7 @@ int cpu_route(struct cpu_runner *runner, const struct op *op, struct err *err)
     return 0;
 }
 
-/* The row that token t is of; row_start rises. */
+/* The row that contains token t; row_start rises. */
 static uint32_t row_of(const uint32_t *row_start, uint32_t rows, size_t t)
 {
     uint32_t low = 0, high = rows;
@@ -175,13 +176,13 @@ static uint32_t row_of(const uint32_t *row_start, uint32_t rows, size_t t)
     return low;
 }
 
-/* d[experts] = gradients of the probabilities p of one token, before the loss of balance. */
+/* d[experts] = gradients of one token's probabilities p, without the load-balancing loss. */
 static void choice_backward(const struct op_route_backward *op, const float *p, const uint32_t *chosen,
                             const float *dweight, double *d)
 {
     double sum = 1, shared = 0;
     memset(d, 0, op->experts * sizeof *d);
-    if (op->renormalise) { /* weight_j = p_j / sum */
+    if (op->renormalise) { /* here weight_j = p_j / sum */
         sum = chosen_sum(p, chosen, op->active);
         for (uint32_t j = 0; j < op->active; j++)
             shared += (double)dweight[j] * (double)p[chosen[j]] / sum;
@@ -217,7 +218,7 @@ static void route_backward_part(void *context, uint32_t index, uint32_t thread)
     }
 }
 
-/* Rows that cover all tokens: the row of a token is looked up. */
+/* Checks that the rows cover all tokens, because each token's row will be looked up. */
 static int rows_check(const struct op *op, const struct operand *row_start, uint32_t rows, uint32_t tokens,
                       struct err *err)
 {
@@ -242,7 +243,7 @@ int cpu_route_backward(struct cpu_runner *runner, const struct op *op, struct er
     return 0;
 }
 
-/* A counting sort; offsets[e] serves as the next place of expert e in between. */
+/* A counting sort. While it runs, offsets[e] is the next free position of expert e. */
 int cpu_route_sort(struct cpu_runner *runner, const struct op *op, struct err *err)
 {
     const struct op_route_sort *o = &op->route_sort;
@@ -359,8 +360,8 @@ int cpu_combine_backward(struct cpu_runner *runner, const struct op *op, struct 
     return 0;
 }
 
-/* Group g as a product of its own: its rows alone choose the kernel, so its values are the same whatever
- * other groups there are. */
+/* The product of group g as an op of its own. Only its own rows choose the kernel, so its values do not
+ * depend on the other groups. */
 static struct op_gemm group_product(const struct op_gemm_grouped *op, uint32_t g)
 {
     const uint32_t *offsets = operand_at(&op->offsets);
@@ -404,7 +405,7 @@ static void groups_part(void *context, uint32_t index, uint32_t thread)
     }
 }
 
-/* A product over no rows at all: kernels that have nothing to add write nothing. */
+/* Zeroes c of a product without terms: kernels that have nothing to add write nothing. */
 static void nothing_write(const struct op_gemm *gemm)
 {
     float *c = operand_at(&gemm->c);

@@ -1,5 +1,5 @@
-/* Tables and flat arrays. Where rows of a table are added to, threads share its columns, so that each value
- * is summed in the order of tokens.
+/* Ops on embedding tables and flat arrays. Where rows of a table are added to, threads divide its columns, so
+ * that each value is summed in the order of tokens.
  */
 #include "engine/cpu/flat.h"
 
@@ -25,7 +25,7 @@ static void embed_part(void *context, uint32_t index, uint32_t thread)
         float *out = (float *)operand_at(&op->out) + i * op->hidden;
         uint64_t at = (uint64_t)ids[i] * op->hidden;
         if (pack_from_file(op->pack))
-            /* whole blocks of a type that is read: nothing to fail */
+            /* cannot fail: these are whole blocks of a supported type */
             (void)tensor_dequantise(pack_type(op->pack),
                                     (const uint8_t *)operand_at(&op->table) + pack_bytes(op->pack, at),
                                     op->hidden, out, &err);
@@ -61,7 +61,7 @@ void cpu_embed_backward(struct cpu_runner *runner, const struct op *op)
     run_parts(runner, op, NULL, op->embed_backward.hidden, COLUMNS_STRIP, embed_backward_part);
 }
 
-/* The row that holds `token`: the last one that begins at or before it. */
+/* The row that contains `token`: the last one that begins at or before it. */
 static uint32_t row_of(const uint32_t *row_start, uint32_t rows, uint64_t token)
 {
     uint32_t low = 0, high = rows;
@@ -75,7 +75,8 @@ static uint32_t row_of(const uint32_t *row_start, uint32_t rows, uint64_t token)
     return low;
 }
 
-/* x[width] of the token at `position` of its row; in double, so that all devices round the same number. */
+/* Adds noise to x[width], the token at `position` of its row. The sum is in double, so that all devices round
+ * the same number. */
 static void noise_row(const struct op_embed_noise *op, uint32_t position, uint32_t row_id, uint32_t step,
                       double size, float *x)
 {

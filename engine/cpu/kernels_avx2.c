@@ -1,4 +1,5 @@
-/* Row kernels for avx2; compiled with its flags (engine/options.cmake), called only where the CPU has it. */
+/* Row kernels for AVX2. This file is compiled with AVX2's flags (engine/options.cmake) and called only where
+ * the CPU supports it. */
 #include <immintrin.h>
 
 #define VECTOR 8

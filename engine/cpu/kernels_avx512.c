@@ -1,4 +1,5 @@
-/* Row kernels for avx512; compiled with its flags (engine/options.cmake), called only where the CPU has it.
+/* Row kernels for AVX-512. This file is compiled with its flags (engine/options.cmake) and called only where
+ * the CPU supports it.
  */
 #include <immintrin.h>
 

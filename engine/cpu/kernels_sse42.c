@@ -1,4 +1,5 @@
-/* Row kernels for sse42; compiled with its flags (engine/options.cmake), called only where the CPU has it. */
+/* Row kernels for SSE4.2. This file is compiled with its flags (engine/options.cmake) and called only where
+ * the CPU supports it. */
 #include <immintrin.h>
 
 #define VECTOR 4

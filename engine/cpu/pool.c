@@ -1,4 +1,5 @@
-/* Helpers spin briefly for the next op, since ops follow each other within microseconds, then sleep. */
+/* The thread pool. Ops follow each other within microseconds, so helpers first spin for the next op and then
+ * sleep. */
 #include "engine/cpu/pool.h"
 
 #include <pthread.h>
@@ -15,9 +16,9 @@ struct pool {
     struct helper *helpers;
     pthread_mutex_t lock;
     pthread_cond_t wake;
-    atomic_uint generation; /* of the work offered */
-    atomic_uint next;       /* part to take */
-    atomic_uint busy;       /* helpers that have not finished this generation */
+    atomic_uint generation; /* number of the current op, counted up for each */
+    atomic_uint next;       /* index of the next part to take */
+    atomic_uint busy;       /* helpers that have not finished the current op */
     atomic_bool stop;
     uint32_t parts;
     void (*part)(void *context, uint32_t index, uint32_t thread);
@@ -137,7 +138,7 @@ void pool_run(struct pool *pool, uint32_t parts, void (*part)(void *context, uin
     atomic_store(&pool->busy, pool->threads - 1);
     generation_next(pool);
     take_parts(pool, 0);
-    /* On a busy machine the last helper may not be running: let it. */
+    /* On a busy machine the last helper may not be running: yield the CPU to it. */
     for (int turn = 0; atomic_load_explicit(&pool->busy, memory_order_acquire) != 0; turn++) {
         if (turn < SPIN_TURNS)
             __builtin_ia32_pause();

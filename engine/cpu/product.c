@@ -1,18 +1,20 @@
-/* One product: our own kernels or the library's, and which piece of it is whose. */
+/* Matrix products: chooses between our kernels and the matrix library, and cuts a product into parts. */
 #include "engine/cpu/product.h"
 
 #include "engine/cpu/values.h"
 
 enum {
-    GEMM_COLUMNS_MAX = 4096, /* of one call: bounds what the library packs, and keeps it in cache */
-    LIBRARY_SIDE_MIN = 256,  /* rows and columns of a piece that the library multiplies, if there are more */
-    LIBRARY_PIECES = 32,     /* columns are cut, then rows, until there are so many: work for 16 threads */
-    THIN_ROWS_MAX = 192,     /* of products done by our own kernels, */
-    THIN_COLUMNS_MAX = 64,   /* or columns */
-    OWN_SHARED_MIN = 1 << 16 /* multiplications that the threads share */
+    GEMM_COLUMNS_MAX =
+        4096, /* columns of one call; limits what the library packs, so that it stays in cache */
+    LIBRARY_SIDE_MIN = 256, /* fewest rows and columns of a piece for the library, if the product has more */
+    LIBRARY_PIECES =
+        32, /* columns, then rows, are cut until there are this many pieces: enough work for 16 threads */
+    THIN_ROWS_MAX = 192,     /* most rows of a product for our kernels, or */
+    THIN_COLUMNS_MAX = 64,   /* most columns */
+    OWN_SHARED_MIN = 1 << 16 /* fewest multiplications that are worth sharing among threads */
 };
 
-/* Parts along rows and along columns. */
+/* Number of parts along rows and along columns. */
 struct grid {
     uint32_t rows, columns;
 };
@@ -21,17 +23,18 @@ struct product {
     const struct cpu_runner *runner;
     const struct op_gemm *op;
     uint32_t parts;
-    struct grid grid; /* our own kernels' */
+    struct grid grid; /* used by our kernels */
 };
 
-/* Operands are rounded to 16 bits first. Without a sum there is nothing to round. */
+/* Are operands rounded to 16 bits first? With k = 0 there is nothing to round. */
 static bool product_is_rounded(const struct op_gemm *op)
 {
     return op->compute != DTYPE_F32 && op->k > 0;
 }
 
-/* Few rows or columns: our own product packs little; the library's is made for large ones. The op's shape
- * decides, never a part's: the two round differently. */
+/* Do our kernels compute this product? With few rows or columns they are better because they pack little; the
+ * library is made for large products. The op's shape decides, never a part's shape, because the two round
+ * differently. */
 static bool product_is_own(const struct op_gemm *op)
 {
     bool scaled = op->alpha == 1.0f || op->beta == 0.0f, twice = op->transpose_a && op->transpose_b;
@@ -71,7 +74,7 @@ static void rounded_piece(const struct product *product, uint32_t thread, uint32
     runner->kernels->gemm_rounded(&rounded, scratch);
 }
 
-/* Rows and columns of c, at [row, row + rows) x [column, column + columns). */
+/* Computes c at [row, row + rows) x [column, column + columns). */
 static void product_piece(const struct product *product, uint32_t thread, uint32_t row, uint32_t rows,
                           uint32_t column, uint32_t columns)
 {
@@ -94,8 +97,8 @@ static void product_piece(const struct product *product, uint32_t thread, uint32
     }
 }
 
-/* Part `index` of `parts` of `total`, on a multiple of `unit`; what is left over goes with the last unit, so
- * that no part is smaller than a unit unless all of it is. */
+/* Part `index` of `parts` of a range of `total`, cut at multiples of `unit`. The rest belongs to the last
+ * unit, so that no part is smaller than a unit unless the whole range is. */
 static void even_range(uint32_t total, uint32_t unit, uint32_t parts, uint32_t index, uint32_t *begin,
                        uint32_t *end)
 {
@@ -110,12 +113,12 @@ static uint32_t ceil_div(uint32_t a, uint32_t b)
     return a / b + (a % b != 0);
 }
 
-/* Pieces of our own kernels: whole strips of 4 and 6 rows, whole panels of 64 columns. */
+/* Units in which our kernels' products are cut: whole strips of 4 and 6 rows, whole panels of 64 columns. */
 enum { OWN_ROWS = 48, OWN_COLUMNS = 64 };
 
-/* Our own kernels give a row the same numbers in a part of any size, so the threads share the longer side
- * evenly; where its units are few or come out uneven, both sides are cut. Of grids that end as soon, the one
- * with fewer cuts across: each part copies the panels that it uses. */
+/* Our kernels give a row the same numbers in a part of any size, so threads divide the longer side evenly. If
+ * it has too few units, or they divide unevenly, both sides are cut. Of grids that finish equally early, the
+ * one with fewer cuts across is better, because each part copies the panels that it uses. */
 static struct grid own_grid(const struct op_gemm *op, uint32_t threads)
 {
     uint32_t rows = op->m < OWN_ROWS ? 1 : op->m / OWN_ROWS;
@@ -127,7 +130,7 @@ static struct grid own_grid(const struct op_gemm *op, uint32_t threads)
     for (uint32_t a = 2; along < 4 * threads && a <= across && a <= threads; a++) {
         uint32_t each = ceil_div(threads, a), parts = along < each ? along : each;
         uint64_t time = (uint64_t)ceil_div(parts * a, threads) * ceil_div(along, parts) * ceil_div(across, a);
-        if (10 * time <= 8 * best) { /* a fifth, for what it costs */
+        if (10 * time <= 8 * best) { /* cutting across must save a fifth, to pay for the copies */
             best = time;
             best_along = parts;
             best_across = a;
@@ -150,7 +153,7 @@ static void own_part(const struct product *product, uint32_t index, uint32_t thr
         product_piece(product, thread, row, row_end - row, column, column_end - column);
 }
 
-/* The largest power of two of pieces that leaves each LIBRARY_SIDE_MIN, at most `most`. */
+/* The largest power of two, at most `most`, of pieces with at least LIBRARY_SIDE_MIN each. */
 static uint32_t side_pieces(uint32_t side, uint32_t most)
 {
     uint32_t pieces = 1;
@@ -170,7 +173,7 @@ static uint32_t library_row_pieces(const struct op_gemm *op)
     return side_pieces(op->m, columns < LIBRARY_PIECES ? LIBRARY_PIECES / columns : 1);
 }
 
-/* What the library answers for an element can depend on the size of its piece: pieces follow from the shape
+/* The library's result for an element can depend on the size of its piece, so pieces follow from the shape
  * alone, however many threads share them. */
 static void library_part(const struct product *product, uint32_t index, uint32_t thread)
 {

@@ -1,5 +1,5 @@
-/* Rows are independent of each other in every op here except in the sums over them, which threads share by
- * columns and losses, and which are added in the order of rows whatever the number of threads.
+/* Ops on rows. Rows are independent of each other except in sums over rows. Threads divide those by columns
+ * (and losses by rows); terms are always added in the order of rows, whatever the number of threads.
  */
 #include "engine/cpu/rows.h"
 
@@ -10,10 +10,10 @@
 #include "engine/cpu/values.h"
 
 enum {
-    STRETCH = 512,            /* values of a row that are in fp32 at once where operands are in 16 bits */
-    CROSS_ENTROPY_ROWS = 256, /* whose losses are held before they are added */
-    NORM_VECTORS_MAX = 4096   /* whose inverse norms are held (in the first thread's scratch) before the
-                                 gradient of the weight takes them in */
+    STRETCH = 512,            /* values of a row converted to fp32 at once, for operands in 16 bits */
+    CROSS_ENTROPY_ROWS = 256, /* rows whose losses are computed before they are added up */
+    NORM_VECTORS_MAX = 4096   /* vectors whose inverse norms are stored, in the first thread's scratch memory,
+                                 until the weight's gradient uses them */
 };
 
 void cpu_copy(struct cpu_runner *runner, const struct op *op)
@@ -95,7 +95,7 @@ void cpu_column_sum(struct cpu_runner *runner, const struct op *op)
               column_sum_part);
 }
 
-/* One vector, to values y[at..]. */
+/* Norms one vector; the result goes to y from value `at` on. */
 static void rmsnorm_vector(const struct kernels *kernels, const struct op_rmsnorm *op, const float *x,
                            uint64_t at)
 {
@@ -131,7 +131,8 @@ void cpu_rmsnorm(struct cpu_runner *runner, const struct op *op)
     run_parts(runner, op, NULL, op->rmsnorm.rows, ROWS_PER_PART, rmsnorm_part);
 }
 
-/* The input's gradient, row by row; each vector's inverse norm goes to extra, for the weight's. */
+/* Computes the input's gradient row by row. Inverse norms of the vectors go to `extra`, for the weight's
+ * gradient. */
 static void rmsnorm_backward_part(void *context, uint32_t index, uint32_t thread)
 {
     const struct parts_job *job = context;
@@ -176,7 +177,7 @@ static void norm_weight_part(void *context, uint32_t index, uint32_t thread)
     job->runner->kernels->norm_weight_sum(&rows, (float *)operand_at(&op->dweight) + begin, end - begin);
 }
 
-/* The rows from `row` on, so many that their inverse norms can be held. */
+/* A piece of the op, from `row` on, with as many rows as there is room for inverse norms. */
 static struct op norm_rows_of(const struct op *op, uint32_t row)
 {
     struct op piece = *op;
@@ -200,7 +201,7 @@ void cpu_rmsnorm_backward(struct cpu_runner *runner, const struct op *op)
     for (uint32_t row = 0; row < o->rows;) {
         struct op piece = norm_rows_of(op, row), norms = piece;
         uint32_t rows = piece.rmsnorm_backward.rows;
-        if (in_place) /* the weight's gradient reads dy before dx takes its place */
+        if (in_place) /* the weight's gradient must read dy before dx overwrites it */
             norms.rmsnorm_backward.dx.buffer = NULL;
         run_parts(runner, &norms, runner->scratch, rows, ROWS_PER_PART, rmsnorm_backward_part);
         run_parts(runner, &piece, runner->scratch, o->width, COLUMNS_STRIP, norm_weight_part);
@@ -234,7 +235,7 @@ void cpu_rope(struct cpu_runner *runner, const struct op *op)
     run_parts(runner, op, NULL, op->rope.tokens, ROWS_PER_PART, rope_part);
 }
 
-/* A stretch of a row by way of fp32. */
+/* Part of a row, converted to fp32 and back. */
 static void glu_stretch(const struct kernels *kernels, const struct op_glu *op, uint64_t row, uint32_t i,
                         uint32_t n)
 {
@@ -272,7 +273,7 @@ void cpu_glu(struct cpu_runner *runner, const struct op *op)
     run_parts(runner, op, NULL, op->glu.tokens, ROWS_PER_PART, glu_part);
 }
 
-/* A stretch of a row in 16 bits, by way of fp32. */
+/* Part of a row in 16 bits, converted to fp32 and back. */
 static void glu_backward_stretch(const struct kernels *kernels, const struct op_glu_backward *op, uint64_t at,
                                  const float *dact, uint32_t n)
 {

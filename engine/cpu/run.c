@@ -1,4 +1,4 @@
-/* Which op is whose, on the CPU. */
+/* The table of functions that run each op on the CPU, and the sizes that they support. */
 #include "engine/cpu/cpu.h"
 #include "engine/cpu/experts.h"
 #include "engine/cpu/flat.h"
@@ -36,7 +36,7 @@ static void (*const runs[OP_KINDS])(struct cpu_runner *runner, const struct op *
     [OP_SOFTCAP] = cpu_softcap,
 };
 
-/* Those that read on the device where they are to go, and so can fail. */
+/* Ops that read indices from their operands, and so can fail. */
 static int (*const led[OP_KINDS])(struct cpu_runner *runner, const struct op *op, struct err *err) = {
     [OP_GEMM_GROUPED] = cpu_gemm_grouped,         [OP_ROUTE] = cpu_route,
     [OP_ROUTE_BACKWARD] = cpu_route_backward,     [OP_ROUTE_SORT] = cpu_route_sort,
@@ -63,7 +63,7 @@ static bool unpack_fits(const struct op_unpack *op)
            (op->count % block == 0 || op->begin + op->count == op->total) && (nf4 || op->total % block == 0);
 }
 
-/* Weights in 16 bits are read by products that round: for others they are unpacked first. */
+/* Only products that round can read 16-bit weights; for others, weights are unpacked first. */
 static bool product_fits(enum dtype compute, enum pack_kind pack)
 {
     return rounds_fit(compute) && (pack == PACK_F32 || (compute != DTYPE_F32 && pack <= PACK_F16));

@@ -1,4 +1,4 @@
-/* Unpacking cut into parts of whole blocks; each value is its own. */
+/* Unpacks weights, cut into parts of whole blocks; values do not depend on each other. */
 #include "engine/cpu/unpack.h"
 
 #include <string.h>
@@ -8,15 +8,15 @@
 #include "model/files/gguf.h"
 #include "model/files/nf4.h"
 
-enum { VALUES_PER_PART = 1 << 14 }; /* 64 KiB of y, which stay in cache; a multiple of every block */
+enum { VALUES_PER_PART = 1 << 14 }; /* 64 KiB of y, which stay in cache; a multiple of every kind's block */
 
-/* What all parts share. */
+/* Shared by all parts. */
 struct unpack_job {
     void (*nf4)(const uint8_t *codes, const float *absmax, uint64_t count, float *values);
-    float map[DYNAMIC_MAP_SIZE]; /* PACK_NF4_DOUBLE alone */
+    float map[DYNAMIC_MAP_SIZE]; /* for PACK_NF4_DOUBLE only */
 };
 
-/* Values [begin, end), whose codes begin at `codes`. */
+/* Unpacks values [begin, end), whose codes begin at `codes`. */
 static void nf4_part(const struct op_unpack *op, const struct unpack_job *job, const uint8_t *codes,
                      uint64_t begin, uint64_t end, float *y)
 {
@@ -61,7 +61,7 @@ static void unpack_part(void *context, uint32_t index, uint32_t thread)
         nf4_part(op, job, x, begin, end, y);
         break;
     default:
-        /* whole blocks of a type that is read: nothing to fail */
+        /* cannot fail: these are whole blocks of a supported type */
         (void)tensor_dequantise(pack_type(op->pack), x, end - begin, y, &err);
         break;
     }

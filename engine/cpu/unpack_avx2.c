@@ -1,11 +1,11 @@
-/* NF4 where the CPU has AVX2 (engine/options.cmake), AVX-512 machines included. */
+/* Unpacks NF4 with AVX2 (engine/options.cmake), also on AVX-512 machines. */
 #include <immintrin.h>
 
 #include "engine/cpu/unpack.h"
 #include "model/files/nf4.h"
 
-/* Values of 8 codes, each in the low 4 bits of a lane: the table's halves are permuted by the low 3, the
- * fourth, shifted to the sign, chooses. */
+/* Values of 8 codes, each in the low 4 bits of a lane. The low 3 bits permute both halves of the table; the
+ * fourth, shifted to the sign, chooses the half. */
 static inline __m256 nf4_values(__m256i codes, __m256 low, __m256 high)
 {
     __m256 choice = _mm256_castsi256_ps(_mm256_slli_epi32(codes, 28));

@@ -1,6 +1,6 @@
 /* Dispatches calls to the implementations, and accounts for memory: buffers of every device are counted here.
  */
-#include "engine/backend_private.h"
+#include "engine/device/backend_private.h"
 
 #include <fcntl.h>
 #include <stdlib.h>

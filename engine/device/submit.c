@@ -1,5 +1,5 @@
 /* Checks an op's operands and passes it to the device's backend. */
-#include "engine/backend_private.h"
+#include "engine/device/backend_private.h"
 
 static int use_check(const struct device *device, const struct op *op, const struct operand_use *u,
                      struct err *err)

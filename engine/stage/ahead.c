@@ -1,5 +1,5 @@
 /* A ring of slots under one lock. Items are so large that threads hardly ever wait for the lock. */
-#include "engine/ahead.h"
+#include "engine/stage/ahead.h"
 
 #include <pthread.h>
 

@@ -1,5 +1,5 @@
 /* The KV cache of one sequence: create, destroy, and the addresses of a layer's keys and values. */
-#include "engine/kv_cache.h"
+#include "engine/stage/kv_cache.h"
 
 #include <stdlib.h>
 

@@ -1,5 +1,5 @@
 /* Checks a stage's options. Within the bounds below, sizes cannot overflow 64 bits. */
-#include "engine/layout.h"
+#include "engine/stage/layout.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* Converts 8-bit moments to and from fp32 on the host, for checkpoints. */
-#include "engine/moments.h"
+#include "engine/stage/moments.h"
 
 #include <math.h>
 #include <stdlib.h>

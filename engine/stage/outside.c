@@ -1,7 +1,7 @@
 /* Areas of blocks that the caller supplies: their sizes and cuts, their initial values, and binding them to
  * blocks. */
-#include "engine/load.h"
-#include "engine/stage_private.h"
+#include "engine/stage/load.h"
+#include "engine/stage/stage_private.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* Helpers of all parts of a pass: queueing ops until the first failure, operands of named values, and slots
  * of micro-batches. */
-#include "engine/stage_private.h"
+#include "engine/stage/stage_private.h"
 
 static const uint64_t WRITE_TIMEOUT_NS = 60ull * 1000 * 1000 * 1000;
 

@@ -1,5 +1,5 @@
 /* Ranges of trained state: create, load, sum squares, update, and read and write by name. */
-#include "engine/shard_private.h"
+#include "engine/stage/shard_private.h"
 
 #include <math.h>
 #include <stdlib.h>
