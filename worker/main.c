@@ -1,6 +1,7 @@
-/* motley-worker --socket PATH --dir DIR: one process, one device, one rank. Started by the agent.
- * motley-worker --devices: the cards of this machine, as JSON, for the agent and for people.
- * motley-worker --health MS: how they are, a line of JSON every so many milliseconds, until nobody reads it.
+/* motley-worker --socket PATH --dir DIR runs one rank on one device; the agent starts it so.
+ * motley-worker --devices prints the cards of this machine as JSON, for the agent and for people.
+ * motley-worker --health MS prints their state, a line of JSON every MS milliseconds, until the reader closes
+ * the pipe.
  */
 #include <getopt.h>
 #include <malloc.h>
@@ -17,7 +18,7 @@
 
 enum { MMAP_BYTES = 512 << 10, ARENAS = 2 };
 
-static struct worker *the_worker; /* for the signal handler alone */
+static struct worker *the_worker; /* used by the signal handler alone */
 
 static void on_signal(int number)
 {
@@ -35,7 +36,7 @@ static void catch_signals(void)
     sigaction(SIGPIPE, &action, NULL);
 }
 
-/* 0: until nobody reads it any more. */
+/* Runs until the reader closes the pipe. Returns the exit status. */
 static int print_health(const char *interval)
 {
     struct err err;
@@ -49,7 +50,7 @@ static int print_health(const char *interval)
     return 1;
 }
 
-/* Takes the document. */
+/* Prints and frees the document. Returns the exit status. */
 static int print_json(json_t *document)
 {
     int status =
@@ -69,8 +70,7 @@ int main(int argc, char **argv)
                                           {NULL, 0, NULL, 0}};
     struct worker_options options = {0};
     struct err err;
-    /* Large blocks always come from, and go back to, the system: a plan counts this process's memory closely.
-     */
+    /* Large blocks are always mapped and unmapped, because a plan counts this process's memory closely. */
     mallopt(M_MMAP_THRESHOLD, MMAP_BYTES);
     mallopt(M_ARENA_MAX, ARENAS);
     for (int option; (option = getopt_long(argc, argv, "", names, NULL)) != -1;) {
@@ -81,7 +81,7 @@ int main(int argc, char **argv)
         else if (option == 'D')
             return print_json(gpu_cards(&err));
         else if (option == 'V')
-            setenv("CUDA_VISIBLE_DEVICES", optarg, 1); /* before any driver is opened */
+            setenv("CUDA_VISIBLE_DEVICES", optarg, 1); /* set before any driver is opened */
         else if (option == 'C')
             return print_json(gpu_code_list(&err));
         else if (option == 'H')

@@ -1,6 +1,6 @@
-/* Profile mode. The request names a model by its `config` alone where the scheduler has it: nothing of the
- * weights is needed, the engine measures with random ones. All devices of a machine are asked to begin at the
- * same moment and to go on for the same time, so that each is measured beside busy neighbours. */
+/* Profile mode. If the scheduler has the model's `config`, the request contains it and no weights are needed:
+ * the engine measures with random ones. All devices of a machine are asked to begin at the same moment and to
+ * run for the same time, so that each is measured beside busy neighbours. */
 #include "worker/profile.h"
 
 #include <stdlib.h>
@@ -20,14 +20,15 @@ enum { START_SECONDS_MAX = 120, SECONDS_MAX = 600, PAUSE_MS = 5 };
 struct profile_job {
     struct local_part local;
     struct model_config config;
-    struct stage_options method; /* what the method decides of it */
+    struct stage_options method; /* the stage options that the method decides */
     const json_t *request;
     uint32_t sequence_tokens, tokens_max;
-    uint64_t start_ns; /* of the common start, on this machine's monotonic clock; 0: now */
+    uint64_t start_ns; /* common start, on this machine's monotonic clock; 0: start now */
     double seconds;
 };
 
-/* One layer is measured for all: of the mean ranks where patterns make layers differ. */
+/* One layer is measured in place of all. Where patterns give layers different LoRA ranks it has their mean.
+ */
 static int sites_set(const struct lora_rules *rules, const struct model_config *config,
                      struct lora_options *lora, struct err *err)
 {
@@ -41,7 +42,8 @@ static int sites_set(const struct lora_rules *rules, const struct model_config *
     return 0;
 }
 
-/* `method` as a specification has it, or just its kind with rank, alpha and targets beside it. */
+/* Reads `method`: an object as in a specification, or its kind as text with rank, alpha and targets beside
+ * it. */
 static int read_lora(const json_t *message, const struct model_config *config, struct lora_options *lora,
                      struct err *err)
 {
@@ -70,8 +72,8 @@ static int read_lora(const json_t *message, const struct model_config *config, s
     return result;
 }
 
-/* Method, base, compute and the rest as the job's specification has them; of an order without one, LoRA on
- * fp32 with the order's compute. */
+/* Takes the method, base dtype, compute dtype and so on from the job's specification. A request without one
+ * measures LoRA on fp32 with the request's compute dtype. */
 static int read_method(const json_t *message, const json_t *spec, struct profile_job *job, struct err *err)
 {
     const struct model_config *config = &job->config;
@@ -84,7 +86,7 @@ static int read_method(const json_t *message, const json_t *spec, struct profile
     job->method = (struct stage_options){.config = config};
     int result = method_options(&parsed, &job->method, err);
     if (result == 0 && !job->method.full) {
-        struct lora_sites sites = lora->sites; /* one layer is measured for all */
+        struct lora_sites sites = lora->sites; /* one layer is measured in place of all */
         memset(&lora->sites, 0, sizeof lora->sites);
         lora_sites_mean(&sites, config->layers, lora->ranks);
     }
@@ -121,9 +123,9 @@ static int read_config(const json_t *model, const struct local_part *local, stru
     return result;
 }
 
-/* A moment of the wall clock, microseconds, as one of our monotonic clock, nanoseconds: at least 1 and at
- * most START_SECONDS_MAX from now. It is converted once, so a wall clock that is set meanwhile changes
- * nothing. */
+/* Converts a moment of the wall clock (microseconds) to this machine's monotonic clock (nanoseconds): at
+ * least 1 and at most START_SECONDS_MAX from now. It is converted once, so setting the wall clock meanwhile
+ * changes nothing. */
 static uint64_t start_on_our_clock(int64_t at_us)
 {
     const int64_t most_us = (int64_t)START_SECONDS_MAX * 1000000;
@@ -171,7 +173,7 @@ static bool stopped(void *context)
     return atomic_load(&stop->asked);
 }
 
-/* Until the common start; a start that has passed is now. */
+/* Waits for the common start. A start in the past does not wait. */
 static int wait_for_start(const struct profile_job *job, const struct stop_request *stop, struct err *err)
 {
     while (clock_mono_ns() < job->start_ns) {
@@ -199,9 +201,9 @@ static int measure(const struct profile_job *job, struct device *device, const s
     return profile_measure(device, &request, document, err);
 }
 
-/* What a run takes beside what this process does, while its weights are loaded: the chunks held, what is kept
- * of a GGUF's header (mostly the vocabulary), and connections to peers and the store. As measured with
- * SmolLM2 and tiny models. */
+/* Memory that a run needs while its weights are loaded and profiling does not: the resident chunks, the part
+ * of a GGUF header that stays (6 MiB, mostly the vocabulary), and 4 MiB of connections to peers and the
+ * store. Measured with SmolLM2 and tiny models. */
 enum { GGUF_HEADER_BYTES = 6 << 20, CONNECTION_BYTES = 4 << 20 };
 
 static uint64_t loading_bytes(const json_t *message)
@@ -220,8 +222,8 @@ static uint64_t loading_bytes(const json_t *message)
     return (sizes < chunks ? sizes : chunks) + header + CONNECTION_BYTES;
 }
 
-/* What only the process knows. The base is what the worker takes beside its device's memory: libraries, the
- * matrix library's own buffers, this program's heap, and what loading takes. */
+/* Adds what only the process knows. The base is the worker's memory beside its device's: libraries, the
+ * matrix library's own buffers, this program's heap, and what loading needs. */
 static void complete(const struct profile_job *job, const json_t *message, struct device *device,
                      uint64_t resident, json_t *document)
 {

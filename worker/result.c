@@ -1,6 +1,6 @@
-/* What a run leaves (`result` of its specification), made on rank 0 from the files of the last checkpoint:
- * the adapter as it is, or a merged or fully trained model, or an adapter for llama.cpp, written by result/
- * into the node's cache and stored from there. */
+/* Makes what the specification's `result` asks for, on rank 0, from the files of the last checkpoint: the
+ * adapter as it is, a merged or fully trained model, or an adapter for llama.cpp. The result/ room writes it
+ * into the node's cache and it is stored from there. */
 #include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,13 +18,13 @@ enum { PATH_BYTES = 1024, INPUTS_MAX = 1 << 14 };
 struct maker {
     struct session *session;
     const json_t *blobs;
-    char folder[PATH_BYTES]; /* of this run in the cache; removed in the end */
+    char folder[PATH_BYTES]; /* folder of this run in the cache; removed at the end */
     struct safetensors **inputs;
     uint32_t input_count;
     struct lora_sites sites;
 };
 
-/* Copy a file of the checkpoint into the folder and open it. */
+/* Copies a file of the checkpoint into the folder and opens it. */
 static int input_open(struct maker *maker, const char *name, struct err *err)
 {
     const char *sha256 = json_string_value(json_object_get(json_object_get(maker->blobs, name), "sha256"));
@@ -61,7 +61,7 @@ static int inputs_open(struct maker *maker, bool full, struct err *err)
     return 0;
 }
 
-/* A file of the folder as artifact `prefix` and its name. */
+/* Stores a file of the folder as artifact `prefix` + `name`. */
 static int output_store(struct maker *maker, const char *path, const char *prefix, const char *name,
                         json_t *artifacts, struct err *err)
 {
@@ -146,7 +146,7 @@ int result_store(struct session *session, const json_t *blobs, json_t **artifact
         result = file_mkdirs(maker.folder, 0700, err);
         if (result == 0)
             result = files_make(&maker, *artifacts, err);
-        struct err ignored; /* the cache is cleared of leftovers by its keeper */
+        struct err ignored; /* the cache removes leftovers later */
         for (uint32_t i = 0; i < maker.input_count; i++)
             safetensors_close(maker.inputs[i]);
         free(maker.inputs);

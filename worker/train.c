@@ -1,6 +1,6 @@
-/* The steps of a run: which program when, what is reported, when state is saved. Every decision here is a
- * function of what all ranks know alike (the specification, the step, the reduced scalars), so that all ranks
- * make it in the same step. */
+/* The steps of a run: which program runs when, what is reported, when a checkpoint is saved. Every decision
+ * depends only on what all ranks know alike (the specification, the step, the reduced scalars), so all ranks
+ * take it in the same step. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,7 +25,7 @@ static uint32_t raised(const struct stop_request *stop)
     return control;
 }
 
-/* A sample of the steps: the first few, then evenly spread ones. */
+/* Whether a step is traced: the first few are, and then evenly spread ones. */
 static bool is_traced(const struct session *session, uint64_t step)
 {
     uint64_t since = step - session->assignment->start_step;
@@ -45,8 +45,7 @@ static int say_not_finite(const struct session *session, const struct ops_step *
     return err_set(err, ERR_NOT_FINITE, "step %llu: another rank found a value that is not finite", number);
 }
 
-/* What every rank does with a step that was void, or was not: the scale is moved alike. ERR_NOT_FINITE where
- * the run ends. */
+/* Updates the loss scale after a step, alike on every rank. ERR_NOT_FINITE when the run ends. */
 static int settle_scale(struct session *session, const struct ops_step *step, struct err *err)
 {
     double was = session->scale.value;
@@ -70,7 +69,7 @@ static int settle_scale(struct session *session, const struct ops_step *step, st
 
 /* --- programs --- */
 
-/* A kill between two programs finds nothing to end: so it is looked for before each. */
+/* A kill that comes between two programs has nothing to interrupt, so it is checked before each. */
 static int run_program(struct session *session, enum program_kind kind, struct ops_step *step,
                        struct err *err)
 {
@@ -107,7 +106,7 @@ static int run_step(struct session *session, uint64_t number, struct ops_step *s
                               .clip_norm = train->clip_norm};
     if (run_program(session, PROGRAM_TRAIN, step, err) < 0)
         return -1;
-    double scale = session->scale.value; /* of this step */
+    double scale = session->scale.value; /* the scale of this step, before it changes */
     if (settle_scale(session, step, err) < 0)
         return -1;
     double seconds = (double)(clock_mono_ns() - begin_ns) * 1e-9;
@@ -119,7 +118,7 @@ static int run_step(struct session *session, uint64_t number, struct ops_step *s
     return is_traced(session, number) ? report_trace(session, number, err) : 0;
 }
 
-/* Mean loss over the held-out rows, known to every rank. */
+/* Sets *loss to the mean loss over the held-out rows, which every rank learns. */
 static int evaluate(struct session *session, uint64_t done, double *loss, struct err *err)
 {
     const struct plan *plan = session->assignment->plan;
@@ -154,7 +153,7 @@ static bool is_end(const struct session *session, int32_t token)
     return false;
 }
 
-/* All ranks generate as many tokens as were asked for; what stands behind an end token is not reported. */
+/* All ranks generate as many tokens as were asked for. Tokens behind an end token are not reported. */
 static int sample(struct session *session, uint64_t done, struct err *err)
 {
     const struct job_spec *spec = &session->assignment->spec;
@@ -185,7 +184,7 @@ static int sample(struct session *session, uint64_t done, struct err *err)
 
 /* --- saving --- */
 
-/* OP_SAVE. A save that failed is no failed program: the others must come through it as well. */
+/* Runs for OP_SAVE. A failed copy does not fail the program, because the other ranks must complete it too. */
 int session_save(void *arg, struct err *err)
 {
     struct session *session = arg;
@@ -194,8 +193,8 @@ int session_save(void *arg, struct err *err)
     return 0;
 }
 
-/* Copies the state, by the plan's save program, which may tie ranks together (a plan without one copies just
- * so), and has it stored beside the steps that follow. */
+/* Copies the state with the plan's save program, which may synchronise ranks, or directly if the plan has
+ * none. The copy is then stored while the next steps run. */
 static int save(struct session *session, const struct save_wish *wish, struct err *err)
 {
     const struct plan *plan = session->assignment->plan;
@@ -220,9 +219,9 @@ static bool improves(struct session *session, double loss)
     return true;
 }
 
-/* After step `done` − 1: evaluation and checkpoint where they are due. A checkpoint that cannot be written
- * now is reported and the run goes on: the next one may succeed, and the last one must. Before a stop it is
- * waited for; *saved tells whether it is there. */
+/* Does what is due after step `done` − 1: evaluation and checkpoint. A checkpoint that cannot be written is
+ * reported and the run goes on, because the next one may succeed; only the last one must. Before a stop the
+ * function waits for the checkpoint; *saved tells whether it is stored. */
 static int after_step(struct session *session, uint64_t done, uint32_t control, bool *saved, struct err *err)
 {
     const struct job_spec *spec = &session->assignment->spec;

@@ -1,5 +1,5 @@
-/* The worker's life: listen, be assigned, run, say how it ended, be acknowledged. See worker.h for the
- * protocol. */
+/* The worker's lifetime: listen, wait for an assignment, run, report how it ended, wait for the
+ * acknowledgement. worker.h describes the protocol. */
 #include "worker/worker.h"
 
 #include <pthread.h>
@@ -16,9 +16,9 @@ struct worker {
     struct worker_options options;
     struct worker_link *link;
     struct stop_request stop;
-    atomic_llong run, epoch; /* what the process was assigned; -1 before */
+    atomic_llong run, epoch; /* run and epoch that were assigned; -1 before that */
 
-    pthread_mutex_t lock; /* guards `session` between the link's thread and session_close */
+    pthread_mutex_t lock; /* guards `session`, which the link's thread uses and session_close frees */
     struct session *session;
 };
 
@@ -30,7 +30,7 @@ static bool is_type(const json_t *message, const char *type)
     return found && strcmp(found, type) == 0;
 }
 
-/* A message for this run, and not of an older epoch than the one that runs. */
+/* Whether a message is for this run and not of an older epoch. */
 static bool is_for_us(struct worker *worker, const json_t *message)
 {
     const json_t *run = json_object_get(message, "run"), *epoch = json_object_get(message, "epoch");
@@ -50,7 +50,7 @@ static void urgent(void *arg, const json_t *message)
     if (why && strcmp(why, "yield") == 0)
         atomic_store(&worker->stop.yield, true);
     atomic_store(&worker->stop.asked, true);
-    /* with a lost rank the step under way cannot come to its end */
+    /* with a lost rank the step under way can never complete */
     bool lost = why && strcmp(why, "lost") == 0 && !checkpoint;
     if (!lost && !json_is_true(json_object_get(message, "kill")))
         return;
@@ -108,10 +108,10 @@ void worker_destroy(struct worker *worker)
 
 /* --- a run --- */
 
-/* Whose fault an error is: the job's own is not tried again. ERR_CORRUPT is the model's, the adapter's or the
- * checkpoint's: what is damaged on the way (a chunk, a frame) is fetched again or is the peer's. ERR_NOFIT is
- * more than the device may hold, which the plan must know; ERR_NOMEM is memory that the node has not got now:
- * another time or another node may have it. */
+/* Whether an error is the job's own fault, so that it is not tried again. ERR_CORRUPT means a damaged model,
+ * adapter or checkpoint; a chunk or frame that is damaged in transit is fetched again or is the peer's fault.
+ * ERR_NOFIT is a device limit that the plan should have respected; ERR_NOMEM is memory that the node lacks
+ * now, and another time or another node may have it. */
 static bool is_own_fault(enum err_code code)
 {
     return code == ERR_INVALID || code == ERR_UNSUPPORTED || code == ERR_NOFIT || code == ERR_TOO_BIG ||
@@ -133,8 +133,8 @@ static void set_session(struct worker *worker, struct session *session)
     pthread_mutex_unlock(&worker->lock);
 }
 
-/* The `peers` message (new), or NULL: ERR_CANCELLED when told to stop, ERR_TIMEOUT without an agent for too
- * long. */
+/* Returns the `peers` message (new), or NULL with ERR_CANCELLED when told to stop, ERR_TIMEOUT without an
+ * agent for too long. */
 static json_t *wait_for_peers(struct worker *worker, struct err *err)
 {
     for (;;) {
@@ -153,7 +153,7 @@ static json_t *wait_for_peers(struct worker *worker, struct err *err)
     }
 }
 
-/* Between `worker_ready` and the last event. */
+/* Runs the session from `worker_ready` to the last event. */
 static int run_session(struct worker *worker, struct session *session, struct err *err)
 {
     uint64_t stopped_at = session->assignment->start_step;
@@ -202,7 +202,7 @@ static int identify(struct worker *worker, const json_t *message, struct err *er
     return result;
 }
 
-/* Takes the message. Reports its own failure; -1 with it. */
+/* Handles an assignment. Takes the message. A failure is reported to the agent and returned. */
 static int do_assignment(struct worker *worker, json_t *message, struct err *err)
 {
     struct assignment *assignment = NULL;
@@ -225,8 +225,8 @@ static int do_assignment(struct worker *worker, json_t *message, struct err *err
         set_session(worker, NULL);
     }
     json_int_t done = session ? (json_int_t)session->steps_done : 0;
-    /* not finite: all ranks know it from the same sum and end alike, so nobody closes on what another has not
-     * read */
+    /* After ERR_NOT_FINITE, which all ranks learn from the same sum, all end alike, so the orderly close
+     * loses no message that a peer has not read. */
     session_close(session, result == 0 || err->code == ERR_NOT_FINITE);
     if (result < 0 && atomic_load(&worker->stop.kill))
         return worker_link_emit(worker->link, "stopped",
@@ -253,7 +253,7 @@ static int do_profile(struct worker *worker, json_t *message, struct err *err)
     return result;
 }
 
-/* Wait for the one thing this process is to do. */
+/* Waits for the one message that gives this process its work. */
 static json_t *wait_for_work(struct worker *worker, struct err *err)
 {
     uint64_t deadline_ns = clock_mono_ns() + worker->options.assign_ns;

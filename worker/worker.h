@@ -46,11 +46,11 @@
 #include "common/err.h"
 
 struct worker_options {
-    const char *socket; /* path of the unix socket to listen on; replaced if it exists */
-    const char *dir;    /* private folder of this worker: staging files, mode 0700 */
-    uint64_t alone_ns;  /* end after so long without an agent; 0: 600 s */
-    uint64_t assign_ns; /* end when nothing was assigned in this time; 0: 600 s */
-    uint64_t linger_ns; /* wait for the last acknowledgement; 0: 30 s with an agent present */
+    const char *socket; /* path of the unix socket to listen on; an existing file is replaced */
+    const char *dir;    /* private folder of this worker for staging files, mode 0700 */
+    uint64_t alone_ns;  /* the process ends after so long without an agent; 0 means 600 s */
+    uint64_t assign_ns; /* the process ends when nothing was assigned in this time; 0 means 600 s */
+    uint64_t linger_ns; /* limit for the last acknowledgement with an agent present; 0 means 30 s */
 };
 
 /* Run one worker to its end on the calling thread. SIGTERM is turned into
@@ -61,9 +61,10 @@ int worker_run(const struct worker_options *options, struct err *err);
 
 struct worker;
 
-/* The parts of worker_run. Create listens on the socket (ERR_IO, ERR_NOMEM); the options' strings are
- * borrowed until worker_destroy. Main does one assignment or profile and returns as worker_run does. Stop may
- * come from any thread or a signal handler while main runs. Destroy of NULL is a no-op. */
+/* The parts of worker_run. worker_create listens on the socket (ERR_IO, ERR_NOMEM) and borrows the options'
+ * strings until worker_destroy. worker_main handles one assignment or profile and returns as worker_run does.
+ * worker_stop may be called from any thread or a signal handler while worker_main runs. worker_destroy of
+ * NULL is a no-op. */
 int worker_create(const struct worker_options *options, struct worker **out, struct err *err);
 int worker_main(struct worker *worker, struct err *err);
 void worker_stop(struct worker *worker);

@@ -1,6 +1,6 @@
-/* A thread for each checkpoint, at most one at a time. The main thread copies the state and goes on with the
- * next step; the thread uploads, gathers the parts over the tree and says `checkpoint` when everything is
- * stored. */
+/* Each checkpoint has a thread, and at most one runs at a time. The main thread copies the state and goes on
+ * with the next step; the thread uploads, gathers the parts over the tree, and emits `checkpoint` when
+ * everything is stored. */
 #include "worker/checkpoint/saver.h"
 
 #include <math.h>
@@ -16,14 +16,14 @@ struct saver {
     struct snapshot *snapshot;
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    bool finished; /* under the lock: the thread is through */
+    bool finished; /* guarded by lock: the thread has finished */
     pthread_t thread;
-    bool running; /* there is a thread to join; all below is its own until then */
+    bool running; /* there is a thread to join; until then it owns all fields below */
     struct save_wish wish;
-    bool stored;        /* every part of this rank's subtree is in the store */
-    struct err failure; /* why not */
-    struct err unsaid;  /* code not ERR_NONE: the agent could not be told */
-    json_t *blobs;      /* of a checkpoint that is complete; on rank 0 */
+    bool stored;        /* every part of this rank's subtree is stored */
+    struct err failure; /* reason why it is not stored */
+    struct err unsaid;  /* its code is not ERR_NONE when the agent could not be told */
+    json_t *blobs;      /* files of a complete checkpoint, on rank 0 */
 };
 
 int saver_create(struct session *session, struct saver **out, struct err *err)
@@ -60,7 +60,7 @@ static void *saver_main(void *arg)
     struct session *session = saver->session;
     int said = 0;
     saver->stored = snapshot_store(session, saver->snapshot, &saver->blobs, &saver->failure) == 0;
-    if (saver->stored && saver->blobs) /* rank 0 says it */
+    if (saver->stored && saver->blobs) /* rank 0 tells the agent */
         said = say_checkpoint(saver, &saver->unsaid);
     else if (!saver->stored && !saver->wish.must)
         said = report_log(session->link, "warning", saver->failure.text, &saver->unsaid);
@@ -139,7 +139,7 @@ int saver_start(struct saver *saver, struct err *err)
 
 void saver_destroy(struct saver *saver)
 {
-    struct err ignored; /* the run has ended otherwise: what was not complete is absent */
+    struct err ignored; /* the run failed: an incomplete checkpoint is absent */
     if (!saver)
         return;
     saver_settle(saver, NULL, NULL, &ignored);

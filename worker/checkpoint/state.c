@@ -1,18 +1,19 @@
-/* Checkpoints: what a run needs to go on, by parameter name and never by rank.
+/* Checkpoints: the state that a run needs to resume, by parameter name and never by rank.
  *
  * Files of an adapter: adapter_model.safetensors and adapter_config.json exactly as peft writes them;
- * optimizer-R.safetensors, one a rank, with `<name>.exp_avg` and `<name>.exp_avg_sq`; state.json with the
- * next step, the optimiser's update count, the seed, and of a run in fp16 the loss scale. The data position
- * and every random number follow from (seed, step): nothing else is state.
+ * optimizer-R.safetensors, one for each rank R, with `<name>.exp_avg` and `<name>.exp_avg_sq`; state.json
+ * with the next step, the optimiser's update count, the seed and, in fp16, the loss scale. The position in
+ * the data and every random number follow from (seed, step), so nothing else is stored.
  *
- * Full fine-tuning: model-R-K.safetensors and optimizer-R-K.safetensors, R the rank, K files of about 64 MiB,
- * stored one after another by the main thread, so that no second copy of the state is in memory. Of replicas,
- * which hold the same, the first stores it.
+ * Full fine-tuning: model-R-K.safetensors and optimizer-R-K.safetensors, where R is the rank and K numbers
+ * files of about 64 MiB. The main thread stores them one after another, so memory holds no second copy of the
+ * state. Replicas hold the same state, so only the first of them stores it.
  *
- * Adapters are small, so they go over the tree of group 0 to rank 0, which writes the one adapter. A message
- * up the tree is a safetensors file of the subtree's adapter whose metadata holds the names of the blobs its
- * ranks uploaded: so rank 0 hears of every part before it says that the checkpoint is complete. The state is
- * copied first, by the main thread; all of this is done with the copy, on another (saver.h). */
+ * Adapters are small: they travel up the tree of group 0 to rank 0, which writes the one adapter. A message
+ * to the parent is a safetensors file with the adapters of the subtree; its metadata lists the blobs that the
+ * ranks of the subtree uploaded. So rank 0 knows of every part before it reports the checkpoint as complete.
+ * The main thread copies the state first; another thread does the rest with the copy (saver.h).
+ */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,17 +28,17 @@
 enum {
     NAME_MAX_BYTES = 256,
     PARTS_MAX = 1 << 20,
-    STREAM_BYTES = 64 << 20 /* of a file of a whole model's state, or one tensor */
+    STREAM_BYTES = 64 << 20 /* size of a file of a fully trained model, exceeded by at most one tensor */
 };
 #define PART_BYTES_MAX ((uint64_t)2 << 30)
 
 static const char peft_prefix[] = "base_model.model.";
 
-/* Tensors on their way into a file. */
+/* Tensors to be written to a file. */
 struct items {
     struct safetensors_item *items;
     uint32_t count, capacity;
-    void **owned; /* memory that the items point into */
+    void **owned; /* [owned_count] memory blocks that the items point into */
     uint32_t owned_count, owned_capacity;
     struct safetensors *children[2];
     struct buf received[2];
@@ -100,7 +101,7 @@ static bool items_have(const struct items *items, const char *name)
     return false;
 }
 
-/* Parameter `index` of the stage in one of its states, under `prefix` name `suffix`. */
+/* Adds one state of parameter `index`, named prefix + parameter name + suffix. */
 static int items_add_state(struct items *items, struct stages *stages, uint32_t index, enum stage_state state,
                            const char *prefix, const char *suffix, struct err *err)
 {
@@ -142,13 +143,13 @@ int state_put_file(struct session *session, json_t *blobs, const char *name, con
 
 /* --- the copy --- */
 
-/* A rank's state of one moment: all that storing it needs, so that the stage may go on. */
+/* A rank's state at one moment. Storing it needs nothing else, so the stages may go on. */
 struct snapshot {
     uint64_t step, updates;
     struct loss_scale scale;
     struct items moments, values;
-    json_t *blobs; /* what is stored already */
-    int result;    /* of taking it; the others wait for our part also then */
+    json_t *blobs; /* files that are stored already */
+    int result; /* result of snapshot_take; a failed copy is sent too, because the other ranks wait for it */
     struct err err;
 };
 
@@ -172,7 +173,7 @@ void snapshot_destroy(struct snapshot *snapshot)
     free(snapshot);
 }
 
-/* Items as file number `part` of this rank, and none left. */
+/* Stores the items as file number `part` of this rank and empties the list. */
 static int flush_part(struct session *session, struct items *items, const char *kind, uint32_t *part,
                       json_t *blobs, struct err *err)
 {
@@ -192,7 +193,7 @@ static int flush_part(struct session *session, struct items *items, const char *
     return result;
 }
 
-/* One state of every parameter, stored as files of about STREAM_BYTES. */
+/* Stores one state of every parameter in files of about STREAM_BYTES. */
 static int stream_state(struct session *session, const char *kind, uint32_t *part, enum stage_state state,
                         const char *suffix, json_t *blobs, struct err *err)
 {
@@ -223,7 +224,8 @@ static bool holds_the_same(const struct plan_rank *a, const struct plan_rank *b)
     return same;
 }
 
-/* Replicas step alike (programs are checked: each gradient's sum is stepped with by all that keep it). */
+/* Whether no earlier rank holds the same blocks. Replicas have equal state, because plan_check requires that
+ * every rank that keeps a gradient steps with its sum. */
 static bool is_first_replica(const struct session *session)
 {
     const struct plan_rank *ranks = session->assignment->plan->ranks;
@@ -233,7 +235,7 @@ static bool is_first_replica(const struct session *session)
     return true;
 }
 
-/* A whole model's state is no second time in memory: it is stored while the steps wait. */
+/* Stores a whole model's state while the steps wait, so that it is not in memory twice. */
 static int stream_all(struct session *session, struct snapshot *snapshot, struct err *err)
 {
     uint32_t model = 0, optimizer = 0;
@@ -253,7 +255,7 @@ static bool trains_all(const struct session *session)
     return session->assignment->spec.method.kind == SPEC_METHOD_FULL;
 }
 
-/* Tensors of a file and the file itself; the largest tensor is the embedding. */
+/* Counts the tensors of a file and the encoded file; the largest tensor is the embedding. */
 uint64_t state_streamed_bytes(const struct session *session)
 {
     uint64_t table = 4ull * session->config.vocab * session->config.hidden;
@@ -284,7 +286,7 @@ void snapshot_take(struct session *session, uint64_t step, struct snapshot *snap
     snapshot->result = result;
 }
 
-/* This rank's moments, uploaded. */
+/* Uploads this rank's optimiser moments. */
 static int put_optimizer(struct session *session, struct items *moments, json_t *blobs, struct err *err)
 {
     struct buf file;
@@ -326,7 +328,7 @@ static int receive_part(struct session *session, uint32_t child, struct buf *out
     return 0;
 }
 
-/* A child's subtree: its tensors into items, its blobs into blobs. */
+/* Receives the part of a child's subtree: adds its tensors to items and its blobs to blobs. */
 static int take_part(struct session *session, int which, struct items *items, json_t *blobs, struct err *err)
 {
     uint32_t child = (uint32_t)session->children[which];
@@ -345,7 +347,7 @@ static int take_part(struct session *session, int which, struct items *items, js
         return err_set(err, ERR_PEER, "the checkpoint part of rank %u names no blobs", child);
     for (uint32_t t = 0; t < safetensors_count(items->children[which]); t++) {
         const struct safetensors_tensor *tensor = safetensors_at(items->children[which], t);
-        if (items_have(items, tensor->name)) /* a replica's copy: the same bytes */
+        if (items_have(items, tensor->name)) /* a replica sent the same bytes */
             continue;
         struct safetensors_item item = {.name = tensor->name,
                                         .type = tensor->type,
@@ -358,7 +360,7 @@ static int take_part(struct session *session, int which, struct items *items, js
     return 0;
 }
 
-/* Sorted by name, each name once: replicas hold equal values of the same parameters. */
+/* Sorts items by name and keeps each name once: replicas hold equal values of the same parameters. */
 static void items_unique(struct items *items)
 {
     uint32_t out = 0;
@@ -370,18 +372,18 @@ static void items_unique(struct items *items)
     items->count = out;
 }
 
-/* The child may end now: its part is here, or nothing more is expected of it. */
+/* Tells the child that it may end: its part has arrived, or is no longer expected. */
 static void acknowledge_part(struct session *session, uint32_t child)
 {
-    struct err ignored; /* it is gone: then it waits for nothing */
+    struct err ignored; /* fails only when the child is gone and does not wait */
     uint64_t taken = 1;
     struct mesh_meta meta = {.tag = 3};
     (void)mesh_send_wait(session->mesh, child, OPS_QUEUE_WORKER, &meta, &taken, sizeof taken,
                          clock_mono_ns() + session->assignment->save_wait_ns, NULL, &ignored);
 }
 
-/* To the parent: the size of our part (0: none comes, do not wait), the part; then it says that it has it.
- * Only then may this rank end without taking the part with it. */
+/* Sends the parent the size of our part (0: there is none) and the part, then waits for its acknowledgement.
+ * Only then may this rank end, because unsent bytes would be lost with it. */
 static int send_bytes(struct session *session, const struct buf *file, struct err *err)
 {
     uint64_t size = file ? file->size : 0, taken = 0,
@@ -397,7 +399,7 @@ static int send_bytes(struct session *session, const struct buf *file, struct er
                           err);
 }
 
-/* result: of what led here. Without a part the parent is told so. */
+/* Sends this subtree's part to the parent. With result < 0 it tells the parent that there is no part. */
 static int send_part(struct session *session, int result, struct items *items, const json_t *blobs,
                      struct err *err)
 {
@@ -412,7 +414,7 @@ static int send_part(struct session *session, int result, struct items *items, c
     if (result == 0)
         result = safetensors_encode(items->items, items->count, &meta, 1, &file, err);
     if (result < 0)
-        (void)send_bytes(session, NULL, &unsent); /* the failure that led here is the one to report */
+        (void)send_bytes(session, NULL, &unsent); /* the earlier failure is the one to report */
     else
         result = send_bytes(session, &file, err);
     buf_fini(&file);
@@ -435,7 +437,7 @@ static int put_json(struct session *session, json_t *blobs, const char *name, js
     return result;
 }
 
-/* state.json. */
+/* Makes state.json. */
 static json_t *position_json(const struct session *session, const struct snapshot *snapshot)
 {
     json_t *state =
@@ -449,12 +451,12 @@ static json_t *position_json(const struct session *session, const struct snapsho
     return state;
 }
 
-/* The head of a tied model that is trained, as peft looks for it. */
+/* Adds the trained head of a model with tied embeddings under the name that peft expects. */
 static int items_add_head(const struct session *session, struct items *items, struct err *err)
 {
     const struct peft_config config = peft_config_of(&session->assignment->spec, &session->config);
     const struct safetensors_item none = {.name = ""};
-    if (items_add(items, &none, err) < 0) /* makes room */
+    if (items_add(items, &none, err) < 0) /* reserves room for one more item */
         return -1;
     items->count--;
     items->count += peft_add_head(&config, items->items, items->count);
@@ -500,7 +502,8 @@ int snapshot_store(struct session *session, struct snapshot *snapshot, json_t **
         result = blobs ? put_optimizer(session, &snapshot->moments, blobs, err)
                        : err_set(err, ERR_NOMEM, "no memory for a checkpoint");
     for (int c = 0; c < 2; c++) {
-        /* also after a failure: a part left in the queue would be taken for the next one */
+        /* parts are received also after a failure: one left in the queue would be taken for the next
+         * checkpoint's */
         struct err more;
         if (session->children[c] == PLAN_NONE)
             continue;
@@ -525,7 +528,8 @@ int snapshot_store(struct session *session, struct snapshot *snapshot, json_t **
 
 /* --- loading --- */
 
-/* Write one state of parameter `index` from a file, if it is there. Returns 1 when it was, 0 when not. */
+/* Loads one state of parameter `index` from a file. Returns 1 when the file has it, 0 when not, -1 on error.
+ */
 static int load_state(struct session *session, struct safetensors *file, uint32_t index,
                       enum stage_state state, const char *prefix, const char *suffix, struct err *err)
 {
@@ -570,9 +574,9 @@ static int load_adapter(struct session *session, const struct buf *bytes, struct
     return result > 0 ? 0 : -1;
 }
 
-/* What files of a checkpoint hold of a parameter, a bit each. */
+/* The states of a parameter that a checkpoint holds, each with its files and a bit. */
 struct state_kind {
-    const char *file; /* its name begins so */
+    const char *file; /* prefix of the names of its files */
     enum stage_state state;
     const char *suffix;
     uint8_t bit;
@@ -590,7 +594,8 @@ static bool state_complete(const struct session *session, const uint8_t *has, ui
     return true;
 }
 
-/* What this file holds of them. Replicas wrote the same names: what is here already is not read again. */
+/* Loads the states that this file holds. Replicas wrote the same names: a state that was loaded already is
+ * not read again. */
 static int load_part(struct session *session, const char *name, const struct buf *bytes, uint8_t *has,
                      struct err *err)
 {
@@ -659,14 +664,14 @@ static int load_position(struct session *session, const json_t *blobs, struct er
         return err_set(err, ERR_CORRUPT, "the checkpoint is of step %lld and the assignment starts at %llu",
                        (long long)step, (unsigned long long)session->assignment->start_step);
     stages_update_count_set(&session->stages, (uint64_t)updates);
-    if (scale->on) { /* a checkpoint of a run without one begins anew */
+    if (scale->on) { /* a checkpoint without a loss scale starts at the default */
         scale->value = value;
         scale->good = good;
     }
     return 0;
 }
 
-/* Every file that may hold a state of ours, until all that is wanted is here. */
+/* Reads the files that may hold states of this rank until all wanted states are loaded. */
 static int load_parts(struct session *session, const json_t *blobs, uint8_t wanted, struct err *err)
 {
     uint8_t *has = calloc((size_t)stages_parameter_count(&session->stages) + 1, 1);

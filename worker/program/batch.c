@@ -1,4 +1,4 @@
-/* Rows are copied next to each other, so that a micro-batch is one run of ids, whichever rows it holds. */
+/* Rows are copied next to each other, so that a micro-batch is one contiguous run of ids. */
 #include "worker/program/batch.h"
 
 #include <stdlib.h>
@@ -61,7 +61,7 @@ static void point_micro_batches(struct batch *batch, const struct plan *plan, ui
                                       .labels = batch->labels + token,
                                       .step = step,
                                       .index = m};
-        /* row_start holds lengths here; make them starts */
+        /* row_start holds lengths here; turn them into starts */
         uint32_t at = 0;
         for (uint32_t r = 0; r < micro->rows; r++) {
             uint32_t length = starts[r];
@@ -74,7 +74,8 @@ static void point_micro_batches(struct batch *batch, const struct plan *plan, ui
     }
 }
 
-/* Lengths into row_start, one entry of room behind each micro-batch; checks the plan's bounds. */
+/* Writes the lengths of rows into row_start, with one entry of room behind each micro-batch, and checks the
+ * plan's bounds. */
 static int measure(struct batch *batch, const struct plan *plan, const struct rows *rows,
                    const uint32_t *numbers, uint32_t count, struct err *err)
 {

@@ -1,9 +1,10 @@
 /* Boundary tensors: a slot's buffers on the device, and the memory that the mesh sends from and receives
  * into.
  *
- * Copies between the two run beside compute: up on DEVICE_IN when an instruction that reads them is queued,
- * down on DEVICE_OUT behind the instruction that wrote. Events tie them; the host waits only for what the
- * mesh is about to send (transfer.c). */
+ * Copies between the two run in parallel with compute: to the device on the queue DEVICE_IN when the
+ * instruction that reads them is submitted, to the host on DEVICE_OUT behind the instruction that wrote.
+ * Events order them; the host waits only for data that the mesh is about to send (transfer.c).
+ */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -24,7 +25,8 @@ static void look_at_uses(const struct ops *ops, uint32_t number, struct cells *c
     }
 }
 
-/* Buffers that stay: whoever writes into them was told of them once. */
+/* Makes the buffers of a shared slot once. They are never replaced, because peers are told their addresses
+ * only once. */
 static int make_shared(struct ops *ops, struct cells *cells, struct err *err)
 {
     const struct plan_slot *slot = cells->slot;
@@ -34,7 +36,7 @@ static int make_shared(struct ops *ops, struct cells *cells, struct err *err)
         if (buffer_create_shared(ops->options.device, slot->bytes_bound, MEM_BUFFERS,
                                  "a boundary tensor that others write", &cell->buffer, &refused) < 0) {
             if (refused.code == ERR_UNSUPPORTED && c == 0)
-                return 0; /* it has ordinary ones */
+                return 0; /* the device cannot share memory: the slot gets ordinary buffers */
             *err = refused;
             return -1;
         }
@@ -97,14 +99,14 @@ size_t cells_tensor_bytes(const struct ops *ops, int32_t slot, uint32_t tokens)
     return (size_t)tokens * ops->options.hidden * plan_dtype_bytes(ops->slots[slot].slot->dtype);
 }
 
-/* In training: what the load-balancing loss sums over layers. */
+/* Only training sends the sums over layers of the load-balancing loss. */
 size_t cells_tail_bytes(const struct ops *ops, int32_t slot, uint32_t rows)
 {
     bool balances = ops->kind == PROGRAM_TRAIN && ops->step->router_scale != 0;
     return balances ? (size_t)(ops->slots[slot].slot->bytes_per_row * rows) : 0;
 }
 
-/* Of a whole micro-batch in that slot. */
+/* Bytes of a whole micro-batch in that slot. */
 static size_t whole_bytes(const struct ops *ops, int32_t slot, int32_t micro_batch)
 {
     const struct micro_batch *micro = &ops->batch->micro[micro_batch];
@@ -131,14 +133,15 @@ static void drop_buffer(struct cells *cells, struct cell *cell)
     cell->buffer_size = 0;
 }
 
-/* Whether nothing is lost with its buffer: what travels by the mesh has the host's memory, too. */
+/* Whether the buffer can be freed without losing data: a slot that travels over the mesh has a copy in host
+ * memory. */
 static bool may_drop(const struct cells *cells, const struct cell *cell)
 {
     return (cells->travels && !cells->sent_locally) || !cell->in_use;
 }
 
-/* A device buffer of at least `bytes` for the cell. Buffers of other cells that hold nothing of their own
- * make room when the slot would exceed its bytes_total. */
+/* Gives the cell a device buffer of at least `bytes`. When the slot would exceed its bytes_total, buffers of
+ * other cells that do not hold the only copy of their data are freed. */
 static int need_buffer(struct ops *ops, struct cells *cells, struct cell *cell, uint64_t bytes,
                        struct err *err)
 {
@@ -157,7 +160,8 @@ static int need_buffer(struct ops *ops, struct cells *cells, struct cell *cell, 
     return 0;
 }
 
-/* Of the largest that the cell may hold, once: page-locked memory is dear to make. */
+/* The memory is as large as the slot's largest tensor and is made once, because page-locking memory is slow.
+ */
 int cell_need_host(struct ops *ops, struct cells *cells, struct cell *cell, struct err *err)
 {
     void *memory;
@@ -173,8 +177,8 @@ int cell_need_host(struct ops *ops, struct cells *cells, struct cell *cell, stru
 
 /* --- beside compute --- */
 
-/* What came and is not on the device yet. The instruction that last read the buffer is complete: the receive
- * came after it. */
+/* Copies received bytes to the device. The instruction that last read the buffer is complete, because the
+ * receive came after it. */
 static int bring_up(struct cell *cell, struct err *err)
 {
     struct call *call = atomic_exchange(&cell->arrived, NULL);

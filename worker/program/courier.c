@@ -12,7 +12,7 @@ struct courier {
     /* guarded by lock */
     struct courier_job *first, *last;
     bool stopped;
-    bool joined; /* of courier_stop's thread */
+    bool joined; /* used by courier_stop's thread alone */
 };
 
 static void job_do(const struct courier *courier, struct courier_job *job)

@@ -1,6 +1,6 @@
-/* Queues, `after`, and nothing else. One mutex guards all state; ops are called without it. Instructions of
- * transport queues are begun by one thread at a time (the one that holds `beginning`), so that an operation
- * that completes at once does not recurse and none is begun out of order. */
+/* The program executor. One mutex guards its state; ops are called without it. One thread at a time, the one
+ * that set `beginning`, begins the instructions of transport queues. So an operation that completes at once
+ * does not recurse, and instructions begin in order. */
 #include "worker/program/exec.h"
 
 #include <errno.h>
@@ -14,15 +14,16 @@
 
 #define NONE UINT32_MAX
 
-/* Between looks at the device: the first ones at once, since many waits are short, then asleep for a part of
- * what was waited so far. Whatever else comes ends the sleep. */
+/* How often the host polls the device for completion: the first 200 polls follow one another, because many
+ * waits are short; later polls are 1/32 of the time waited so far apart, between 20 µs and 500 µs. Any other
+ * event ends the pause. */
 enum { LOOKS_AT_ONCE = 200, PAUSE_LEAST_NS = 20000, PAUSE_MOST_NS = 500000, PAUSE_PART = 32 };
-/* After so long the device is waited for with a deadline instead. */
+/* After 10 s of polling the host blocks in compute_wait, which has a deadline. */
 static const uint64_t LOOKS_NS = 10ull * 1000 * 1000 * 1000;
 
 struct queue {
-    uint32_t first, count; /* its instructions: exec.order[first .. first + count) */
-    uint32_t head;         /* how many of them are complete */
+    uint32_t first, count; /* its instructions are exec.order[first .. first + count) */
+    uint32_t head;         /* number of its instructions that are complete */
 };
 
 enum state { WAITING, READY, BEGUN, DONE };
@@ -33,11 +34,12 @@ struct exec {
     const struct exec_ops *ops;
     void *host;
 
-    /* fixed after exec_create */
+    /* constant after exec_create */
     uint32_t queue_count;
-    uint32_t *order;           /* instruction numbers by queue, in list order */
-    uint32_t *queue_of;        /* dense queue number of an instruction */
-    uint32_t *dependent_first; /* [count + 1], into dependents: who waits for it by `after` */
+    uint32_t *order;           /* instruction numbers, grouped by queue, in list order */
+    uint32_t *queue_of;        /* number of each instruction's queue */
+    uint32_t *dependent_first; /* [count + 1] start, in `dependents`, of the instructions that wait for each
+                                  instruction */
     uint32_t *dependents;
 
     pthread_mutex_t lock;
@@ -46,14 +48,14 @@ struct exec {
 
     /* guarded by lock */
     struct queue *queues;
-    uint32_t *remaining; /* of `after` not yet done */
+    uint32_t *remaining; /* number of each instruction's `after` entries that are not complete */
     uint8_t *state;      /* enum state */
     struct exec_time *times;
-    uint32_t *begin_list; /* ready transport instructions, a ring without wrap: each is added once a run */
+    uint32_t *begin_list; /* ready transport instructions; never wraps, because each is added once a run */
     uint32_t begin_first, begin_count;
-    bool beginning; /* a thread is taking from begin_list */
+    bool beginning; /* a thread is taking instructions from begin_list */
     uint32_t done_count;
-    uint32_t under_way; /* begun and not done, transport only */
+    uint32_t under_way; /* transport instructions that are begun and not complete */
     uint32_t sending;
     uint64_t sending_since_ns, progress_ns, run_begin_ns;
     struct exec_item *post_first, *post_last;
@@ -61,10 +63,10 @@ struct exec {
     struct err failure;
     struct exec_totals totals;
 
-    /* of exec_run's thread */
-    uint32_t flying;       /* queued on the device and not waited for, or NONE */
-    uint32_t looks;        /* that found it not done, */
-    uint64_t looked_at_ns; /* since then */
+    /* used by exec_run's thread alone */
+    uint32_t flying;       /* instruction submitted to the device and not yet waited for, or NONE */
+    uint32_t looks;        /* number of polls that found it incomplete */
+    uint64_t looked_at_ns; /* time of the first poll */
 };
 
 static bool runs_here(const struct instr *instr)
@@ -114,7 +116,7 @@ static int index_dependents(struct exec *exec, struct err *err)
     }
     for (uint32_t i = 0; i < program->instr_count; i++)
         exec->dependent_first[i + 1] += exec->dependent_first[i];
-    uint32_t *fill = exec->remaining; /* borrowed as a counter; set anew at each run */
+    uint32_t *fill = exec->remaining; /* used as a counter here; every run sets it anew */
     memset(fill, 0, program->instr_count * sizeof *fill);
     for (uint32_t i = 0; i < program->instr_count; i++) {
         const struct instr *instr = &program->instrs[i];
@@ -200,7 +202,7 @@ static uint32_t queue_head(const struct exec *exec, uint32_t queue)
     return q->head < q->count ? exec->order[q->first + q->head] : NONE;
 }
 
-/* If the queue's next instruction may start, mark it so. */
+/* Marks the queue's next instruction as ready if it may start. */
 static void wake_queue(struct exec *exec, uint32_t queue, uint64_t now_ns)
 {
     uint32_t next = queue_head(exec, queue);
@@ -239,8 +241,8 @@ static void fail_locked(struct exec *exec, const struct err *failure)
     pthread_cond_signal(&exec->changed);
 }
 
-/* Begin what is ready on transport queues, unless another thread is at it. The lock is released around each.
- */
+/* Begins the ready instructions of transport queues, unless another thread is doing so. The lock is released
+ * around each call. */
 static void begin_ready(struct exec *exec)
 {
     if (exec->beginning)
@@ -329,7 +331,7 @@ static void reset(struct exec *exec)
         wake_queue(exec, q, exec->run_begin_ns);
 }
 
-/* The lock is held; released while the item runs. */
+/* Runs the first posted item. The lock is held on entry and released while the item runs. */
 static void run_posted(struct exec *exec)
 {
     struct exec_item *item = exec->post_first;
@@ -348,7 +350,7 @@ static void run_posted(struct exec *exec)
         fail_locked(exec, &failure);
 }
 
-/* Number of a ready instruction of the compute queue, else the copy queue, else NONE. */
+/* Returns a ready instruction of the compute queue, else of the copy queue, else NONE. */
 static uint32_t pick(const struct exec *exec)
 {
     for (uint32_t q = 0; q < 2 && q < exec->queue_count; q++) {
@@ -359,7 +361,8 @@ static uint32_t pick(const struct exec *exec)
     return NONE;
 }
 
-/* The lock is held; released while `flying` is waited for. */
+/* Waits for the submitted instruction, if any, and completes it. The lock is held on entry and released
+ * during the wait. */
 static void land(struct exec *exec)
 {
     uint32_t number = exec->flying;
@@ -380,8 +383,9 @@ static void land(struct exec *exec)
     begin_ready(exec);
 }
 
-/* The lock is held; released while the instruction runs. What flies is waited for when this one is queued,
- * and the device goes from one to the other. */
+/* Runs or submits an instruction. The lock is held on entry and released meanwhile. The instruction submitted
+ * before is waited for only after this one was submitted, so the device goes from one to the next without a
+ * pause. */
 static void run_instruction(struct exec *exec, uint32_t number)
 {
     exec->state[number] = BEGUN;
@@ -393,7 +397,7 @@ static void run_instruction(struct exec *exec, uint32_t number)
     if (exec->flying != NONE) {
         land(exec);
         exec->times[number].ready_ns = exec->times[number].begin_ns =
-            clock_mono_ns(); /* the device began it when the other ended */
+            clock_mono_ns(); /* the device began this instruction when the one before ended */
     }
     if (result > 0) {
         exec->flying = number;
@@ -410,7 +414,8 @@ static void run_instruction(struct exec *exec, uint32_t number)
     begin_ready(exec);
 }
 
-/* The compute queue's next behind the one that flies, if nothing else keeps it; else NONE. */
+/* Returns the compute queue's next instruction behind the submitted one if it waits for nothing else, else
+ * NONE. */
 static uint32_t pick_behind(const struct exec *exec)
 {
     uint32_t queue = exec->queue_of[exec->flying], waits = 0;
@@ -424,8 +429,8 @@ static uint32_t pick_behind(const struct exec *exec)
     return exec->state[next] == WAITING && exec->remaining[next] == waits ? next : NONE;
 }
 
-/* The lock is held; released meanwhile. Nothing can be done but wait for what flies, or for something that
- * comes before it is done. */
+/* Polls the submitted instruction once and pauses if it is not complete. The lock is held on entry and
+ * released meanwhile. Called when the thread has no other work. */
 static void await_flying(struct exec *exec)
 {
     uint32_t number = exec->flying;
@@ -447,7 +452,7 @@ static void await_flying(struct exec *exec)
     (void)cond_wait_until(&exec->changed, &exec->lock, clock_mono_ns() + part_ns);
 }
 
-/* Name what waits, for a person: the first instruction that is not complete. */
+/* Fills *err with the first instruction that has begun and not completed. */
 static int stalled(struct exec *exec, uint64_t stall_ns, struct err *err)
 {
     for (uint32_t i = 0; i < exec->program->instr_count; i++) {
@@ -503,9 +508,9 @@ int exec_run(struct exec *exec, uint64_t stall_ns, struct err *err)
         (void)cond_wait_until(&exec->changed, &exec->lock, exec->progress_ns + stall_ns);
         exec->totals.wait_ns += clock_mono_ns() - before_ns;
     }
-    land(exec); /* after an error: the device has done with the host's memory */
+    land(exec); /* also after an error, so that the device no longer uses the host's memory */
     exec->totals.wall_ns = clock_mono_ns() - exec->run_begin_ns;
-    /* A thread of the transport may still be between its last exec_done and giving `beginning` back. */
+    /* A transport thread may still be between its last exec_done and clearing `beginning`. */
     while (exec->beginning)
         pthread_cond_wait(&exec->changed, &exec->lock);
     pthread_mutex_unlock(&exec->lock);

@@ -1,18 +1,19 @@
-/* Links within a node: what a SEND carries goes from one device's memory straight into the other's.
+/* Links within a node: a SEND copies straight from one device's memory into another's.
  *
- * A plan says so with slots of the place SLOT_SHARED: their buffers are made so that other processes of the
- * node may write into them. Before the first step each pair of ranks that are on one node and exchange
- * boundary tensors tells one another over the mesh which buffers and which streams (program, tag, boundary)
- * that is, tries them, and agrees. Where one of the two cannot (another kind of device, no access between two
- * cards, containers that do not see each other's memory) both say so in the job's log, and the mesh carries
- * those tensors as ever.
+ * A plan asks for them with slots of the place SLOT_SHARED, whose buffers other processes of the node may
+ * write. Before the first step each pair of ranks that are on one node and exchange boundary tensors tells
+ * each other over the mesh which buffers they offer for which streams (program, tag, boundary), tries the
+ * buffers, and agrees. If one of the two cannot use them (another kind of device, no access between two
+ * cards, containers that do not see each other's memory), both say so in the job's log and the mesh carries
+ * those tensors.
  *
- * A transfer. The receiver, when its RECV begins, says over the mesh into which buffer and place of it
- * (local_ready). The sender, when its SEND has begun and that has come, has the device copy there, waits for
- * the copy on the courier's thread, and says over the mesh how much it wrote (local_note): in order, with the
- * deadline and the failures of any message of that queue.
+ * A transfer. When its RECV begins, the receiver sends the buffer and the offset over the mesh (local_ready).
+ * When the SEND has begun and that message has come, the sender has its device copy the bytes, waits for the
+ * copy on the courier's thread, and sends the number of bytes over the mesh (local_note). These messages have
+ * the order, deadline and failures of any message of their queue.
  *
- * Threads: pairs are made, and let go of, on the executor's thread; in between they do not change. */
+ * Threads: the executor's thread makes and frees pairs; in between they do not change.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,50 +23,52 @@
 
 enum { STREAMS_MAX = 4096, BUFFERS_MAX = 4096, HELLO_VERSION = 1 };
 
-/* What the two ranks of a pair tell one another, little-endian and without holes: first how much comes. */
+/* Messages between the two ranks of a pair, little-endian and without padding. The first says how many
+ * streams and buffers follow. */
 struct hello {
     uint32_t version, streams, buffers, zero;
 };
-/* SENDs of the peer that write into these buffers, all that have this program, tag and boundary. */
+/* A stream: all SENDs of the peer with this program, tag and boundary write into offered buffers. */
 struct stream {
     uint16_t program, tag;
     int32_t boundary;
 };
-/* What it is sent for is tried at once: the buffer begins with `secret`, which the other side answers. */
+/* A buffer that the receiver offers. To try it, the receiver writes `secret` at its beginning and the sender
+ * overwrites that with answer_of(secret). */
 struct offer {
     struct buffer_handle handle;
     uint64_t secret;
 };
 struct answer {
     uint32_t yes, zero;
-    char reason[120]; /* ends with 0 */
+    char reason[120]; /* NUL-terminated */
 };
 _Static_assert(sizeof(struct hello) == 16 && sizeof(struct stream) == 8 && sizeof(struct offer) == 96 &&
                    sizeof(struct answer) == 128 && sizeof(struct local_ready) == 24,
                "these have no holes");
 
-/* A peer of this node. */
+/* A peer on this node. */
 struct pair {
     uint32_t peer;
-    /* what it writes into: ours */
+    /* our buffers, which the peer writes */
     struct cell **mine; /* [mine_count] */
     struct offer *offers;
     struct stream *takes;
     uint32_t mine_count, takes_count;
-    bool in; /* it does */
-    /* what we write into: its own */
-    struct buffer **theirs; /* [theirs_count], imported; NULL when they were let go of */
-    uint64_t *sizes;        /* [theirs_count] of them */
+    bool in; /* the peer writes into them */
+    /* the peer's buffers, which we write */
+    struct buffer **theirs; /* [theirs_count], imported; each NULL after it was unmapped */
+    uint64_t *sizes;        /* [theirs_count] bytes of each buffer */
     struct stream *gives;
     uint32_t theirs_count, gives_count;
-    bool out;           /* we do */
-    struct answer said; /* by us, of theirs */
+    bool out;           /* we write into them */
+    struct answer said; /* our answer about the peer's buffers */
 };
 
 struct local {
     struct pair *pairs;
     uint32_t count;
-    struct event *copied; /* of the courier: one copy at a time */
+    struct event *copied; /* recorded behind a copy; the courier does one copy at a time */
 };
 
 static uint64_t answer_of(uint64_t secret)
@@ -81,7 +84,7 @@ static bool is_shared(const struct plan_rank *rank)
     return false;
 }
 
-/* The peer's number where the instruction exchanges a boundary tensor; PLAN_NONE. */
+/* Returns the peer if the instruction exchanges a boundary tensor, else PLAN_NONE. */
 static int32_t exchanges(const struct ops *ops, const struct instr *instr)
 {
     bool send = instr->op == OP_SEND;
@@ -91,7 +94,7 @@ static int32_t exchanges(const struct ops *ops, const struct instr *instr)
                                                                                      : PLAN_NONE;
 }
 
-/* Both ranks of a pair find alike that they are one. */
+/* Whether this rank and the peer form a pair. Both ranks come to the same answer, from the plan alone. */
 static bool is_pair(const struct ops *ops, uint32_t peer)
 {
     const struct plan_rank *other = &ops->options.plan->ranks[peer];
@@ -131,7 +134,7 @@ static bool takes_shared(const struct ops *ops, const struct pair *pair, const s
            ops->slots[instr->slot_out].shared;
 }
 
-/* Streams of that peer all of whose RECVs write into shared buffers. */
+/* Finds the streams of the peer all of whose RECVs write into shared buffers. */
 static void find_takes(const struct ops *ops, struct pair *pair)
 {
     for (int kind = 0; kind < PROGRAM_KINDS; kind++) {
@@ -171,7 +174,7 @@ static void find_mine(struct ops *ops, struct pair *pair)
                 pair->mine[pair->mine_count++] = &ops->slots[s].cells[c];
 }
 
-/* Handles and secrets of our buffers. */
+/* Makes the handles and secrets of our buffers. */
 static int make_offers(struct ops *ops, struct pair *pair, struct err *err)
 {
     uint64_t words[BUFFERS_MAX];
@@ -183,7 +186,7 @@ static int make_offers(struct ops *ops, struct pair *pair, struct err *err)
             getrandom(&words[i], sizeof words[i], 0) != sizeof words[i] ||
             buffer_export(buffer, &pair->offers[i].handle, err) < 0 ||
             buffer_write(buffer, 0, &words[i], sizeof words[i], err) < 0) {
-            pair->mine_count = pair->takes_count = 0; /* it is not offered: the mesh carries it */
+            pair->mine_count = pair->takes_count = 0; /* nothing is offered: the mesh carries the tensors */
             break;
         }
         pair->offers[i].secret = words[i];
@@ -199,7 +202,7 @@ static void refuse(struct pair *pair, const char *reason)
     snprintf(pair->said.reason, sizeof pair->said.reason, "%.119s", reason);
 }
 
-/* Whether a buffer is the one that was meant, and our answer in it. */
+/* Checks that an imported buffer is the one that was offered and writes our answer into it. */
 static int try_buffer(struct ops *ops, struct buffer *buffer, uint64_t secret, struct err *err)
 {
     uint64_t found = 0, back = answer_of(secret);
@@ -210,7 +213,7 @@ static int try_buffer(struct ops *ops, struct buffer *buffer, uint64_t secret, s
     return buffer_write(buffer, 0, &back, sizeof back, err) < 0 ? -1 : device_sync(ops->options.device, err);
 }
 
-/* Refusals are the pair's, not errors. */
+/* Imports the offered buffers. A refusal is recorded in the pair; it is not an error. */
 static void import_theirs(struct ops *ops, struct pair *pair, const struct offer *offers)
 {
     struct err err = {.code = ERR_NONE};
@@ -226,7 +229,7 @@ static void import_theirs(struct ops *ops, struct pair *pair, const struct offer
     }
 }
 
-/* Whether our buffers have the peer's answers. */
+/* Checks that our buffers hold the peer's answers. */
 static int verify_mine(struct ops *ops, struct pair *pair, struct err *err)
 {
     for (uint32_t i = 0; i < pair->mine_count && pair->in; i++) {
@@ -239,7 +242,8 @@ static int verify_mine(struct ops *ops, struct pair *pair, struct err *err)
     return 0;
 }
 
-/* --- the exchange, one message of all pairs after the other: a send does not wait for its receive --- */
+/* the exchange: each kind of message for all pairs before the next kind, because a send does not wait for its
+ * receive --- */
 
 struct exchange {
     struct ops *ops;
@@ -302,7 +306,7 @@ static int get_offers(const struct exchange *x, struct pair *pair)
     return result;
 }
 
-/* Whether the peer can write into ours, as it says and as we see. */
+/* Receives whether the peer can write into our buffers, and checks that it did. */
 static int get_answer(const struct exchange *x, struct pair *pair, struct answer *answer)
 {
     if (get(x, pair, answer, sizeof *answer) < 0)
@@ -483,7 +487,7 @@ static void noted(const struct mesh_done *done)
     call_end(call, done->ok ? NULL : &done->err);
 }
 
-/* The courier: the copy is done. */
+/* Called by the courier when the copy is complete. */
 static void copied(void *arg, const struct err *failure)
 {
     struct call *call = arg;
@@ -497,7 +501,7 @@ static void copied(void *arg, const struct err *failure)
         call_end(call, &err);
 }
 
-/* On the courier's thread. */
+/* Submits the copy. Runs on the courier's thread. */
 static int copy(void *arg, struct err *err)
 {
     struct call *call = arg;
@@ -544,7 +548,7 @@ int local_send(struct call *call, struct err *err)
 
 /* --- and the receiver --- */
 
-/* When both of its messages have ended. */
+/* Counts the two messages of a RECV and completes it after the second. */
 static void receive_part(struct call *call, const struct mesh_done *done)
 {
     struct err err = done->err;
@@ -593,7 +597,7 @@ int local_receive(struct call *call, struct err *err)
     if (mesh_recv(ops->options.mesh, peer, call->instr->tag, call->tag, &call->local.note,
                   sizeof call->local.note, call->deadline_ns, note_came, call, err) < 0)
         return -1;
-    /* refused only when the peer has failed, which ends the receive, too */
+    /* it fails only when the peer has failed, which ends the receive too */
     (void)mesh_send(ops->options.mesh, peer, OPS_QUEUE_LOCAL, &meta, &call->local.ready,
                     sizeof call->local.ready, call->deadline_ns, told, call, err);
     return 0;

@@ -1,4 +1,4 @@
-/* Opcodes and slots. See ops.h. */
+/* What each opcode does. See ops.h. */
 #include "worker/program/ops.h"
 
 #include <math.h>
@@ -16,7 +16,7 @@ static int op_compute_wait(void *host, uint32_t number, struct err *err);
 static bool op_compute_done(void *host, uint32_t number);
 static int op_begin(void *host, uint32_t number, const struct instr *instr, struct err *err);
 
-/* Of one instruction on the device, which is hung after so long. */
+/* An instruction that takes the device longer than this (600 s) hangs. */
 static const uint64_t COMPUTE_TIMEOUT_NS = 600ull * 1000 * 1000 * 1000;
 static const struct exec_ops exec_ops = {.compute = op_compute,
                                          .compute_wait = op_compute_wait,
@@ -50,7 +50,7 @@ static int make_program(struct ops *ops, int kind, struct err *err)
     return exec_create(ops->options.plan, program, &exec_ops, ops, &ops->programs[kind].exec, err);
 }
 
-/* Gives collectives their host memory, or (NULL) says how much the largest program's take. */
+/* Gives collectives their host memory; with NULL it only returns how much the largest program's take. */
 static size_t place_collectives(struct ops *ops, uint8_t *memory)
 {
     size_t most = 0;
@@ -168,7 +168,7 @@ void ops_destroy(struct ops *ops)
 
 /* --- compute queue --- */
 
-/* The stage that an instruction works on. */
+/* The index of the stage that holds an instruction's blocks. */
 static int stage_of(const struct ops *ops, const struct instr *instr)
 {
     return stages_find(ops->options.stages, instr->block_begin, instr->block_end);
@@ -204,7 +204,7 @@ static int infer(struct ops *ops, const struct instr *instr, const struct micro_
                        head ? ops->logits : NULL, err);
 }
 
-/* A failure in a step says in which, and of which micro-batch. */
+/* Adds the step and the micro-batch to an error. */
 static int wrap_step(const struct ops *ops, const struct instr *instr, struct err *err)
 {
     return err_wrap(err, "step %llu, micro-batch %d", (unsigned long long)ops->step->step,
@@ -232,7 +232,7 @@ static int op_forward(struct ops *ops, const struct instr *instr, struct err *er
     return 0;
 }
 
-/* Of both halves of a backward, or of either. */
+/* Runs both halves of a backward pass, or the half that the instruction names. */
 static int run_backward(struct ops *ops, const struct instr *instr, struct stage *stage, struct saved **place,
                         struct buffer *in, struct buffer *out, struct err *err)
 {
@@ -246,7 +246,7 @@ static int run_backward(struct ops *ops, const struct instr *instr, struct stage
     if (result == 0 && has.split && instr->op != OP_BACKWARD_INPUT)
         result = stage_backward_weights(stage, micro, *place, begin, end, err);
     if (result < 0 || (begin == has.block_begin && instr->op != OP_BACKWARD_INPUT))
-        *place = NULL; /* it has ended, also on error */
+        *place = NULL; /* the stage has released it, also on error */
     return result;
 }
 
@@ -287,7 +287,7 @@ static int op_step(struct ops *ops, struct err *err)
     if ((step->sum.control & CONTROL_NOT_FINITE) || step->sum.labelled == 0)
         return 0;
     step->norm = sqrt(ops->norm_square) / labelled;
-    /* as torch.nn.utils.clip_grad_norm_ has it: min(1, max_norm / (norm + 1e-6)) */
+    /* as torch.nn.utils.clip_grad_norm_: min(1, max_norm / (norm + 1e-6)) */
     double clip = step->clip_norm > 0 ? fmin(1.0, step->clip_norm / (step->norm + 1e-6)) : 1.0;
     struct step_update update = {.learning_rate = step->learning_rate,
                                  .beta1 = step->beta1,
@@ -333,8 +333,8 @@ static void op_release(struct ops *ops, const struct instr *instr)
     cell_forget_caches(ops, cell);
 }
 
-/* An instruction that leaves work on the device: is it still under way? What it wrote for others goes down
- * behind it. */
+/* Follows an instruction that submitted work to the device: begins the copy of its output to the host and
+ * returns 1 while the work is under way, 0 when it is complete. */
 static int queued(struct ops *ops, uint32_t number, const struct instr *instr, struct err *err)
 {
     uint32_t turn = ops->queued_count++ % 2;
@@ -344,7 +344,7 @@ static int queued(struct ops *ops, uint32_t number, const struct instr *instr, s
     return event_done(ops->queued[turn]) ? event_wait(ops->queued[turn], COMPUTE_TIMEOUT_NS, err) : 1;
 }
 
-/* A device that works only while it is waited for is not looked at. */
+/* A device of kind "checked" works only while the host waits for it, so polling it would never end. */
 static bool op_compute_done(void *host, uint32_t number)
 {
     const struct ops *ops = host;

@@ -1,5 +1,5 @@
-/* What of a plan's instructions this worker does: all that it would leave undone is refused by name before
- * the first one runs. */
+/* Refuses, by name and before the first instruction runs, everything in a plan that this worker does not
+ * support. */
 #include "worker/program/ops_private.h"
 
 static int check_slot(const struct ops *ops, uint32_t number, int32_t slot, uint32_t kinds, struct err *err)
@@ -22,7 +22,7 @@ static int check_slot(const struct ops *ops, uint32_t number, int32_t slot, uint
     (KIND(SLOT_STEP_SCALARS) | KIND(SLOT_NORM_SCALAR) | KIND(SLOT_GRADIENTS) | KIND(SLOT_PARAMETERS) |       \
      KIND(SLOT_TOKEN) | KIND(SLOT_BARRIER))
 
-/* Which slot kinds each op takes in, out and save; ops not listed are refused. */
+/* The slot kinds that each op accepts as in, out and save; ops that are not listed are refused. */
 static const struct {
     uint32_t in, out, save;
     bool known;
@@ -62,8 +62,8 @@ int ops_keeper(const struct plan_group *group)
     return keeper;
 }
 
-/* Weights come from elsewhere in one case: a tied embedding, whole from the rank that keeps it, for a head.
- */
+/* Returns why a gather is not supported, or NULL. Weights come from another rank in one case only: a tied
+ * embedding, whole, from the rank that keeps it, for a head. */
 static const char *gather_undone(const struct ops *ops, const struct instr *instr)
 {
     const struct plan *plan = ops->options.plan;
@@ -77,7 +77,7 @@ static const char *gather_undone(const struct ops *ops, const struct instr *inst
     return NULL;
 }
 
-/* What of an instruction this worker would leave undone: its name, or NULL. */
+/* Returns the feature of an instruction that this worker does not support, or NULL. */
 static const char *left_undone(const struct ops *ops, const struct instr *instr)
 {
     static const struct {
@@ -116,7 +116,8 @@ static bool passes_blocks(const struct instr *instr)
            instr->op == OP_BACKWARD_WEIGHT;
 }
 
-/* The stage must hold the blocks; with a KV cache they go together. */
+/* Checks that a stage holds the instruction's blocks. With a KV cache an instruction must cover the stage's
+ * whole range. */
 static int check_blocks(const struct ops *ops, const struct instr *instr, struct err *err)
 {
     const struct stages *stages = ops->options.stages;
@@ -137,15 +138,15 @@ static int check_blocks(const struct ops *ops, const struct instr *instr, struct
     return 0;
 }
 
-/* A boundary tensor of another dtype. */
+/* Whether a slot holds boundary tensors of another dtype. */
 static bool slot_differs(const struct ops *ops, int32_t slot, enum dtype dtype)
 {
     const struct plan_slot *has = slot == PLAN_NONE ? NULL : &ops->me->slots[slot];
     return has && (KIND(has->kind) & BOUNDARY) && stages_dtype((enum plan_dtype)has->dtype) != dtype;
 }
 
-/* Activations and gradients have one dtype at each end of a range, in every program; between parts of a
- * range, where nothing travels, the stage has fp32. */
+/* Checks that activations and gradients have one dtype at each end of a range, in every program. Between
+ * parts of a range, where nothing travels, the stage uses fp32. */
 static int check_dtypes(const struct ops *ops, const struct instr *instr, struct err *err)
 {
     struct stage_options has;
@@ -166,7 +167,7 @@ static int check_dtypes(const struct ops *ops, const struct instr *instr, struct
                    (int)instr->block_begin, (int)instr->block_end);
 }
 
-/* All but the name of the program. */
+/* Checks an instruction; the caller adds the name of the program to an error. */
 static int check_use(const struct ops *ops, uint32_t number, const struct instr *instr, struct err *err)
 {
     const char *undone = left_undone(ops, instr);

@@ -1,4 +1,4 @@
-/* This rank's own part of what is reduced, and the tag of its messages. */
+/* This rank's contributions to reductions, and the tag of its messages. */
 #include <math.h>
 
 #include "worker/program/ops_private.h"
@@ -9,7 +9,7 @@ uint64_t ops_tag(const struct ops *ops, const struct instr *instr)
                     (uint32_t)instr->micro_batch);
 }
 
-/* A value that is not finite ends the step on all ranks together, not the run on this one. */
+/* A value that is not finite ends the step on all ranks together instead of ending the run on this one. */
 static int note_not_finite(struct ops *ops, struct err *err)
 {
     if (err->code != ERR_NOT_FINITE)
@@ -20,7 +20,7 @@ static int note_not_finite(struct ops *ops, struct err *err)
     return 0;
 }
 
-/* The load-balancing loss is part of the loss, as transformers reports it. */
+/* Adds the load-balancing loss, which is a part of the reported loss as in transformers. */
 static int add_router_loss(struct ops *ops, double *loss_sum, struct err *err)
 {
     double sum;
@@ -51,7 +51,8 @@ int ops_own_scalars(struct ops *ops, struct plan_step_scalars *scalars, struct e
 int ops_own_norm(struct ops *ops, double *square, struct err *err)
 {
     *square = ops->norm_square;
-    if (ops->norm_reduced) /* summed over the ranks that count; passed on from here to those that do not */
+    if (ops->norm_reduced) /* the sum over the ranks that own parameters; this rank passes it on to the others
+                            */
         return 0;
     if (stages_grad_square_sum(ops->options.stages, square, err) == 0)
         return 0;

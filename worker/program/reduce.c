@@ -1,49 +1,51 @@
-/* Collectives: ALL_REDUCE, REDUCE and BROADCAST of scalars and of trained parameters and their gradients;
+/* Collectives: ALL_REDUCE, REDUCE and BROADCAST of scalars, of trained parameters and of their gradients;
  * ALL_GATHER and REDUCE_SCATTER of a tied embedding that one member of the group keeps whole.
  *
- * Scalars of an ALL_REDUCE go over the group's binary tree (plan_group_tree); REDUCE and BROADCAST over a
- * star whose centre is the instruction's root; so do REDUCE_SCATTER and ALL_GATHER, whose root is the keeper.
- * Either way a member has at most one parent and some children, takes its children's contributions one after
- * the other in a fixed order, adds its own in its place, sends the sum up, and gets the result from above. An
- * ALL_REDUCE of parameters goes round a ring: one part a member, summed on its way round and then passed
- * round once more, so that every link carries 2(k-1)/k of the bytes and both its directions work. The order
- * of additions is always the plan's: a run repeated is bit-identical.
+ * The ALL_REDUCE of scalars uses the group's binary tree (plan_group_tree). REDUCE and BROADCAST use a star
+ * whose centre is the instruction's root, and so do REDUCE_SCATTER and ALL_GATHER, whose root is the keeper.
+ * In both shapes a member has at most one parent and some children. It adds its children's contributions and
+ * its own in a fixed order, sends the sum to its parent, and receives the result from there. The ALL_REDUCE
+ * of parameters goes round a ring: values are cut into one part for each member, summed while a part goes
+ * round once, and distributed while it goes round again, so that every link carries 2(k-1)/k of the bytes of
+ * k members and is used in both directions. The order of additions is the plan's, so a repeated run is
+ * bit-identical.
  *
- * All arithmetic and all device access happen on the executor's own thread (exec_post); callbacks of the
- * transport only say that something arrived. One operation of a reduce is under way at a time, so nothing
- * here needs a lock. */
+ * All arithmetic and all device access happen on the executor's thread (exec_post); callbacks of the
+ * transport only report arrivals. One operation of a reduce is under way at a time, so it needs no lock.
+ */
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/clock.h"
 #include "worker/program/ops_private.h"
 
-/* A member that this one exchanges with, and the mesh queue that the two have for the group. */
+/* A member of the group that this rank exchanges messages with, and the mesh queue that the two use for the
+ * group. */
 struct neighbour {
     uint32_t rank, queue;
 };
 
 struct reduce {
     struct ops *ops;
-    uint32_t number; /* of the instruction */
+    uint32_t number; /* number of the instruction */
     const struct instr *instr;
     uint8_t kind; /* enum slot_kind */
-    int32_t slot; /* read and, if slot_out is not another one, written */
-    bool is_root; /* without a parent */
+    int32_t slot; /* the slot that is reduced: slot_in, or slot_out without one */
+    bool is_root; /* this rank has no parent */
     struct neighbour parent, *children;
     uint32_t child_count;
-    uint32_t own_at;           /* how many children's contributions come before this rank's own */
-    bool up, down;             /* contributions are collected; the result is handed out */
-    size_t size;               /* bytes of a contribution */
-    uint8_t *own, *sum, *from; /* in the ops' host memory for collectives; some are one (reduce_place) */
-    uint32_t next;             /* contribution to be added next, 0 .. child_count */
-    bool arrived;              /* `from` holds it */
-    uint32_t sent;             /* children that have the result */
+    uint32_t own_at; /* number of children whose contributions are added before this rank's own */
+    bool up, down;   /* up: contributions are sent to the root; down: the result is sent from the root */
+    size_t size;     /* bytes of a contribution */
+    uint8_t *own, *sum, *from; /* in ops->collectives; some point to the same memory (reduce_place) */
+    uint32_t next;             /* the contribution to be added next, 0 .. child_count */
+    bool arrived;              /* `from` holds that contribution */
+    uint32_t sent;             /* number of children that have the result */
     struct exec_item start, advance, finish;
-    struct {                      /* of an ALL_REDUCE of parameters */
-        uint32_t count, position; /* members, our place */
+    struct {                      /* used by an ALL_REDUCE of parameters */
+        uint32_t count, position; /* number of members; this rank's position among them */
         struct neighbour next, previous;
-        uint32_t step, open; /* of 2(count - 1) steps; transfers of it under way */
+        uint32_t step, open; /* step: of 2(count - 1); open: transfers of that step under way */
         struct exec_item sent, got;
     } ring;
 };
@@ -53,7 +55,7 @@ static struct exec *executor(const struct reduce *reduce)
     return reduce->ops->programs[reduce->ops->kind].exec;
 }
 
-/* Whether a message came with the `bytes` that are due; if not, the instruction has failed. */
+/* Whether a message arrived with the expected number of bytes. If not, the instruction fails. */
 static bool came_whole(const struct mesh_done *done, size_t bytes)
 {
     const struct reduce *reduce = done->arg;
@@ -68,13 +70,13 @@ static bool came_whole(const struct mesh_done *done, size_t bytes)
 
 /* --- values --- */
 
-struct wire_scalars { /* little-endian, no holes */
+struct wire_scalars { /* little-endian, without padding */
     double loss_sum, aux_sum;
     uint64_t labelled, tokens;
     uint64_t control;
 };
 
-/* The block a parameter belongs to, by its name: "model.layers.N." is block N + 1. */
+/* The block of a parameter by its name: "model.layers.N." is block N + 1. */
 static int32_t block_of(const char *name, int32_t block_count)
 {
     static const char layers[] = "model.layers.", embedding[] = "model.embed_tokens.";
@@ -92,7 +94,7 @@ static bool meant(const struct reduce *reduce, const char *name)
            (block >= reduce->instr->block_begin && block < reduce->instr->block_end);
 }
 
-/* The stage whose copy of a tied embedding is meant beside the parameters; NULL. */
+/* The stage whose copy of a tied embedding is reduced with the parameters; NULL when there is none. */
 static struct stage *table_meant(const struct reduce *reduce)
 {
     const struct instr *instr = reduce->instr;
@@ -119,7 +121,7 @@ static bool holds_parameters(const struct reduce *reduce)
     return reduce->kind == SLOT_GRADIENTS || reduce->kind == SLOT_PARAMETERS;
 }
 
-/* Copy the parameters meant (or their gradients) between the stage and `values`. */
+/* Copies the parameters that are reduced, or their gradients, between the stages and `values`. */
 static int move_parameters(struct reduce *reduce, float *values, bool write, struct err *err)
 {
     struct stages *stages = reduce->ops->options.stages;
@@ -217,7 +219,7 @@ static int write_result(struct reduce *reduce, struct err *err)
 
 /* --- round the ring --- */
 
-/* Bytes [*begin, *end) of part `part`, counted round. */
+/* Sets the byte range [*begin, *end) of a part. `part` counts modulo the number of members. */
 static void ring_part(const struct reduce *reduce, uint32_t part, size_t *begin, size_t *end)
 {
     size_t values = reduce->size / sizeof(float), n = reduce->ring.count;
@@ -228,7 +230,8 @@ static void ring_part(const struct reduce *reduce, uint32_t part, size_t *begin,
     *end *= sizeof(float);
 }
 
-/* What a step sends and takes: parts to be summed in the first count - 1 steps, summed ones in the others. */
+/* The part that a step sends: a part to be summed in the first count - 1 steps, a summed one in the others.
+ * The part that it receives is the one before. */
 static uint32_t ring_sends(const struct reduce *reduce)
 {
     uint32_t n = reduce->ring.count, step = reduce->ring.step;
@@ -253,7 +256,7 @@ static void ring_got(const struct mesh_done *done)
         exec_post(executor(reduce), &reduce->ring.got);
 }
 
-/* Both transfers of the step; a part without values needs none. */
+/* Begins both transfers of the step. A part without values needs no transfer. */
 static int ring_step(struct reduce *reduce, struct err *err)
 {
     struct ops *ops = reduce->ops;
@@ -276,7 +279,8 @@ static int ring_step(struct reduce *reduce, struct err *err)
         if (reduce->ring.open > 0)
             return 0;
     }
-    bool wanted = reduce->instr->slot_out != PLAN_NONE; /* where a copy's gradient was added it is not */
+    bool wanted = reduce->instr->slot_out !=
+                  PLAN_NONE; /* false for a rank that only contributed the gradient of its copy */
     if (wanted && write_result(reduce, err) < 0)
         return -1;
     exec_done(executor(reduce), reduce->number, NULL);
@@ -347,7 +351,7 @@ static int send(struct reduce *reduce, struct neighbour peer, const uint8_t *fro
                      clock_mono_ns() + ops->wait_ns, done, reduce, err);
 }
 
-/* The sum is with the parent. */
+/* Called when the sum was sent to the parent. */
 static void sent_up(const struct mesh_done *done)
 {
     struct reduce *reduce = done->arg;
@@ -372,11 +376,12 @@ static void sent_down(const struct mesh_done *done)
         exec_done(executor(reduce), reduce->number, &err);
 }
 
-/* The result is in `sum`: take it over and hand it down. */
+/* Writes the result from `sum` to its slot and sends it to the children. */
 static int finish(void *arg, struct err *err)
 {
     struct reduce *reduce = arg;
-    bool had = reduce->is_root && !reduce->up && holds_parameters(reduce); /* they came from here */
+    bool had =
+        reduce->is_root && !reduce->up && holds_parameters(reduce); /* the parameters came from this rank */
     reduce->ops->table_current |= reduce->instr->op == OP_ALL_GATHER;
     if (!had && write_result(reduce, err) < 0)
         return -1;
@@ -387,7 +392,8 @@ static int finish(void *arg, struct err *err)
     return 0;
 }
 
-/* Add what is there in order; ask for what comes next; at the end pass the sum on. */
+/* Adds the contributions that have arrived, in order, and receives the next one. After the last one the sum
+ * is sent to the parent. */
 static int advance(void *arg, struct err *err)
 {
     struct reduce *reduce = arg;
@@ -428,7 +434,7 @@ int reduce_begin(struct reduce *reduce, struct err *err)
 {
     (void)err;
     if (reduce->instr->op == OP_ALL_GATHER && reduce->ops->table_current) {
-        exec_done(executor(reduce), reduce->number, NULL); /* nothing was stepped since the last one */
+        exec_done(executor(reduce), reduce->number, NULL); /* no parameter changed since the last gather */
         return 0;
     }
     reduce->next = 0;
@@ -439,8 +445,8 @@ int reduce_begin(struct reduce *reduce, struct err *err)
 
 /* --- made once --- */
 
-/* The queue of a pair of ranks for a group of both: how many groups before it have both. So each group of a
- * pair has its own, and both ends number alike. */
+/* Sets a neighbour. Its queue number is the number of earlier groups that contain both ranks, so each group
+ * of a pair has its own queue and both ends count alike. */
 static int set_neighbour(struct reduce *reduce, uint32_t rank, struct neighbour *out, struct err *err)
 {
     const struct plan *plan = reduce->ops->options.plan;
@@ -542,7 +548,7 @@ int reduce_create(struct ops *ops, uint32_t number, const struct instr *instr, s
     struct reduce *reduce = calloc(1, sizeof *reduce);
     if (!reduce)
         return err_set(err, ERR_NOMEM, "no memory for a collective");
-    *out = reduce; /* reduce_destroy by the caller, also on error */
+    *out = reduce; /* the caller destroys it, also on error */
     reduce->ops = ops;
     reduce->number = number;
     reduce->instr = instr;
@@ -567,7 +573,8 @@ static size_t aligned(size_t bytes)
     return (bytes + 63) / 64 * 64;
 }
 
-/* The sum begins as what comes first: it is apart only where that is not one's own. */
+/* Whether `sum` needs memory of its own: it starts as the first contribution, which is this rank's own unless
+ * a child comes before it. */
 static bool sum_apart(const struct reduce *reduce)
 {
     return reduce->up && reduce->ring.count == 0 && reduce->own_at > 0;

@@ -2,7 +2,7 @@
 
 #include <math.h>
 
-enum { SUMS_EXPONENT_MAX = 24 }; /* engine/stage/stage.h, stage_loss_scale_set */
+enum { SUMS_EXPONENT_MAX = 24 }; /* the bound of stage_loss_scale_set in engine/stage/stage.h */
 
 static bool plan_has_f16(const struct plan *plan)
 {

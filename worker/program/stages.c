@@ -1,4 +1,4 @@
-/* Making a rank's stages as its programs need them, and going over them. */
+/* Makes a rank's stages as its programs need them, and calls them one after another. */
 #include "worker/program/stages.h"
 
 #include <stdlib.h>
@@ -7,9 +7,10 @@
 
 struct use {
     struct plan_range range;
-    uint32_t kept; /* micro-batches at once between forward and the last part of backward */
+    uint32_t kept; /* most micro-batches that are at once between forward and the last part of backward */
     bool recompute, split;
-    enum dtype boundary_in, boundary_out; /* what enters its first block, what leaves its last */
+    enum dtype boundary_in, boundary_out; /* dtype of the tensor that enters the first block and of the one
+                                             that leaves the last */
 };
 
 static bool within(const struct instr *x, const struct plan_range *range)
@@ -37,7 +38,8 @@ static enum dtype boundary_of(const struct plan_rank *rank, int32_t slot)
     return boundary ? stages_dtype((enum plan_dtype)rank->slots[slot].dtype) : DTYPE_F32;
 }
 
-/* By the training step's forward; whatever else reads or writes there must have the same (ops_check.c). */
+/* Takes the dtypes of boundary tensors from the training program's FORWARDs. ops_check.c refuses other
+ * instructions that differ. */
 static void use_boundaries(const struct plan_rank *rank, struct use *use)
 {
     const struct program *train = &rank->programs[PROGRAM_TRAIN];
@@ -52,8 +54,8 @@ static void use_boundaries(const struct plan_rank *rank, struct use *use)
     }
 }
 
-/* A micro-batch takes its place with the forward of the range's first block and gives it back with the last
- * backward of that block; the compute queue does them in the order of the list. */
+/* Finds what the training program asks of a range. A micro-batch occupies memory from the FORWARD of the
+ * range's first block until the last backward of that block; the compute queue runs them in list order. */
 static int use_find(const struct plan_rank *rank, struct use *use, struct err *err)
 {
     const struct program *train = &rank->programs[PROGRAM_TRAIN];
@@ -192,7 +194,7 @@ int stages_loss(struct stages *stages, double *loss_sum, uint64_t *labelled, str
     return 0;
 }
 
-/* Over all stages, in their order. */
+/* Adds up a value of all stages, in their order. */
 static int sum_of(struct stages *stages, int (*of)(struct stage *, double *, struct err *), double *sum,
                   struct err *err)
 {
@@ -232,7 +234,8 @@ uint32_t stages_parameter_count(const struct stages *stages)
     return count;
 }
 
-/* The stage of parameter *index, which becomes its number there; of one beyond all, the last. */
+/* Returns the stage of parameter *index and changes *index to the number within that stage. A number beyond
+ * all parameters gives the last stage. */
 static struct stage *stage_with(const struct stages *stages, uint32_t *index)
 {
     uint32_t i = 0;

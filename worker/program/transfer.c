@@ -1,4 +1,4 @@
-/* SEND and RECV, by the mesh or within the node (local.c). */
+/* SEND and RECV, over the mesh or over a link within the node (local.c). */
 #include <stdlib.h>
 
 #include "common/clock.h"
@@ -82,7 +82,7 @@ static int send_now(struct call *call, struct err *err)
                              .rank = 2,
                              .shape = {tokens, (uint32_t)(call->size / each / tokens)}};
     if (!token && call->size > cells_tensor_bytes(ops, instr->slot_in, tokens)) {
-        meta.rank = 1; /* with a tail it is no rectangle */
+        meta.rank = 1; /* with router sums behind it the tensor is not a rectangle */
         meta.shape[0] = (uint32_t)(call->size / each);
     }
     const void *data = token ? (const void *)&call->cell->token : call->cell->host + call->at;
@@ -90,7 +90,7 @@ static int send_now(struct call *call, struct err *err)
                      call->deadline_ns, sent, call, err);
 }
 
-/* The courier: the copy to the host is done. */
+/* Called by the courier when the copy to the host is complete. */
 static void came_down(void *arg, const struct err *failure)
 {
     struct call *call = arg;
@@ -104,7 +104,7 @@ static void came_down(void *arg, const struct err *failure)
 static int send_by_mesh(struct call *call, struct err *err)
 {
     struct event *down = call->cell->down;
-    if (!down || event_done(down)) /* the wait says whether it was copied */
+    if (!down || event_done(down)) /* event_wait tells whether the copy succeeded */
         return down && event_wait(down, COPY_TIMEOUT_NS, err) < 0 ? -1 : send_now(call, err);
     call->job = (struct courier_job){.copied = down, .finish = came_down, .arg = call};
     courier_push(call->ops->courier, &call->job);
@@ -122,7 +122,7 @@ static int receive_by_mesh(struct call *call, struct err *err)
 
 /* --- both --- */
 
-/* Where in its cell the rows lie, and how many bytes; *tokens: 0 of an empty micro-batch. */
+/* Sets the range of the cell that the instruction's rows occupy. *tokens is 0 for an empty micro-batch. */
 static int find_range(struct call *call, uint32_t *tokens, struct err *err)
 {
     struct ops *ops = call->ops;
@@ -143,7 +143,8 @@ static int find_range(struct call *call, uint32_t *tokens, struct err *err)
             "router_aux: the load-balancing loss does not travel with some of a micro-batch's rows");
     call->at = cells_tensor_bytes(ops, slot, before);
     call->size = cells_tensor_bytes(ops, slot, *tokens) + tail;
-    if (cells_bound(ops, slot, instr->micro_batch, err) < 0) /* parts come one by one into one tensor */
+    if (cells_bound(ops, slot, instr->micro_batch, err) <
+        0) /* parts of a micro-batch are collected in one tensor */
         return -1;
     return call->local.used || *tokens == 0 ? 0 : cell_need_host(ops, &ops->slots[slot], call->cell, err);
 }
@@ -154,7 +155,7 @@ int transfer_begin(struct ops *ops, uint32_t number, const struct instr *instr, 
     uint32_t tokens = 0;
     if (find_range(call, &tokens, err) < 0)
         return -1;
-    if (tokens == 0) { /* an empty micro-batch: both ends know */
+    if (tokens == 0) { /* an empty micro-batch is not sent; both ends know it from the batch */
         exec_done(ops->programs[ops->kind].exec, number, NULL);
         return 0;
     }

@@ -1,5 +1,5 @@
-/* Reading and checking an assignment. Unknown keys are let pass (the scheduler may be newer); what is read is
- * checked. */
+/* Reads and checks an assignment. Unknown keys are ignored, because the scheduler may be newer; every key
+ * that is read is checked. */
 #include "worker/session/assign.h"
 
 #include <math.h>
@@ -33,8 +33,8 @@ static int read_blob(struct json_reader *reader, const char *key, enum jr_need n
     return *out ? 0 : jr_fail(reader, key, "\"%s\" is no SHA-256 in hex", text);
 }
 
-/* {file name: sha256}: plain names, good hashes, at most 1,024. A document with them under "blobs" is one
- * too. */
+/* Reads {file name: sha256}: plain names, valid hashes, at most 1,024. A document that has them under "blobs"
+ * is accepted too. */
 static int read_blobs(struct json_reader *reader, const char *key, const json_t **out)
 {
     const json_t *object = NULL;
@@ -172,7 +172,7 @@ static int read_plan(const json_t *document, struct assignment *assignment, stru
 {
     assignment->plan = plan_from_json(document, err);
     if (!assignment->plan && err->code == ERR_CORRUPT)
-        err->code = ERR_PEER; /* changed on its way here: not the job's fault */
+        err->code = ERR_PEER; /* the plan changed in transit, which is not the job's fault */
     if (!assignment->plan)
         return err_wrap(err, "plan");
     if (plan_check(assignment->plan, err) < 0)

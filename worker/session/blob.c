@@ -75,7 +75,7 @@ static int take_bytes(void *arg, const void *data, size_t size, struct err *err)
     return buf_append(download->out, data, size, err);
 }
 
-/* Appends what is missing of a blob that begins at `begin` of out. */
+/* Downloads the missing rest of a blob that begins at offset `begin` of out. */
 static int get_rest(struct blobs *blobs, const char *path, struct buf *out, size_t begin, struct err *err)
 {
     char range[64];
@@ -92,7 +92,7 @@ static int get_rest(struct blobs *blobs, const char *path, struct buf *out, size
                                    .timeout_ms = UINT32_MAX,
                                    .idle_ms = IDLE_MS};
     int result = http_perform(blobs->http, &request, &answer, err);
-    if (had > 0 && answer.status == 200) { /* all of it, once more */
+    if (had > 0 && answer.status == 200) { /* the server ignored the range and sent the whole blob again */
         memmove(out->data + begin, out->data + begin + had, out->size - begin - had);
         out->size -= had;
     }

@@ -1,6 +1,6 @@
-/* One thread, one poll loop: the listening socket, at most one agent, and an eventfd by which others wake it.
- * The spool is a list of encoded frames in order of seq; `unsent` points at the first that this connection
- * has not had. */
+/* One thread runs a poll loop over the listening socket, at most one agent, and an eventfd that other threads
+ * wake it with. The spool is a list of encoded frames in order of seq; `unsent` points at the first one that
+ * was not written to the present connection. */
 #include "worker/session/link.h"
 
 #include <errno.h>
@@ -29,7 +29,7 @@ enum { MESSAGES_MAX = 64, EVENT_BYTES_MAX = 16 << 20, READ_BYTES = 64 << 10 };
 struct event {
     struct event *next;
     uint64_t seq;
-    struct buf bytes; /* length and document */
+    struct buf bytes; /* frame: length and document */
 };
 
 struct message {
@@ -56,9 +56,9 @@ struct worker_link {
     bool connected, stopping, interrupted;
     uint64_t since_ns; /* when `connected` last changed */
 
-    /* the thread's own */
-    int agent;          /* connected socket, or -1 */
-    struct buf in, out; /* out: what is being written, out_done of it gone */
+    /* used by the link's thread alone */
+    int agent;          /* socket of the connected agent, or -1 */
+    struct buf in, out; /* out holds bytes to be written; the first out_done of them are */
     size_t out_done;
 };
 
@@ -66,7 +66,7 @@ static void wake_thread(struct worker_link *link)
 {
     uint64_t one = 1;
     ssize_t ignored = write(link->wake, &one, sizeof one);
-    (void)ignored; /* a full counter wakes as well */
+    (void)ignored; /* the write fails only when the counter is full, and that wakes the thread too */
 }
 
 /* --- the spool, with the lock held --- */
@@ -132,7 +132,7 @@ static void accept_agent(struct worker_link *link)
         close(fd);
         return;
     }
-    hang_up(link); /* a newer agent replaces the older one */
+    hang_up(link); /* a newer connection replaces the older one */
     link->agent = fd;
     struct err err;
     pthread_mutex_lock(&link->lock);
@@ -146,7 +146,8 @@ static void accept_agent(struct worker_link *link)
         hang_up(link);
 }
 
-/* Acknowledgements end here, everything else is kept for worker_link_take. Returns -1 to hang up. */
+/* Handles an acknowledgement; queues any other message for worker_link_take. Returns -1 to close the
+ * connection. */
 static int handle(struct worker_link *link, json_t *document)
 {
     const char *type = json_string_value(json_object_get(document, "type"));
@@ -212,7 +213,7 @@ static int read_agent(struct worker_link *link)
     }
 }
 
-/* Move kept events into the write buffer while it is small. */
+/* Moves stored events into the write buffer while it is small. */
 static int refill(struct worker_link *link)
 {
     struct err err;
@@ -382,7 +383,7 @@ void worker_link_interrupt(struct worker_link *link)
     wake_thread(link);
 }
 
-/* Numbers, stamps and encodes the event with the lock held; NULL with *err on failure. */
+/* Numbers, stamps and encodes the event; the lock is held. NULL with *err on failure. */
 static struct event *make_event(struct worker_link *link, const char *type, json_t *document, struct err *err)
 {
     struct event *event = calloc(1, sizeof *event);
@@ -409,7 +410,7 @@ static bool may_be_dropped(const char *type)
     return strcmp(type, "trace") == 0 || strcmp(type, "ranks") == 0 || strcmp(type, "log") == 0;
 }
 
-/* Wait for room with the lock held. */
+/* Waits for room in the spool; the lock is held. */
 static int wait_for_room(struct worker_link *link, struct err *err)
 {
     while (link->spool_bytes >= link->options.spool_bytes) {

@@ -40,7 +40,7 @@ int method_options(const struct job_spec *spec, struct stage_options *options, s
     options->embed_noise = spec->train.neftune_alpha;
     options->full = method->kind == SPEC_METHOD_FULL;
     if (options->full)
-        return 0; /* master state is fp32 whatever the file has */
+        return 0; /* full fine-tuning keeps fp32 parameters, whatever dtype the file has */
     options->base = base_of(method);
     options->double_quant = method->double_quant;
     options->lora = (struct lora_options){

@@ -1,4 +1,4 @@
-/* The events a run produces, one function each: what stands in them is said in docs/CONTRACTS.md. */
+/* The events of a run, one function each. docs/CONTRACTS.md defines their fields. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,7 +32,7 @@ static int emit(struct session *session, const char *type, json_t *event, struct
     return worker_link_emit(session->link, type, event, err);
 }
 
-/* JSON has no infinities. */
+/* JSON has no infinities and NaNs: they become null. */
 static json_t *finite_json(double value)
 {
     return isfinite(value) ? json_real(value) : json_null();
@@ -67,7 +67,7 @@ int report_ranks(struct session *session, uint64_t step, const struct exec_total
                 err);
 }
 
-/* The step's events as the trace holds them, in nanoseconds of the wall clock. */
+/* Emits the step's begin and end times, in nanoseconds of the wall clock. */
 int report_trace(struct session *session, uint64_t step, struct err *err)
 {
     const struct plan_rank *me = &session->assignment->plan->ranks[session->assignment->rank];
@@ -100,7 +100,7 @@ int report_eval(struct session *session, uint64_t step, double loss, uint64_t la
     return emit(session, "eval", event, err);
 }
 
-/* Text of the ids as far as the tokenizer tells; without one the ids stand alone. */
+/* Adds the text of the ids to the event if there is a tokenizer. */
 static int add_text(const struct session *session, json_t *event, const char *key, const int32_t *ids,
                     uint32_t count, struct err *err)
 {

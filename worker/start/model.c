@@ -1,4 +1,4 @@
-/* The model's files, fetched as they are read. */
+/* Opens the model, whose files are fetched as they are read. */
 #include "model/files/fetch.h"
 #include "worker/session/session.h"
 

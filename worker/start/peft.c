@@ -1,4 +1,4 @@
-/* Between a specification's method and adapter files as peft has them. */
+/* Converts between a specification's method and peft's adapter files. */
 #include "model/adapters/peft.h"
 #include "model/job/spec.h"
 #include "worker/session/session.h"

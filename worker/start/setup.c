@@ -1,5 +1,5 @@
-/* From a checked assignment to a session that can execute its programs, and back. The order matters: whatever
- * can refuse cheaply comes first, and the process's own size is noted before the first large allocation. */
+/* Makes a session that can execute its programs from a checked assignment, and closes it. The order matters:
+ * cheap checks come first, and the process's own memory is measured before the first large allocation. */
 #include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,7 +22,7 @@ static const struct plan_rank *my_part(const struct session *session)
     return &session->assignment->plan->ranks[session->assignment->rank];
 }
 
-/* What the specification may ask and this worker does not do. */
+/* Refuses what the specification may ask for and this worker cannot do. */
 static int check_supported(const struct assignment *assignment, struct err *err)
 {
     const struct job_spec *spec = &assignment->spec;
@@ -68,7 +68,7 @@ static int open_stages(struct session *session, struct err *err)
     return 0;
 }
 
-/* How much of the model this rank needed: said in the job's log. */
+/* Logs how much of the model this rank read. */
 static int report_fetched(struct session *session, struct err *err)
 {
     struct model_source *source = model_get_source(session->model);
@@ -110,8 +110,8 @@ static int fetch_rows(struct session *session, const char *sha256, const char *w
     return result < 0 ? err_wrap(err, "%s", what) : 0;
 }
 
-/* What is learnt is said before anything is: the format that was found, and the first row with its learnt
- * part marked. */
+/* Logs what will be learnt before training starts: the data format, and the first row with its labelled part
+ * marked. */
 static int report_rows(struct session *session, struct err *err)
 {
     const struct assignment *assignment = session->assignment;
@@ -210,7 +210,7 @@ static int render_prompt(struct session *session, const struct tokenizer *tokeni
     struct ids ids = {0};
     const struct chat_given given = chat_given_by(tokenizer);
     if (chat_template_choose(spec->data.chat_template, &given, &chat, &chat_err) < 0)
-        chat = NULL; /* rows_render_prompt says so if this format needs one */
+        chat = NULL; /* rows_render_prompt reports the error if this format needs a template */
     struct rows_options options = {.format = format_of(session->assignment),
                                    .learn = spec->data.learn,
                                    .sequence_tokens = spec->data.sequence_tokens,
@@ -226,7 +226,7 @@ static int render_prompt(struct session *session, const struct tokenizer *tokeni
     return result < 0 ? err_wrap(err, "sample") : 0;
 }
 
-/* The prompt, and on the rank that reports samples the tokenizer that turns ids into text. */
+/* Opens the sample prompt and, on the rank that reports samples, the tokenizer that turns ids into text. */
 static int open_prompt(struct session *session, struct err *err)
 {
     const struct assignment *assignment = session->assignment;
@@ -240,7 +240,7 @@ static int open_prompt(struct session *session, struct err *err)
         return 0;
     struct tokenizer *tokenizer = NULL;
     if (tokenizer_open(session->model, &tokenizer, err) < 0) {
-        if (assignment->sample_ids) { /* ids without text are a sample as well */
+        if (assignment->sample_ids) { /* a sample may consist of ids without text */
             err_clear(err);
             return 0;
         }
@@ -256,7 +256,7 @@ static int open_prompt(struct session *session, struct err *err)
 
 /* --- mesh --- */
 
-/* Whom to connect with: the peers of the programs, and the neighbours in the tree of checkpoints. */
+/* Marks the ranks to connect to: the peers of the programs and the neighbours in the tree of checkpoints. */
 static uint32_t find_peers(const struct session *session, bool *peers)
 {
     uint32_t count = 0;
@@ -271,7 +271,7 @@ static uint32_t find_peers(const struct session *session, bool *peers)
     return count;
 }
 
-/* "host:port" with another host. */
+/* Writes `address` ("host:port") with its host replaced. */
 static int advertise(const char *address, const char *host, char *out, size_t size, struct err *err)
 {
     const char *port = strrchr(address, ':');
@@ -366,7 +366,7 @@ int session_connect(struct session *session, const json_t *message, struct err *
 
 /* --- life --- */
 
-/* A line that cannot be said ends no run: what keeps it from being said does. */
+/* A failure to log does not end the run: its cause, a lost agent, does. */
 static void log_line(void *arg, const char *level, const char *text)
 {
     const struct session *session = arg;
@@ -391,8 +391,8 @@ static int open_ops(struct session *session, struct err *err)
     return ops_create(&options, &session->ops, err);
 }
 
-/* Weights are on the device: the chunks, headers and names read on the way go back to the host before
- * anything else is made, so that the process's peak stays near the device's. */
+/* Closes the model once its weights are on the device. The memory of chunks, headers and names returns to the
+ * system before anything else is allocated, so that the process's peak stays near the device's. */
 static int close_model(struct session *session, struct err *err)
 {
     if (report_fetched(session, err) < 0)
@@ -464,7 +464,7 @@ void session_close(struct session *session, bool clean)
     saver_destroy(session->saver);
     ops_stop(session->ops);
     if (session->mesh &&
-        clean) /* what fails here was a peer's end, which the scheduler hears of from the peer */
+        clean) /* it fails only when a peer failed, and the scheduler hears of that from the peer */
         (void)mesh_close(session->mesh, clock_mono_ns() + CLOSE_SECONDS * 1000000000ull, &ignored);
     mesh_destroy(session->mesh);
     ops_destroy(session->ops);
