@@ -150,6 +150,7 @@ static const struct arch archs[MODEL_ARCH_COUNT] = {
                     .heads = 32,
                     .ffn = 8192,
                     .vocab = 32064,
+                    .pad = 32000,
                     .max_positions = 4096,
                     .norm_eps = 1e-5,
                     .theta = 1e4,
@@ -164,6 +165,7 @@ static const struct arch archs[MODEL_ARCH_COUNT] = {
                        .heads = 16,
                        .ffn = 11008,
                        .vocab = 128256,
+                       .pad = 128004,
                        .max_positions = 32768,
                        .kv_heads = 4,
                        .norm_eps = 1e-6,
@@ -252,12 +254,11 @@ const char *model_arch_name(enum model_arch arch)
     return (unsigned)arch < MODEL_ARCH_COUNT ? archs[arch].model_type : "unknown";
 }
 
-int arch_find(const char *model_type, const char *class_name, bool outer)
+int arch_find(const char *model_type, bool outer)
 {
     for (int i = 0; i < MODEL_ARCH_COUNT; i++) {
         const char *type = outer ? archs[i].outer_type : archs[i].model_type;
-        const char *class = outer ? archs[i].outer_class : archs[i].class_name;
-        if (type && (model_type ? strcmp(model_type, type) == 0 : strcmp(class_name, class) == 0))
+        if (type && strcmp(model_type, type) == 0)
             return i;
     }
     return -1;

@@ -78,6 +78,7 @@ struct arch {
     uint32_t kv_heads; /* 0: as many as heads */
     uint32_t head_dim; /* 0: hidden / heads */
     uint32_t window, window_period, max_window_layers;
+    uint32_t pad; /* pad_token_id */
     double norm_eps, theta, theta_local, attention_cap, logit_cap, attention_scalar, aux_coef;
     bool tied;
     /* What it has. */
@@ -107,8 +108,8 @@ struct arch {
 /* Never NULL for a value of the enum. */
 const struct arch *arch_of(enum model_arch arch);
 
-/* By model_type (or, if that is NULL, class name); -1. outer: among those with a text_config. */
-int arch_find(const char *model_type, const char *class_name, bool outer);
+/* By model_type; -1. outer: among those with a text_config. */
+int arch_find(const char *model_type, bool outer);
 /* By general.architecture, text[0..size); -1. */
 int arch_find_gguf(const char *text, size_t size, bool sparse);
 /* "llama, mistral, …", or the names of GGUF, into text[size]. */

@@ -32,6 +32,7 @@ static const struct key {
     {"attention_bias", TRUTH, LLAMA | QWEN3 | QWEN3_MOE | OLMOE | GEMMA | SMOLLM3, 0},
     {"attention_dropout", WHOLE | REAL, EVERY, LLAMA | GEMMA},
     {"attn_logit_softcapping", REAL, GEMMA, GEMMA},
+    {"auto_map", OBJECT, EVERY, 0},
     {"bos_token_id", WHOLE, EVERY, EVERY},
     {"clip_qkv", REAL, OLMOE, OLMOE},
     {"decoder_sparse_step", WHOLE, QWEN3_MOE, 0},
@@ -42,6 +43,7 @@ static const struct key {
     {"hidden_act", TEXT, EVERY & ~GEMMA, 0},
     {"hidden_activation", TEXT, GEMMA, 0},
     {"hidden_size", WHOLE, EVERY, 0},
+    {"id2label", OBJECT, EVERY, EVERY},
     {"initializer_range", REAL, EVERY, 0},
     {"intermediate_size", WHOLE, EVERY, 0},
     {"layer_types", TEXTS, QWEN2 | QWEN3 | GEMMA | SMOLLM3, QWEN2 | QWEN3 | GEMMA | SMOLLM3},
@@ -58,19 +60,23 @@ static const struct key {
     {"num_experts_per_tok", WHOLE, MIXTRAL | QWEN3_MOE | OLMOE, 0},
     {"num_hidden_layers", WHOLE, EVERY, 0},
     {"num_key_value_heads", WHOLE, EVERY, LLAMA | QWEN2 | QWEN3 | OLMOE | PHI3 | SMOLLM3},
+    {"num_labels", WHOLE, EVERY, 0},
     {"num_local_experts", WHOLE, MIXTRAL, 0},
     {"original_max_position_embeddings", WHOLE, PHI3, 0},
+    {"output_hidden_states", TRUTH, EVERY, EVERY},
     {"output_router_logits", TRUTH, MIXTRAL | QWEN3_MOE | OLMOE, 0},
     {"pad_token_id", WHOLE, EVERY, EVERY},
     {"pretraining_tp", WHOLE, LLAMA, LLAMA},
     {"query_pre_attn_scalar", WHOLE, GEMMA, 0},
     {"resid_pdrop", WHOLE | REAL, PHI3, 0},
+    {"return_dict", TRUTH, EVERY, EVERY},
     {"rms_norm_eps", REAL, EVERY, 0},
     {"rope_parameters", OBJECT, EVERY, EVERY},
     {"router_aux_loss_coef", REAL, MIXTRAL | QWEN3_MOE | OLMOE, 0},
     {"router_jitter_noise", REAL, MIXTRAL, 0},
     {"sliding_window", WHOLE, EVERY & ~(LLAMA | OLMOE), EVERY},
     {"tie_word_embeddings", TRUTH, EVERY, 0},
+    {"transformers_version", TEXT, EVERY, EVERY},
     {"use_bidirectional_attention", TRUTH, GEMMA, GEMMA},
     {"use_cache", TRUTH, EVERY, 0},
     {"use_sliding_window", TRUTH, QWEN2 | QWEN3 | QWEN3_MOE | SMOLLM3, 0},
@@ -121,21 +127,152 @@ static const char *types_name(uint32_t types)
                                        : "an object";
 }
 
-int config_keys_check(const json_t *config, enum model_arch arch, const char *path, struct err *err)
+/* Keys of transformers' base class, which any model may have, and the only texts, separated by blanks, that
+ * they take beside null. Those of dtype are torch's types. An implementation (of attention, experts or a
+ * cache) counts in transformers' own runs alone and changes nothing here. */
+static const char dtypes[] =
+    "float32 float bfloat16 float16 half float64 double float8_e4m3fn float8_e4m3fnuz float8_e5m2 "
+    "float8_e5m2fnuz float8_e8m0fnu int8 uint8 int16 int32 int64";
+static const char attentions[] = "eager sdpa flash_attention_2 flash_attention_3 flex_attention";
+static const char experts[] = "eager batched_mm grouped_mm";
+static const char caches[] = "static offloaded_static dynamic offloaded quantized sliding_window hybrid "
+                             "hybrid_chunked offloaded_hybrid offloaded_hybrid_chunked";
+static const char problems[] = "regression single_label_classification multi_label_classification";
+static const char nothing[] = ""; /* null alone: anything else changes the model */
+
+static const struct word_key {
+    const char *name, *words;
+} word_keys[] = {
+    {"_attn_implementation", attentions},
+    {"attn_implementation", attentions},
+    {"cache_implementation", caches},
+    {"decoder", nothing},
+    {"dtype", dtypes},
+    {"_experts_implementation", experts},
+    {"experts_implementation", experts},
+    {"mlp_layer_types", nothing},
+    {"per_layer_config", nothing},
+    {"problem_type", problems},
+    {"torch_dtype", dtypes},
+    {"transformers_weights", nothing},
+};
+
+/* Names of methods and of fixed attributes of transformers' config classes: a key of such a name takes their
+ * place there, and the class fails. */
+static const char *const taken[] = {"_check_received_keys",
+                                    "_encode_special_floats",
+                                    "_getattr_without_heterogeneous_validation",
+                                    "_iter_config_keys_with_heterogeneous_adjustment",
+                                    "_remove_keys_not_serialized",
+                                    "_update_heterogeneous_to_dict_output",
+                                    "attribute_map",
+                                    "base_model_ep_plan",
+                                    "base_model_fsdp_plan",
+                                    "base_model_pp_plan",
+                                    "base_model_tp_plan",
+                                    "configuration_files",
+                                    "default_config_fields",
+                                    "default_rope_type",
+                                    "default_theta",
+                                    "dict_dtype_to_str",
+                                    "get_text_config",
+                                    "ignore_keys_at_rope_validation",
+                                    "is_heterogeneous",
+                                    "nested_rope_parameter_keys",
+                                    "per_layer_attributes",
+                                    "standardize_rope_params",
+                                    "sub_configs",
+                                    "to_dict",
+                                    "to_diff_dict",
+                                    "to_json_string",
+                                    "use_return_dict"};
+
+static int taken_check(const json_t *config, const char *path, struct err *err)
 {
-    for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
-        const struct key *key = &keys[i];
-        const json_t *value = json_object_get(config, key->name);
-        bool null_may_be = key->nullable >> arch & 1;
-        if (!value || !(key->declared >> arch & 1) || has_type(value, key->types) ||
-            (json_is_null(value) && null_may_be))
-            continue;
-        return err_set(err, ERR_INVALID,
-                       "%s%s%s: must be %s%s, is %s; a model of type \"%s\" has no other (transformers "
-                       "refuses it as well)",
-                       path, path[0] ? "." : "", key->name, types_name(key->types),
-                       null_may_be ? " or null" : "", json_is_null(value) ? "null" : "of another type",
-                       model_arch_name(arch));
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)(uintptr_t)config, key, value)
+    {
+        bool is_taken = strncmp(key, "_validate_", strlen("_validate_")) == 0;
+        for (size_t i = 0; i < sizeof(taken) / sizeof(taken[0]); i++)
+            is_taken = is_taken || strcmp(key, taken[i]) == 0;
+        if (is_taken)
+            return err_set(err, ERR_INVALID,
+                           "%s%s%s: transformers' config class has this name for something of its own and "
+                           "does not load the file; take the key out",
+                           path, path[0] ? "." : "", key);
     }
     return 0;
+}
+
+static bool is_word(const char *words, const char *text)
+{
+    const size_t length = strlen(text);
+    for (const char *at = words; length && (at = strstr(at, text)); at++)
+        if ((at == words || at[-1] == ' ') && (at[length] == ' ' || at[length] == 0))
+            return true;
+    return false;
+}
+
+static int key_check(const struct key *key, const json_t *value, enum model_arch arch, const char *path,
+                     struct err *err)
+{
+    const bool null_may_be = key->nullable >> arch & 1;
+    if (!value || !(key->declared >> arch & 1) || (json_is_null(value) && null_may_be) ||
+        has_type(value, key->types))
+        return 0;
+    return err_set(err, ERR_INVALID,
+                   "%s%s%s: must be %s%s, is %s; a model of type \"%s\" has no other (transformers "
+                   "refuses it as well)",
+                   path, path[0] ? "." : "", key->name, types_name(key->types), null_may_be ? " or null" : "",
+                   json_is_null(value) ? "null" : "of another type", model_arch_name(arch));
+}
+
+static int words_check(const json_t *config, const char *path, struct err *err)
+{
+    const json_t *dtype = json_object_get(config, "dtype");
+    for (size_t i = 0; i < sizeof(word_keys) / sizeof(word_keys[0]); i++) {
+        const struct word_key *key = &word_keys[i];
+        const json_t *value = json_object_get(config, key->name);
+        if (!value || json_is_null(value) ||
+            (json_is_string(value) && is_word(key->words, json_string_value(value))) ||
+            (strcmp(key->name, "torch_dtype") == 0 && dtype && !json_is_null(dtype))) /* dtype counts */
+            continue;
+        return err_set(err, ERR_INVALID, "%s%s%s: must be null%s%s (transformers takes nothing else)", path,
+                       path[0] ? "." : "", key->name, key->words[0] ? " or one of " : "", key->words);
+    }
+    return 0;
+}
+
+static int loader_check(const json_t *config, const char *path, struct err *err)
+{
+    const json_t *loader = json_object_get(json_object_get(config, "auto_map"), "AutoConfig");
+    return !loader || json_is_string(loader)
+               ? 0
+               : err_set(err, ERR_INVALID, "%s%sauto_map.AutoConfig: must be a text", path,
+                         path[0] ? "." : "");
+}
+
+int config_keys_check_outer(const json_t *config, struct err *err)
+{
+    const json_t *vision = json_object_get(config, "vision_config");
+    if (vision && !json_is_object(vision) && !json_is_null(vision))
+        return err_set(err, ERR_INVALID, "vision_config: must be an object or null");
+    return words_check(config, "", err) < 0 || loader_check(config, "", err) < 0
+               ? -1
+               : taken_check(config, "", err);
+}
+
+int config_keys_check(const json_t *config, enum model_arch arch, const char *path, struct err *err)
+{
+    const json_t *inner = json_object_get(config, "text_config");
+    if (inner && !json_is_null(inner))
+        return err_set(err, ERR_UNSUPPORTED, "%s%stext_config: a model of type \"%s\" has none", path,
+                       path[0] ? "." : "", model_arch_name(arch));
+    for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++)
+        if (key_check(&keys[i], json_object_get(config, keys[i].name), arch, path, err) < 0)
+            return -1;
+    return words_check(config, path, err) < 0 || loader_check(config, path, err) < 0
+               ? -1
+               : taken_check(config, path, err);
 }

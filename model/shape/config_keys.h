@@ -15,4 +15,7 @@
  * message. ERR_INVALID. */
 int config_keys_check(const json_t *config, enum model_arch arch, const char *path, struct err *err);
 
+/* The same of a config.json that has the model's own in text_config: the keys that every class has. */
+int config_keys_check_outer(const json_t *config, struct err *err);
+
 #endif

@@ -14,11 +14,13 @@
 
 enum { HIDDEN_MAX = 1 << 17, FFN_MAX = 1 << 20, VOCAB_MAX = 1 << 22, HEADS_MAX = 4096, HEAD_DIM_MAX = 1024 };
 
-static int refuse_arch(const char *what, const char *name, struct err *err)
+static int refuse_arch(const char *name, bool outer, struct err *err)
 {
+    if (outer && arch_find(name, false) >= 0)
+        return err_set(err, ERR_UNSUPPORTED, "text_config: a model of type \"%.64s\" has none", name);
     char known[256];
     arch_list(false, known, sizeof(known));
-    return err_set(err, ERR_UNSUPPORTED, "%s: the architecture \"%.64s\" is not known; known are %s", what,
+    return err_set(err, ERR_UNSUPPORTED, "model_type: the architecture \"%.64s\" is not known; known are %s",
                    name, known);
 }
 
@@ -41,7 +43,8 @@ static int parse_arch(struct json_reader *r, bool outer, enum model_arch *arch)
 {
     const char *type = NULL, *class_name = NULL;
     const json_t *classes = NULL;
-    jr_str(r, "model_type", JR_OPTIONAL, 1, 64, &type);
+    /* transformers goes by model_type alone, whatever the architectures are */
+    jr_str(r, "model_type", JR_REQUIRED, 1, 64, &type);
     jr_array(r, "architectures", JR_OPTIONAL, 0, 16, &classes);
     if (r->failed)
         return -1;
@@ -50,11 +53,9 @@ static int parse_arch(struct json_reader *r, bool outer, enum model_arch *arch)
         if (!class_name)
             return jr_fail(r, "architectures", "the first element is not a text");
     }
-    if (!type && !class_name)
-        return jr_fail(r, "model_type", "missing, so the architecture is not known");
-    int found = arch_find(type, class_name, outer);
+    int found = arch_find(type, outer);
     if (found < 0)
-        return refuse_arch(type ? "model_type" : "architectures", type ? type : class_name, r->err);
+        return refuse_arch(type, outer, r->err);
     const struct arch *a = arch_of((enum model_arch)found);
     const char *expected = outer ? a->outer_class : a->class_name;
     if (class_name && strcmp(class_name, expected) != 0 && !is_body_of(class_name, expected))
@@ -502,8 +503,6 @@ static void parse_dtype(const json_t *document, struct model_config *c)
     const char *name = json_string_value(json_object_get(document, "dtype"));
     if (!name)
         name = json_string_value(json_object_get(document, "torch_dtype"));
-    if (name && strncmp(name, "torch.", 6) == 0)
-        name += 6;
     c->dtype = !name                           ? MODEL_F32
                : strcmp(name, "bfloat16") == 0 ? MODEL_BF16
                : strcmp(name, "float16") == 0  ? MODEL_F16
@@ -520,10 +519,22 @@ static int parse_token(struct json_reader *r, const char *key, const struct mode
     return r->failed ? -1 : 0;
 }
 
+/* torch's embedding takes a padding token that counts from its end, too, and no other. */
+static int parse_pad(struct json_reader *r, struct model_config *c)
+{
+    const json_t *given = json_object_get(r->object, "pad_token_id");
+    int64_t value = given ? 0 : arch_of(c->arch)->pad, vocab = c->vocab;
+    jr_i64(r, "pad_token_id", JR_OPTIONAL, INT64_MIN, INT64_MAX, &value);
+    if (!r->failed && (value < -vocab || value >= vocab))
+        return jr_fail(r, "pad_token_id", "%lld%s is no row of an embedding of %u tokens; null names none",
+                       (long long)value, given ? "" : ", which it is where it is not given,", c->vocab);
+    return parse_token(r, "pad_token_id", c, &c->pad);
+}
+
 static int parse_tokens(struct json_reader *r, struct model_config *c)
 {
     const json_t *eos = NULL;
-    if (parse_token(r, "bos_token_id", c, &c->bos) < 0 || parse_token(r, "pad_token_id", c, &c->pad) < 0)
+    if (parse_token(r, "bos_token_id", c, &c->bos) < 0 || parse_pad(r, c) < 0)
         return -1;
     if (jr_any(r, "eos_token_id", JR_OPTIONAL, &eos) <= 0)
         return r->failed ? -1 : 0;
@@ -585,7 +596,8 @@ static int parse_nested(const json_t *document, struct model_config *config, str
     bool tied = !given;
     jr_init(&r, document, "", err);
     if (parse_arch(&r, true, &arch) < 0 || jr_object(&r, "text_config", JR_REQUIRED, &inner) < 0 ||
-        jr_bool(&r, "tie_word_embeddings", JR_OPTIONAL, &tied) < 0)
+        jr_bool(&r, "tie_word_embeddings", JR_OPTIONAL, &tied) < 0 ||
+        config_keys_check_outer(document, err) < 0)
         return -1;
     json_t *merged = json_copy((json_t *)(uintptr_t)inner);
     int status = merged ? 0 : err_set(err, ERR_NOMEM, "no memory for a model's config");

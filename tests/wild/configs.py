@@ -19,9 +19,26 @@ ELSEWHERE = {  # keys that other families or versions have for the same or besid
     "quantization_config": [None, {}], "num_experts": [0, 8], "hidden_act": ["silu", "gelu", "relu", None],
     "hidden_activation": ["gelu_pytorch_tanh", None, "gelu"], "vocab_size": [1, 0, 100000], "is_decoder": [True],
     "logit_scale": [2.0], "norm_topk_prob": [True, False, None], "tie_word_embeddings": [True, False, None],
-    "auto_map": [{}, None], "pad_token_id": [-1, 300, None], "eos_token_id": [[2, 300], [], None, 0],
+    "auto_map": [{}, None, {"AutoConfig": "a.B"}, {"AutoConfig": None}, {"AutoModelForCausalLM": "a.B"}],
+    "dtype": ["float32", "bfloat16", "torch.float16", "x", "half", None, {"a": 1}], "num_labels": [None, 3, "2", True],
+    "id2label": [None, {}, {"0": "a"}, {"x": "a"}, {"0": 1}, []], "label2id": [None, {"a": 0}, {"a": 0.5}, 3],
+    "problem_type": [None, "regression", "x"], "return_dict": [True, None], "output_hidden_states": [True, None, "x", 0.5],
+    "transformers_version": ["4.40.0", None, 4], "chunk_size_feed_forward": [0, 1, None], "is_encoder_decoder": [False, True],
+    "attn_implementation": ["eager", "sdpa", "x", None], "_attn_implementation": ["sdpa", None, 1],
+    "_attn_implementation_autoset": [True, False], "cache_implementation": ["hybrid", "static", None, "x"],
+    "per_layer_config": [None, {"0": {"hidden_size": 8}}], "configuration_files": [["config.4.0.0.json"], None],
+    "decoder": [None, {}], "text_config": [None, {}, {"vocab_size": 9}], "vision_config": [None, {}],
+    "name_or_path": ["x", None, 5], "_name_or_path": ["x", None], "use_return_dict": [True], "sub_configs": [{}],
+    "to_dict": [None], "validate": [None], "mlp_layer_types": [None, ["dense"]], "unsloth_version": ["2025.1"],
+    "pruned_heads": [{}], "tie_encoder_decoder": [False, True], "torchscript": [True, False], "max_length": [20, "x", None],
+    "temperature": [0.5, "x", 0], "do_sample": [True, "x"], "num_beams": [2, 0, None], "bos_token_id": [[1], None, 300, -1],
+    "sep_token_id": [3, "x"], "decoder_start_token_id": [1, None], "rope_local_base_freq": [5000.0, None, 10000],
+    "sliding_window_pattern": [2, 0, None, 6], "original_max_position_embeddings": [16, 64, None, 16.0],
+    "clip_qkv": [None, 8.0], "no_rope_layer_interval": [2, 0], "no_rope_layers": [None, [1] * 8, [True] * 8, [0]],
+    "mlp_only_layers": [None, [], [0]], "decoder_sparse_step": [1, 2, 0], "layer_norm_eps": [1e-6], "n_embd": [3],
+    "output_attentions": [False, True, None], "embd_pdrop": [0, 0.0, 0.1, None], "use_bidirectional_attention": [None, False], "pad_token_id": [-1, 300, None, 0, -400, {"a": 1}], "eos_token_id": [[2, 300], [], None, 0],
     "model_type": ["llama", "mistral", "qwen2", "bert", None], "architectures": [None, [], ["LlamaModel"],
-                                                                              ["BertForMaskedLM"]]}
+                                                                              ["BertForMaskedLM"], [None], "x"]}
 ODD = [None, True, False, 0, 1, -1, 2, 3, 1e30, 0.5, "", "a", "4", [], [1], {}, {"a": 1}, 2 ** 31, 2 ** 40]
 
 

@@ -96,7 +96,7 @@ class Oracle:
             model = peft.PeftModel.from_pretrained(model, q["adapter"])
         model.eval()
         with torch.no_grad():
-            logits = model(input_ids=torch.tensor([q["ids"]])).logits[0].double()
+            logits = model(input_ids=torch.tensor([q["ids"]]), return_dict=True).logits[0].double()
         labels = torch.tensor(q["labels"])
         loss = torch.nn.functional.cross_entropy(logits[:-1], labels[1:], ignore_index=-100).item()
         if loss != loss:
