@@ -18,13 +18,14 @@
 #include "common/clock.h"
 #include "common/tls.h"
 
-/* AES-GCM keys are for at most 2^24.5 records (RFC 8446, 5.5); ours are renewed long before. */
+/* A key is renewed after 32 GiB: AES-GCM keys are safe for at most 2^24.5 records (RFC 8446, 5.5), which is
+ * 379 GiB in records of 16 KiB. */
 #define KEY_BYTES ((uint64_t)32 << 30)
 
 enum {
     IN_BYTES = 68 << 10,
     OUT_BYTES = 68 << 10,
-    OUT_FIRST_BYTES = 17 << 10, /* a record */
+    OUT_FIRST_BYTES = 17 << 10, /* one TLS record */
     RECORD_BYTES = 16384,
     SOCKET_BUFFER_BYTES = 256 << 10,
     BYTES_PER_US = 1250, /* 10 Gbit/s */
@@ -38,18 +39,19 @@ struct mesh_conn {
     BIO_METHOD *method;
     struct mesh_conn_options options;
     bool steady;
-    int failure; /* errno of the socket's last failure, 0: end of stream */
+    int failure; /* errno of the socket's last failure; 0: end of stream */
     bool timed_out, cancelled;
     char name[160];
     size_t in_begin, in_end, out_size;
-    size_t out_limit;   /* bytes to gather before they are sent; grows while the connection is busy */
-    uint64_t key_bytes; /* written under the present key */
+    size_t out_limit;   /* bytes that are gathered before they are sent; grows while the connection is busy */
+    uint64_t key_bytes; /* bytes written under the present key */
     uint8_t *in, *out, *record;
 };
 
 /* ---- the socket ---- */
 
-/* Wait until the socket can be read or written, while there is a deadline. False: not in time. */
+/* Waits until the socket can be read or written or the deadline passes. False when it is not ready in time.
+ */
 static bool wait_ready(struct mesh_conn *c, short events)
 {
     for (;;) {
@@ -101,7 +103,7 @@ static bool socket_write(struct mesh_conn *c)
     return true;
 }
 
-/* ---- what OpenSSL sees of it ---- */
+/* the BIO that OpenSSL uses ---- */
 
 static int bio_read(BIO *bio, char *dst, size_t size, size_t *got)
 {
@@ -168,7 +170,7 @@ static BIO_METHOD *make_method(void)
     return NULL;
 }
 
-/* Why the last operation failed. */
+/* Fills *err with the reason why the last operation failed. */
 static int explain(struct mesh_conn *c, const char *doing, struct err *err)
 {
     if (c->cancelled) {
@@ -214,7 +216,7 @@ static struct mesh_conn *conn_create(int fd, SSL *ssl, const char *name,
     }
     BIO_set_data(bio, c);
     SSL_set_bio(ssl, bio, bio);
-    SSL_clear_mode(ssl, SSL_MODE_RELEASE_BUFFERS); /* they are used all the time */
+    SSL_clear_mode(ssl, SSL_MODE_RELEASE_BUFFERS); /* the buffers are in use all the time */
     c->ssl = ssl;
     return c;
 }
@@ -268,7 +270,7 @@ int mesh_resolve(const char *address, bool listening, struct addrinfo **list, st
     return 0;
 }
 
-/* One attempt; the socket, or -1 with errno. */
+/* Makes one attempt to connect. Returns the socket, or -1 with errno. */
 static int connect_once(const struct addrinfo *to, const struct mesh_conn_options *options)
 {
     int fd = socket(to->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), error = 0;
@@ -358,8 +360,9 @@ void mesh_conn_rename(struct mesh_conn *conn, const char *name)
     snprintf(conn->name, sizeof(conn->name), "%s", name);
 }
 
-/* BBR paces by the bandwidth it has seen. Behind buffers as small as ours it sees less than there is, and
- * stays there: 1.4 GB/s on loopback where Reno and CUBIC reach 2.3. */
+/* Replaces the congestion control BBR by CUBIC or Reno. BBR paces by the bandwidth it has measured; with
+ * socket buffers as small as ours it measures too little and stays there (1.4 GB/s on loopback, where Reno
+ * and CUBIC reach 2.3). */
 static void avoid_pacing(int fd)
 {
     static const char cubic[] = "cubic", reno[] = "reno";
@@ -371,8 +374,9 @@ static void avoid_pacing(int fd)
         setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, reno, sizeof(reno) - 1);
 }
 
-/* On a short path large buffers only make small frames wait behind large ones: as much as 10 Gbit/s need for
- * the round trip, and a little. On a long one the kernel sizes them. */
+/* On a short path (round trip below 2 ms) large buffers only make small frames wait behind large ones, so the
+ * buffers are sized for 10 Gbit/s times the round trip, at least 256 KiB. On a long path the kernel sizes
+ * them. */
 void mesh_conn_steady(struct mesh_conn *conn)
 {
     struct tcp_info info;
@@ -385,7 +389,7 @@ void mesh_conn_steady(struct mesh_conn *conn)
         bytes = bytes < SOCKET_BUFFER_BYTES ? SOCKET_BUFFER_BYTES : bytes;
         avoid_pacing(conn->fd);
     }
-    /* the kernel doubles what it is told, and counts its own overhead in it */
+    /* the kernel doubles this number and counts its own overhead in it */
     if (bytes > 0 && setsockopt(conn->fd, SOL_SOCKET, SO_RCVBUFFORCE, &bytes, sizeof(bytes)) < 0)
         setsockopt(conn->fd, SOL_SOCKET, SO_RCVBUF, &bytes, sizeof(bytes));
     if (bytes > 0 && setsockopt(conn->fd, SOL_SOCKET, SO_SNDBUFFORCE, &bytes, sizeof(bytes)) < 0)
@@ -436,7 +440,7 @@ int mesh_conn_write(struct mesh_conn *conn, const void *head, size_t head_size, 
 
 int mesh_conn_flush(struct mesh_conn *conn, struct err *err)
 {
-    conn->out_limit = OUT_FIRST_BYTES; /* the next message's first bytes should not wait for many more */
+    conn->out_limit = OUT_FIRST_BYTES; /* the first bytes of the next message should not wait for many more */
     return socket_write(conn) ? 0 : explain(conn, "writing", err);
 }
 

@@ -1,4 +1,5 @@
-/* How connections come to be: listening, greeting those who dial, dialling, and who may be whom. */
+/* Makes the connections: listens, greets peers that connect, connects to peers, and checks their identities.
+ */
 #include <errno.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -30,9 +31,9 @@ static uint64_t seconds_from_now(unsigned seconds)
     return clock_mono_ns() + (uint64_t)seconds * 1000000000u;
 }
 
-/* ---- those who dial us ---- */
+/* peers that connect to us ---- */
 
-/* Keep why somebody was sent away: mesh_connect() says it when its time is up. */
+/* Records why a connection was refused; mesh_connect() reports it when its deadline passes. */
 static void note_refusal(struct mesh *mesh, const struct err *err)
 {
     pthread_mutex_lock(&mesh->lock);
@@ -40,7 +41,7 @@ static void note_refusal(struct mesh *mesh, const struct err *err)
     pthread_mutex_unlock(&mesh->lock);
 }
 
-/* Wait until mesh_connect() has said who our peers are. */
+/* Waits until mesh_connect() was told the peers. */
 static int wait_for_peers(struct mesh *mesh, uint64_t deadline_ns, struct err *err)
 {
     int status = 0;
@@ -54,7 +55,7 @@ static int wait_for_peers(struct mesh *mesh, uint64_t deadline_ns, struct err *e
     return status;
 }
 
-/* Who is it, and is it who it says? */
+/* Finds the peer that a hello names and checks its certificate, run and epoch. */
 static int check_hello(struct mesh *mesh, struct mesh_conn *conn, const struct wire_hello *hello,
                        struct mesh_peer_state **peer, struct err *err)
 {
@@ -74,7 +75,7 @@ static int check_hello(struct mesh *mesh, struct mesh_conn *conn, const struct w
     return 0;
 }
 
-/* Takes 'conn'. */
+/* Gives the connection to the peer. Takes 'conn'. */
 static int attach(struct mesh_peer_state *p, struct mesh_conn *conn, bool we_send, struct err *err)
 {
     struct mesh *mesh = p->mesh;
@@ -147,13 +148,14 @@ static void *greeting_run(void *arg)
     return NULL;
 }
 
-/* A place for a greeting, joining those that are over. NULL: all are busy. Lock held. */
+/* Returns an unused greeting and joins the threads of finished ones. NULL when all are busy. The lock is
+ * held. */
 static struct greeting *free_greeting(struct mesh *mesh)
 {
     for (int i = 0; i < MESH_GREETINGS; i++) {
         struct greeting *g = &mesh->greetings[i];
         if (g->used && g->over) {
-            pthread_join(g->thread, NULL); /* it has left our lock for the last time */
+            pthread_join(g->thread, NULL); /* the thread sets `over` under the lock as its last act */
             g->used = g->over = false;
         }
         if (!g->used)
@@ -162,9 +164,8 @@ static struct greeting *free_greeting(struct mesh *mesh)
     return NULL;
 }
 
-/* All places are taken: those that have taken longest to say a word give way, some at a time. It may be
- * anybody: a machine that is no node at all can dial and be silent. One of ours that is slow dials again.
- * Lock held. */
+/* When all greetings are busy, cancels up to MESH_HURRIED of those that have waited longest without a hello.
+ * Any machine can connect and stay silent; a slow peer of ours connects again. The lock is held. */
 static void hurry_greetings(struct mesh *mesh)
 {
     for (int given = 0; given < MESH_HURRIED; given++) {
@@ -175,7 +176,7 @@ static void hurry_greetings(struct mesh *mesh)
                 continue;
             if (atomic_load(&g->cancel)) {
                 if (given == 0)
-                    return; /* those of the last time are still going */
+                    return; /* connections cancelled before are still ending */
                 continue;
             }
             if (!oldest || g->begin_ns < oldest->begin_ns)
@@ -186,7 +187,7 @@ static void hurry_greetings(struct mesh *mesh)
     }
 }
 
-/* Start greeting; when all places are taken wait for one, so that the rest stands in the listen queue. */
+/* Starts a greeting. When all are busy it waits for one; further connections wait in the listen queue. */
 static void begin_greeting(struct mesh *mesh, int fd)
 {
     struct greeting *g;
@@ -226,7 +227,7 @@ static void *acceptor_run(void *arg)
         if (fd >= 0)
             begin_greeting(mesh, fd);
         else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
-            poll(&fds[1], 1, POLL_MS); /* out of descriptors: not in a tight loop */
+            poll(&fds[1], 1, POLL_MS); /* out of descriptors: pause instead of spinning */
     }
     return NULL;
 }
@@ -304,7 +305,7 @@ void mesh_join_stop(struct mesh *mesh)
     mesh->listener = -1;
 }
 
-/* ---- those whom we dial ---- */
+/* peers that we connect to ---- */
 
 static int say_hello(struct mesh_peer_state *p, struct mesh_conn *conn, bool we_send, struct err *err)
 {
@@ -342,7 +343,8 @@ static int dial_once(struct mesh_peer_state *p, bool we_send, const struct mesh_
     return -1;
 }
 
-/* A peer that had to send us away without a word, because strangers throng at its door, is dialled again. */
+/* Connects to a peer. It tries again after ERR_NET, because a peer that is flooded with unknown connections
+ * closes ours without an answer. */
 static int dial(struct mesh_peer_state *p, bool we_send, uint64_t deadline_ns, const atomic_bool *cancel,
                 struct err *err)
 {
@@ -398,7 +400,7 @@ static int check_peer(const struct mesh *mesh, const struct mesh_peer *peer, str
     return 0;
 }
 
-/* Make the list of peers known to greetings. */
+/* Publishes the list of peers to the greetings. */
 static int publish_peers(struct mesh *mesh, const struct mesh_peer *peers, uint32_t count, struct err *err)
 {
     if (count > MESH_PEERS_MAX)
@@ -446,7 +448,7 @@ static bool attached(struct mesh *mesh, const struct mesh_peer_state *p)
     return both;
 }
 
-/* Wait until a lower rank has dialled both ways. */
+/* Waits until a lower rank has connected in both directions. */
 static int wait_attached(struct mesh_peer_state *p, uint64_t deadline_ns, const atomic_bool *cancel,
                          struct err *err)
 {
@@ -471,7 +473,7 @@ static int start_threads(struct mesh_peer_state *p, struct err *err)
 {
     int status = 0;
     pthread_mutex_lock(&p->lock);
-    if (p->failure.code != ERR_NONE) { /* aborted meanwhile */
+    if (p->failure.code != ERR_NONE) { /* mesh_abort was called meanwhile */
         *err = p->failure;
         status = -1;
     }
@@ -502,7 +504,7 @@ int mesh_connect(struct mesh *mesh, const struct mesh_peer *peers, uint32_t coun
     for (uint32_t i = 0; status == 0 && i < mesh->peer_count; i++)
         status = wait_attached(mesh->peers[i], deadline_ns, cancel, err);
     if (status == 0)
-        mesh_join_stop(mesh); /* who is in the run is settled: nobody else is let in */
+        mesh_join_stop(mesh); /* all peers are connected, so nobody else is let in */
     for (uint32_t i = 0; status == 0 && i < mesh->peer_count; i++)
         status = start_threads(mesh->peers[i], err);
     return status;

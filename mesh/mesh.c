@@ -1,4 +1,4 @@
-/* The mesh's public face: making it, posting operations, deadlines, measuring, closing. */
+/* The functions of mesh.h: making a mesh, posting operations, watching deadlines, measuring, closing. */
 #include "mesh/mesh.h"
 
 #include <errno.h>
@@ -18,7 +18,7 @@ static const uint64_t message_default = (uint64_t)4 << 30, message_max = (uint64
 static const uint64_t silence_default_ns = 30000000000u;
 enum { PINGS = 16, PROBE_BYTES = 32 << 20 };
 
-/* ---- the keeper of deadlines ---- */
+/* the thread that watches deadlines ---- */
 
 void mesh_keeper_note(struct mesh *mesh, uint64_t deadline_ns)
 {
@@ -30,7 +30,7 @@ void mesh_keeper_note(struct mesh *mesh, uint64_t deadline_ns)
     pthread_mutex_unlock(&mesh->keeper_lock);
 }
 
-/* The operation with the earliest deadline among those of a list. */
+/* Updates *first to the operation with the earliest deadline in a list. */
 static void earliest(struct mesh_op *op, bool receive, struct mesh_op **first, bool *is_receive)
 {
     for (; op; op = op->next)
@@ -48,7 +48,7 @@ static void earliest_one(struct mesh_op *op, struct mesh_op **first, bool *is_re
     }
 }
 
-/* Fail the peer if an operation is overdue; the next deadline otherwise. */
+/* Fails the peer if an operation is overdue. Returns the next deadline, or UINT64_MAX. */
 static uint64_t keep_peer(struct mesh_peer_state *p, uint64_t now)
 {
     struct mesh_op *first = NULL;
@@ -147,7 +147,7 @@ int mesh_create(const struct mesh_options *options, struct mesh **out, struct er
     if (!mesh->client)
         goto fail;
     mesh->options.cert_file = mesh->options.key_file = mesh->options.ca_file =
-        NULL; /* borrowed for the call */
+        NULL; /* the strings were borrowed for this call only */
     mesh->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (mesh->wake < 0) {
         err_errno(err, ERR_IO, errno, "mesh: could not make an eventfd");
@@ -243,7 +243,7 @@ int mesh_send(struct mesh *mesh, uint32_t peer, uint32_t queue, const struct mes
     return 0;
 }
 
-/* A receive whose message came early. Lock held. */
+/* Matches a new receive with the oldest early message. The lock is held. */
 static int match_early(struct mesh_peer_state *p, struct rx_queue *rx, struct mesh_op *op, struct err *err)
 {
     struct early *early = rx->early;
@@ -291,7 +291,7 @@ int mesh_recv(struct mesh *mesh, uint32_t peer, uint32_t queue, uint64_t tag, vo
     pthread_mutex_lock(&p->lock);
     struct rx_queue *rx = &p->rx[queue];
     int status = refused(p, err);
-    /* an early message that a receive is attached to already is not the next one */
+    /* an early message that a receive is attached to is not the next one */
     bool early = rx->early && !rx->early->op;
     if (status == 0 && !early && p->bye_received)
         status = err_set(err, ERR_NET, "%s: said goodbye, nothing comes any more", p->name);
@@ -335,7 +335,7 @@ static int waiter_wait(struct waiter *w, struct mesh_done *done, struct err *err
 {
     pthread_mutex_lock(&w->lock);
     while (!w->is_over)
-        pthread_cond_wait(&w->over, &w->lock); /* the keeper ends it at its deadline */
+        pthread_cond_wait(&w->over, &w->lock); /* the deadline thread ends the operation at its deadline */
     pthread_mutex_unlock(&w->lock);
     if (done) {
         *done = w->done;
@@ -378,7 +378,7 @@ int mesh_recv_wait(struct mesh *mesh, uint32_t peer, uint32_t queue, uint64_t ta
 
 /* ---- measuring ---- */
 
-/* Send a ping, or 'probe' bytes, and wait for the pong. Lock held on entry and exit. */
+/* Sends a ping, or 'probe' bytes, and waits for the pong. The lock is held on entry and exit. */
 static int round_trip(struct mesh_peer_state *p, uint64_t probe, uint64_t deadline_ns, double *seconds,
                       struct err *err)
 {
@@ -433,7 +433,7 @@ int mesh_measure(struct mesh *mesh, uint32_t peer, uint64_t bytes, uint64_t dead
     qsort(trips, PINGS, sizeof(trips[0]), compare_double);
     double trip = (trips[PINGS / 2 - 1] + trips[PINGS / 2]) / 2;
     *latency_s = trip / 2;
-    /* the probe's time holds one round trip beside its bytes */
+    /* the probe's time includes one round trip */
     *bytes_per_s =
         (double)(bytes ? bytes : PROBE_BYTES) / (seconds > 1.1 * trip ? seconds - trip : seconds * 0.1);
     return 0;
@@ -469,7 +469,7 @@ int mesh_stats(struct mesh *mesh, uint32_t peer, struct mesh_stats *stats, struc
 
 /* ---- ending ---- */
 
-/* All that must be said is said, or cannot be any more. Lock held. */
+/* Whether the orderly close with this peer is complete or has failed. The lock is held. */
 static bool farewell_over(const struct mesh_peer_state *p)
 {
     return p->failure.code != ERR_NONE || (p->tx_over && p->rx_over);

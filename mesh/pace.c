@@ -5,13 +5,13 @@
 
 #include "mesh/wire.h"
 
-/* How far behind a busy wire may be caught up. */
+/* A frame may start up to 5 ms in the past, to make up for a late wake-up. */
 #define SLACK_NS 5000000u
 
 struct mesh_pace {
     double ns_per_byte;
-    uint64_t latency_ns, free_ns;              /* when the wire is free */
-    struct mesh_paced *first, *last, *leaving; /* in order; leaving: the first that has not left */
+    uint64_t latency_ns, free_ns;              /* free_ns: when the wire becomes free */
+    struct mesh_paced *first, *last, *leaving; /* frames in order; leaving is the first that has not left */
 };
 
 struct mesh_pace *mesh_pace_create(const struct mesh_link *link)

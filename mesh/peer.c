@@ -1,4 +1,4 @@
-/* What all threads of a peer do to it alike: lists of operations, failing, finishing, what is to be told. */
+/* Functions that all threads of a peer use: lists of operations, failing, finishing, announcing receives. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -90,8 +90,9 @@ void mesh_op_take_early(struct mesh_peer_state *peer, struct mesh_op *op, struct
     pthread_mutex_lock(&peer->lock);
 }
 
-/* The sender blocks only on a message that its window has no room for. So it must hear of a receive posted
- * for one that is large, and when half the window has been consumed; anything more would be chatter. */
+/* The sender waits only with a message that its window has no room for. So it must learn of a posted receive
+ * with a large bound, and when half the window has been consumed; more announcements would be wasted frames.
+ */
 void mesh_rx_tell(struct mesh_peer_state *peer, uint32_t queue, uint64_t bound)
 {
     struct rx_queue *rx = &peer->rx[queue];

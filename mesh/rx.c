@@ -1,10 +1,11 @@
-/* The receiver of one peer: frames in, bytes straight to where a posted receive wants them. */
+/* The receiver thread of one peer: reads frames and writes payload directly to the destination of a posted
+ * receive. */
 #include <stdlib.h>
 
 #include "common/clock.h"
 #include "mesh/mesh_private.h"
 
-/* A receive that does not fit the message that came for it: a bug in one of the programs. */
+/* Checks that a receive fits its message. A mismatch is a bug in one of the programs. */
 static int check_match(const struct mesh_peer_state *p, const struct mesh_op *op,
                        const struct mesh_meta *meta, uint64_t size, struct err *err)
 {
@@ -22,7 +23,7 @@ static int check_match(const struct mesh_peer_state *p, const struct mesh_op *op
     return 0;
 }
 
-/* First chunk of a message: find where it goes. Lock held. */
+/* Finds the destination of a message at its first chunk. The lock is held. */
 static int begin_message(struct mesh_peer_state *p, const struct wire_frame *f, struct err *err)
 {
     struct rx_queue *rx = &p->rx[f->queue];
@@ -71,7 +72,8 @@ static int begin_message(struct mesh_peer_state *p, const struct wire_frame *f, 
     return 0;
 }
 
-/* The last byte of an early message: if a receive waits for it, copy. Lock held on entry and exit. */
+/* Handles the last byte of an early message and copies it if a receive waits for it. The lock is held on
+ * entry and exit. */
 static void end_early(struct mesh_peer_state *p, struct rx_queue *rx)
 {
     struct early *early = rx->arriving;
@@ -80,7 +82,7 @@ static void end_early(struct mesh_peer_state *p, struct rx_queue *rx)
     struct mesh_op *op = early->op;
     if (!op)
         return;
-    /* a receive is attached to the oldest early message only, so this is the first */
+    /* a receive is attached only to the oldest early message, so this is the first */
     rx->early = early->next;
     if (!rx->early)
         rx->early_last = NULL;
@@ -168,7 +170,7 @@ static int receive_probe(struct mesh_peer_state *p, const struct wire_frame *f, 
     return f->flags & WIRE_LAST ? owe_pong(p, f->sequence, err) : 0;
 }
 
-/* End every receive that nothing will come for. Lock held on entry and exit. */
+/* Ends every receive that no message can come for. The lock is held on entry and exit. */
 static void drain(struct mesh_peer_state *p, const struct err *why)
 {
     for (uint32_t q = 0; q < MESH_QUEUES; q++) {
@@ -206,8 +208,8 @@ static void receive_bye(struct mesh_peer_state *p)
 static int receive_frame(struct mesh_peer_state *p, const struct wire_frame *f, uint8_t *scratch,
                          struct err *err)
 {
-    /* its receives may still match what we send, so POSTED and answers may follow its goodbye; nothing else
-     * may */
+    /* the peer's receives may still match what we send, so POSTED and answers may follow its BYE; other
+     * frames may not */
     if (p->bye_received && f->kind != WIRE_BYE_ACK && f->kind != WIRE_POSTED && f->kind != WIRE_PONG)
         return err_set(err, ERR_PEER, "%s: a frame of kind %u behind its goodbye", p->name, f->kind);
     switch (f->kind) {
@@ -246,7 +248,7 @@ void *mesh_rx_run(void *arg)
     uint8_t *scratch = malloc(WIRE_PAYLOAD_MAX);
     if (!scratch)
         status = err_set(&err, ERR_NOMEM, "%s: no memory for a frame", p->name);
-    /* bye_received and bye_acked are written by this thread alone */
+    /* only this thread writes bye_received and bye_acked */
     while (status == 0 && !(p->bye_received && p->bye_acked)) {
         uint8_t head[WIRE_HEADER_BYTES];
         struct wire_frame frame;

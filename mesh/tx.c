@@ -1,4 +1,4 @@
-/* The sender of one peer: which frame goes next, and writing it. */
+/* The sender thread of one peer: chooses the next frame and writes it. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -6,11 +6,11 @@
 #include "common/cond.h"
 #include "mesh/mesh_private.h"
 
-/* A chosen frame. */
+/* The frame that was chosen to be sent next. */
 struct chosen {
     struct wire_frame frame;
     const uint8_t *payload;
-    struct mesh_op *complete; /* the operation whose last chunk this is */
+    struct mesh_op *complete; /* the operation whose last chunk this is, or NULL */
     uint64_t ready_ns;
 };
 
@@ -22,7 +22,7 @@ static void choose_control(struct chosen *c, enum wire_kind kind, uint64_t seque
     c->frame.sequence = sequence;
 }
 
-/* Small frames that keep the other side going. Lock held. */
+/* Chooses a control frame, which the peer may be waiting for. The lock is held. */
 static bool pick_control(struct mesh_peer_state *p, struct chosen *c)
 {
     if (p->tell) {
@@ -54,7 +54,8 @@ static bool pick_control(struct mesh_peer_state *p, struct chosen *c)
     return false;
 }
 
-/* May the first message of the queue go on? Posted, already begun, or within the window. */
+/* Whether the first message of the queue may be sent: its receive is posted, it has begun, or it fits in the
+ * window. */
 static bool may_send(struct mesh_peer_state *p, struct tx_queue *tx, struct mesh_op *op)
 {
     if (op->begin_ns || op->sequence < tx->posted)
@@ -66,7 +67,7 @@ static bool may_send(struct mesh_peer_state *p, struct tx_queue *tx, struct mesh
     return false;
 }
 
-/* The queue whose turn it is: whole small messages first, then round robin. -1: none can go. */
+/* Chooses a queue: whole small messages go first, then queues take turns. -1 when none can be sent. */
 static int pick_queue(struct mesh_peer_state *p)
 {
     int small = -1, large = -1;
@@ -148,7 +149,7 @@ static bool pick_probe(struct mesh_peer_state *p, size_t chunk_max, struct chose
     return true;
 }
 
-/* The next frame; false: nothing can go now. Lock held. */
+/* Chooses the next frame; false when none can be sent now. The lock is held. */
 static bool pick(struct mesh_peer_state *p, size_t chunk_max, struct chosen *c)
 {
     memset(c, 0, sizeof(*c));
@@ -163,7 +164,7 @@ static bool pick(struct mesh_peer_state *p, size_t chunk_max, struct chosen *c)
     return false;
 }
 
-/* Copy early messages to receives that were posted after them. Lock held on entry and exit. */
+/* Copies early messages to receives that were posted after them. The lock is held on entry and exit. */
 static void finish_ready(struct mesh_peer_state *p)
 {
     while (p->ready.first) {
@@ -180,7 +181,7 @@ static void drop_paced(void *done, void *arg)
     mesh_op_finish(p, done, &p->failure);
 }
 
-/* The sender ended: everything still queued ends with the failure. */
+/* Ends every queued operation with the failure when the sender ends. */
 static void drain(struct mesh_peer_state *p, struct mesh_pace *pace)
 {
     mesh_pace_destroy(pace, drop_paced, p);
@@ -198,7 +199,7 @@ static void drain(struct mesh_peer_state *p, struct mesh_pace *pace)
     pthread_mutex_unlock(&p->lock);
 }
 
-/* Hand a frame to the wire, real or emulated. No lock held. */
+/* Writes a frame to the connection or the emulated link. Called without the lock. */
 static int put_frame(struct mesh_peer_state *p, struct mesh_pace *pace, const struct chosen *c,
                      struct err *err)
 {
@@ -223,7 +224,8 @@ static int put_frame(struct mesh_peer_state *p, struct mesh_pace *pace, const st
     return status;
 }
 
-/* What the emulated link lets out by now. No lock held. */
+/* Completes sends that have left the emulated link and writes frames that have arrived to the connection.
+ * Called without the lock. */
 static int move_paced(struct mesh_peer_state *p, struct mesh_pace *pace, bool *written, struct err *err)
 {
     uint64_t now = clock_mono_ns(), left_ns;
@@ -249,15 +251,15 @@ static bool said_all(const struct mesh_peer_state *p, const struct mesh_pace *pa
     return p->bye_sent && p->bye_acked && p->bye_ack_sent && (!pace || mesh_pace_empty(pace));
 }
 
-/* Anything that would be picked if the wire were free? Cheap over-estimate. Lock held. */
+/* Whether a frame may be waiting for the wire. The answer may be true too often. The lock is held. */
 static bool waiting(const struct mesh_peer_state *p)
 {
     return p->tx_busy || p->tell || p->pong_count || p->ping_due || p->bye_ack_due || p->probe_left ||
            (p->closing && !p->bye_sent);
 }
 
-/* One round: move what is due, choose, write, or wait. Lock held on entry and exit. -1: the connection broke.
- */
+/* One round of the sender: writes a frame, flushes, or waits. The lock is held on entry and exit. -1 when the
+ * connection broke. */
 static int round_once(struct mesh_peer_state *p, struct mesh_pace *pace, bool *unflushed, struct err *err)
 {
     struct chosen c;
