@@ -41,9 +41,9 @@ struct agent {
     int lock;
     struct event_base *base;
     struct event *signals[SIGNALS];
-    struct event *flush; /* gives the last events a moment to leave */
+    struct event *flush; /* timer that gives the last events time to be sent */
     struct past *past;
-    char renewal[PAST_INCARNATION_SIZE]; /* the incarnation to begin anew with; "": none */
+    char renewal[PAST_INCARNATION_SIZE]; /* the incarnation to start again with; "": none */
     struct journal *journal;
     struct groups *groups;
     struct supervisor *supervisor;
@@ -54,7 +54,7 @@ struct agent {
     SSL_CTX *redis_tls;
     json_t *inventory;
     bool stopping;
-    bool removed; /* by an administrator: this node is none of the cluster any more */
+    bool removed; /* an administrator has removed this node from the cluster */
     bool connected;
     uint64_t complained_ns;
 };
@@ -106,16 +106,16 @@ static void feed_message(void *arg, const json_t *message)
     } else if (strcmp(type, "nodes") == 0) {
         links_nodes(agent->links, json_object_get(message, "nodes"));
     } else if (strcmp(type, "removed") == 0) {
-        renewer_now(agent->renewer); /* the api, whose word counts, is asked */
+        renewer_now(agent->renewer); /* ask the api, whose answer is decisive */
     }
-    supervisor_message(agent->supervisor, message); /* confirms it, if it has an id */
+    supervisor_message(agent->supervisor, message); /* this also confirms a message that has an id */
 }
 
 static void workers_ended(void *arg);
 
-/* Messages of an earlier life of the cluster still lie in Redis: they are void. The first of a later one says
- * that the database came back from a backup: what runs here is of no run that it knows, so all workers end,
- * and the agent begins anew. */
+/* Whether a message is of the present incarnation. Messages of an earlier one may still lie in Redis and are
+ * void. The first message of a later one shows that the database was restored from a backup: it knows no run
+ * that is executing here, so all workers end and the agent starts again. */
 static bool feed_current(void *arg, const json_t *message)
 {
     struct agent *agent = arg;
@@ -149,7 +149,7 @@ static void feed_acked(void *arg)
     supervisor_acked(agent->supervisor);
 }
 
-/* One line a while: a Redis that is away is tried for ever. */
+/* Logs one line per QUIET_MS while Redis is unreachable, because the attempts never end. */
 static void feed_trouble(void *arg, const struct err *why)
 {
     struct agent *agent = arg;
@@ -161,7 +161,7 @@ static void feed_trouble(void *arg, const struct err *why)
     }
     agent->connected = false;
     if (why->code == ERR_AUTH || why->code == ERR_DENIED) {
-        renewer_now(agent->renewer); /* removed, perhaps */
+        renewer_now(agent->renewer); /* the node may have been removed */
     }
 }
 
@@ -215,7 +215,7 @@ static struct tls_files tls_files_of(const struct agent_identity *identity)
         .ca_file = identity->ca_file, .cert_file = identity->cert_file, .key_file = identity->key_file};
 }
 
-/* Connections that are up stay; the next ones, and the next worker, have the new certificate. */
+/* Uses a new certificate: existing connections stay; new connections and new workers use it. */
 static void certificate_use(struct agent *agent, const struct agent_certificate *certificate)
 {
     struct err err = {0};
@@ -231,7 +231,8 @@ static void certificate_use(struct agent *agent, const struct agent_certificate 
               (long long)certificate->ends_s);
 }
 
-/* Its workers end, its key and credentials are put aside, and it does not come back by itself. */
+/* Handles the removal of this node: its workers end, its key and credentials are put aside, and it does not
+ * join again by itself. */
 static void node_removed(struct agent *agent)
 {
     struct err err = {0};
@@ -274,7 +275,7 @@ static int worker_find(struct agent *agent, struct err *err)
     return file_path(agent->worker, sizeof(agent->worker), err, "%s", agent->options.worker);
 }
 
-/* Which cards there are, where somebody wants one or nobody said what to use. */
+/* Asks for the cards of the machine if the configuration names one or names no devices. */
 static int cards_look(struct agent *agent, struct err *err)
 {
     bool wanted = agent->config.all_cards;
@@ -295,8 +296,9 @@ static int cards_look(struct agent *agent, struct err *err)
                          "none of the devices named can be used: motley-worker --devices says why");
 }
 
-/* The id of this start: the wall clock in microseconds and 8 random bytes, in hex, greater than that of the
- * last start even where the clock went back. Who sends an older start's events again is found out by it. */
+/* Makes the id of this start: the wall clock in microseconds and 8 random bytes, in hex. It is greater than
+ * the id of the last start even if the clock was set back, and detects events of an older start that are sent
+ * again. */
 static int boot_make(struct agent *agent, struct err *err)
 {
     char path[4096], last[17] = "", random[17];
@@ -320,7 +322,7 @@ static int boot_make(struct agent *agent, struct err *err)
     return file_write_atomic(path, agent->boot, strlen(agent->boot), 0600, err);
 }
 
-/* Configuration and identity: load what is kept, or join. */
+/* Reads the configuration and loads the identity, or joins the cluster. */
 static int identity_make(struct agent *agent, struct err *err)
 {
     const struct agent_options *options = &agent->options;
@@ -361,13 +363,15 @@ static int identity_make(struct agent *agent, struct err *err)
         return err_set(err, ERR_CONFLICT, "this home joined as node \"%s\", its configuration says \"%s\"",
                        agent->identity.node, agent->config.name);
     }
-    snprintf(agent->identity.api, sizeof(agent->identity.api), "%s", api); /* the server may have moved */
+    snprintf(agent->identity.api, sizeof(agent->identity.api), "%s",
+             api); /* the server's address may have changed */
     return agent->identity.redis[0] != '\0'
                ? 0
                : err_set(err, ERR_INVALID, "the cluster told no Redis to work with");
 }
 
-/* Measurements journalled by an earlier start belong to its boot id: give them numbers of this one. */
+/* Renumbers measurements in the journal that an earlier start made, because their numbers belong to that
+ * start's boot id. */
 static int node_stream_renew(struct agent *agent, struct err *err)
 {
     struct journal_stream *old = journal_find(agent->journal, "node");
@@ -423,7 +427,8 @@ static int feed_make(struct agent *agent, struct err *err)
     return agent->feed == NULL ? -1 : 0;
 }
 
-/* Once in the agent's life: it moves into a group below the one that it divides. */
+/* Opens the control groups. Runs once in the agent's lifetime, because the agent moves itself into a group
+ * below the one that it divides. */
 static int groups_make(struct agent *agent, struct err *err)
 {
     char procs[4096];
@@ -440,7 +445,7 @@ static int groups_make(struct agent *agent, struct err *err)
     return 0;
 }
 
-/* All that begins anew with another life of the cluster. */
+/* Makes everything that starts again with another incarnation of the cluster. */
 static int parts_make(struct agent *agent, struct err *err)
 {
     static const int numbers[SIGNALS] = {SIGTERM, SIGINT, SIGUSR2};
@@ -540,8 +545,8 @@ static void agent_fini(struct agent *agent)
     free(agent);
 }
 
-/* Nothing of the life before is left but the names of its jobs. Last, so that a death before it does all
- * again. */
+/* Removes everything of the incarnation before except the names of its jobs. The incarnation is stored last,
+ * so that after a crash before that everything is done again. */
 static int renew(struct agent *agent, struct err *err)
 {
     static const char *const names[] = {"run", "journal/seen"};
@@ -566,8 +571,8 @@ static int renew(struct agent *agent, struct err *err)
     return result < 0 ? -1 : boot_make(agent, err);
 }
 
-/* Absolute, so that workers may have other working folders. An absolute home stays as it was given: `motley
- * up` gives a short name of a long one, and finds workers by it. */
+/* Writes the absolute path of the home, because workers may have other working folders. An absolute path is
+ * not changed: `motley up` gives a short name for a long path and finds workers by it. */
 static int home_make(const char *home, char out[4096], struct err *err)
 {
     if (file_mkdirs(home, 0700, err) < 0) {
@@ -595,7 +600,7 @@ int agent_run(const struct agent_options *options, struct err *err)
     agent->lock = -1;
     int result = -1;
     signal(SIGPIPE, SIG_IGN);
-    signal(SIGXFSZ, SIG_IGN); /* a file at its limit is an error of the write, as a full disk is */
+    signal(SIGXFSZ, SIG_IGN); /* exceeding the file size limit then fails the write, as a full disk does */
     if (home_make(options->home, home, err) < 0 ||
         file_path(path, sizeof(path), err, "%s/agent.lock", home) < 0 ||
         (agent->lock = file_lock(path, err)) < 0) {

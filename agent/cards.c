@@ -9,8 +9,10 @@
 #include "common/program_json.h"
 
 enum { ANSWER_SECONDS = 30, CARDS_ALONE_MAX = 64 };
-static const uint64_t RESERVE_BYTES = 500000000; /* of a card, beside the share that plans use */
-static const uint64_t STEP_BYTES = 64 << 20;     /* so that a few bytes more or less are no other device */
+static const uint64_t RESERVE_BYTES =
+    500000000; /* bytes of a card that stay free beside the share that plans use */
+static const uint64_t STEP_BYTES =
+    64 << 20; /* limits are rounded to this, so that a few bytes more or less do not make another device */
 
 static const char *text_of(const json_t *object, const char *key)
 {
@@ -18,7 +20,7 @@ static const char *text_of(const json_t *object, const char *key)
     return text != NULL ? text : "";
 }
 
-/* The card that a process sees which is shown `uuid` alone; or why it does not. */
+/* Returns the card that a process sees when only `uuid` is visible to it, or why it sees none. */
 static json_t *card_alone(const char *worker, const char *uuid)
 {
     const char *argv[] = {worker, "--visible", uuid, "--devices", NULL};
@@ -42,7 +44,8 @@ static json_t *card_alone(const char *worker, const char *uuid)
     return card;
 }
 
-/* Cards that are seen one at a time come first and are numbered in their order, those that are cut behind. */
+/* Queries cards that must be queried one at a time. They come first in the list and are numbered in their
+ * order; cards divided into slices follow. */
 static void cards_alone(const char *worker, json_t *answer)
 {
     json_t *apart = json_object_get(answer, "apart"), *cards = json_array(), *item;
@@ -118,7 +121,7 @@ int card_lock(const json_t *card, int *file, struct err *err)
     char path[128];
     *file = -1;
     if (id == NULL || *id == '\0') {
-        return 0; /* an emulated one: there are as many as one likes */
+        return 0; /* an emulated card: there may be any number */
     }
     snprintf(path, sizeof(path), "/dev/shm/motley-card-%.80s", id);
     for (char *at = path + strlen("/dev/shm/"); *at != '\0'; at++) {
@@ -129,6 +132,6 @@ int card_lock(const json_t *card, int *file, struct err *err)
         close(fd);
         return err_set(err, ERR_CONFLICT, "another agent of this machine uses it");
     }
-    *file = fd; /* one that cannot be made keeps nobody from training */
+    *file = fd; /* if the lock file cannot be made, the card is used without a lock */
     return 0;
 }

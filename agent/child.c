@@ -25,11 +25,12 @@ enum {
     CONNECT_MS_MAX = 50,
     PATH_SIZE = 600,
     LOG_TAIL = 2048,
-    WRITE_MAX = 64 << 20, /* bytes waiting for a worker that does not read */
+    WRITE_MAX = 64 << 20, /* bytes that may wait for a worker that does not read */
     DRAIN_MS = 1000
 };
 
-static const char *const kept_names[] = {"assign", "peers", "stop"}; /* in the order they are told again */
+static const char *const kept_names[] = {"assign", "peers",
+                                         "stop"}; /* in the order in which they are sent again */
 enum { KEPT_COUNT = 3 };
 
 struct child {
@@ -45,14 +46,14 @@ struct child {
     struct event *connect_timer;
     struct event *kill_timer;
     uint32_t connect_ms;
-    bool greeted; /* its hello has come on this connection */
-    bool adopted; /* and so may have missed something */
+    bool greeted; /* worker_hello has arrived on this connection */
+    bool adopted; /* the worker may have missed messages */
     bool paused;
     bool ended;
-    bool is_gone; /* the process */
+    bool is_gone; /* the process has ended */
     int status;
-    char fault[200];    /* how it broke the protocol; or "" */
-    struct buf waiting; /* frames for a worker that has not connected */
+    char fault[200];    /* how the worker broke the protocol; or "" */
+    struct buf waiting; /* frames for a worker that is not connected */
 };
 
 static void stream_readable(struct bufferevent *stream, void *arg);
@@ -60,7 +61,8 @@ static void stream_event(struct bufferevent *stream, short what, void *arg);
 
 /* ---- files ---- */
 
-/* Complete or absent for a reader, but not synced: the worker does not survive the machine either. */
+/* Writes a file that a reader sees complete or not at all. It is not synced, because the worker does not
+ * survive a crash of the machine either. */
 static int quick_write(const char *dir, const char *name, const void *data, size_t size, struct err *err)
 {
     char path[PATH_SIZE + 32];
@@ -193,13 +195,13 @@ static void stream_drop(struct child *child)
     child->greeted = false;
 }
 
-/* Take what the worker wrote before it ended: it lies in the socket. */
+/* Reads what the worker wrote before it ended and is still in the socket. */
 static void socket_drain(struct child *child)
 {
     uint64_t deadline_ns = clock_mono_ns() + (uint64_t)DRAIN_MS * 1000000;
     struct evbuffer *input = bufferevent_get_input(child->stream);
     bufferevent_disable(child->stream, EV_READ | EV_WRITE);
-    evbuffer_unfreeze(input, 0); /* only bufferevents may fill their buffers otherwise */
+    evbuffer_unfreeze(input, 0); /* otherwise only the bufferevent itself may fill its buffer */
     child->paused = false;
     stream_readable(child->stream, child);
     while (clock_left_ms(deadline_ns, 1) > 0 &&
@@ -273,16 +275,16 @@ static void stream_event(struct bufferevent *stream, short what, void *arg)
     (void)what;
     struct child *child = arg;
     if (child->stream == stream) {
-        stream_readable(stream, child); /* what came before the end */
+        stream_readable(stream, child); /* read what came before the end */
         if (child->stream == stream) {
             stream_drop(child);
-            child->adopted = true; /* whatever was under way may be missing */
+            child->adopted = true; /* messages that were under way may be lost */
             connect_later(child);
         }
     }
 }
 
-/* Tell a worker that has just said hello what it does not know. */
+/* Sends a worker that has just connected what it does not know. */
 static void hello_take(struct child *child, const json_t *hello)
 {
     bool idle = !json_is_integer(json_object_get(hello, "run")) &&
@@ -320,7 +322,7 @@ static void frame_arrived(struct child *child, json_t *document)
     }
 }
 
-/* A worker that breaks the protocol cannot be trusted with anything. */
+/* Ends a worker that broke the protocol, because nothing it sends can be trusted. */
 static void fault_end(struct child *child, const char *what)
 {
     struct err err;
@@ -344,7 +346,7 @@ static void stream_readable(struct bufferevent *stream, void *arg)
         }
         size_t length = (size_t)head[0] << 24 | (size_t)head[1] << 16 | (size_t)head[2] << 8 | head[3];
         if (length <= frame_limits_default.bytes_max && size - 4 < length) {
-            return; /* pull up only what is complete */
+            return; /* make only complete frames contiguous */
         }
         size_t want = length <= frame_limits_default.bytes_max ? length + 4 : 4;
         const uint8_t *bytes = evbuffer_pullup(input, (ev_ssize_t)want);

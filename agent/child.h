@@ -1,10 +1,10 @@
-/* One worker process: started, talked to, recognised after the agent restarted, mourned.
+/* One worker process: starting it, talking to it, recognising it after the agent restarted, noticing its end.
  *
- * Its folder holds worker.sock (the worker listens), log (its output), state.json (pid, start time, what it
- * does) and, as frames, what it was told: assign, peers, stop. A child that is adopted is told again what it
- * may have missed. Order of callbacks: hello, event …, then exactly one gone, after which nothing comes and
- * child_destroy is due (it may be called inside gone). Every byte that the worker wrote before it ended comes
- * before gone. Thread: the event base's.
+ * Its folder holds worker.sock (the worker listens on it), log (its output), state.json (pid, start time, its
+ * work) and, as frames, the messages it was sent: assign, peers, stop. An adopted child is sent again what it
+ * may have missed. The callbacks come in the order hello, event …, then exactly one gone. After gone nothing
+ * more comes and the owner calls child_destroy (it may do so inside gone). Every byte that the worker wrote
+ * before it ended is delivered before gone. Thread: the event base's.
  */
 #ifndef MOTLEY_AGENT_CHILD_H
 #define MOTLEY_AGENT_CHILD_H
@@ -19,7 +19,7 @@
 
 struct child;
 
-/* What it does. run < 0: it measures for 'request'. */
+/* The work of a child. run < 0 means that it measures for 'request'. */
 struct child_work {
     char device[96];
     int64_t run, epoch, rank;
@@ -27,47 +27,49 @@ struct child_work {
 };
 
 struct child_events {
-    void (*event)(void *arg, struct child *child, json_t *event); /* takes; not worker_hello */
+    void (*event)(void *arg, struct child *child,
+                  json_t *event); /* takes `event`; worker_hello is not passed on */
     void (*gone)(void *arg, struct child *child,
-                 const char *why); /* "killed by signal 9 (Killed)"; last log lines */
+                 const char *why); /* why: "killed by signal 9 (Killed)" and the last log lines */
 };
 
 struct child_options {
-    const char *program;    /* motley-worker */
-    const char *dir;        /* made anew */
-    const char *const *env; /* as process_options.env */
-    const char *group;      /* path of the cgroup.procs that it enters, or NULL */
+    const char *program;    /* path of motley-worker */
+    const char *dir;        /* folder; replaced if it exists */
+    const char *const *env; /* environment as in process_options.env */
+    const char *group;      /* path of the cgroup.procs that the process joins, or NULL */
     struct child_work work;
-    const json_t *document; /* assign or profile with its local part; borrowed */
+    const json_t *document; /* the assign or profile message with its local part; borrowed */
 };
 
 struct child *child_start(struct event_base *base, const struct child_options *options,
                           const struct child_events *events, void *arg, struct err *err);
 
-/* Take over the worker of 'dir' that an earlier agent started. NULL: ERR_NOT_FOUND when it does not live any
- * more (then *work says what it did, if that can be read: device[0] != 0), ERR_CORRUPT, ERR_IO. */
+/* Takes over the worker of 'dir' that an earlier agent started. NULL with ERR_NOT_FOUND when that process has
+ * ended, ERR_CORRUPT, ERR_IO. *work is set to the worker's work if it can be read (device[0] != 0). */
 struct child *child_adopt(struct event_base *base, const char *dir, const struct child_events *events,
                           void *arg, struct child_work *work, struct err *err);
 
-void child_destroy(struct child *child); /* does not kill; its folder stays */
+void child_destroy(struct child *child); /* does not kill the process and keeps its folder */
 
-/* What it does, where (borrowed until destroy), and its process. */
+/* The child's work, its folder (both borrowed until child_destroy), and its process. */
 const struct child_work *child_work(const struct child *child);
 const char *child_dir(const struct child *child);
 pid_t child_pid(const struct child *child);
 
-/* Tell it something: sent now, or when it has connected. 'peers' and 'stop' are kept for an agent that
- * restarts. */
+/* Sends a message now or, if the worker is not connected, when it has connected. 'peers' and 'stop' are
+ * stored for an agent that restarts. */
 int child_send(struct child *child, const json_t *message, struct err *err);
 
-/* Stop or go on taking its events (it keeps them meanwhile). */
+/* Stops or resumes reading the worker's events; meanwhile the worker stores them. */
 void child_pause(struct child *child, bool paused);
 
-/* SIGTERM: it stops after a checkpoint if it can. SIGKILL to its group after 'grace_ms'; 0: at once. */
+/* Ends the worker: SIGTERM makes it stop, after a checkpoint if it can; SIGKILL follows to its process group
+ * after 'grace_ms' (0: at once). */
 void child_end(struct child *child, uint32_t grace_ms);
-bool child_was_ended(const struct child *child); /* by child_end */
+bool child_was_ended(const struct child *child); /* whether child_end was called */
 
-/* The last lines of a worker's log (at most 'size' bytes), in one line: for messages. Returns out. */
+/* Writes the last lines of a worker's log (at most 'size' bytes) as one line, for messages. Returns out. */
 char *child_log_tail(const char *dir, char *out, size_t size);
 
 #endif

@@ -35,7 +35,7 @@ static bool name_valid(const char *name)
     return length > 0 && length < AGENT_NAME_SIZE;
 }
 
-/* The host's name made into a node's. */
+/* Makes a node's name from the host's. */
 static void name_default(char name[AGENT_NAME_SIZE])
 {
     char host[256] = "node";
@@ -61,7 +61,7 @@ static int isa_check(struct json_reader *reader, const char *isa)
     return 0;
 }
 
-/* The keys of a card; `isa` only of one that does not exist. */
+/* Reads the keys of a card. `isa` is allowed only for an emulated one. */
 static void card_read(struct json_reader *reader, enum kind kind, uint32_t index, struct agent_device *device)
 {
     const char *like = "";
@@ -80,7 +80,8 @@ static void card_read(struct json_reader *reader, enum kind kind, uint32_t index
 
 static void device_name(struct agent_config *config, struct agent_device *device, uint32_t number)
 {
-    char node[AGENT_NAME_SIZE], kind[sizeof(device->kind)]; /* 'config' may hold all three */
+    char node[AGENT_NAME_SIZE],
+        kind[sizeof(device->kind)]; /* copied because 'config' may hold all three strings */
     memcpy(node, config->name, sizeof(node));
     memcpy(kind, device->kind, sizeof(kind));
     snprintf(device->name, sizeof(device->name), "%s/%s%u", node, kind, number);
@@ -135,7 +136,7 @@ static int devices_read(struct json_reader *reader, struct agent_config *config)
     return result;
 }
 
-/* "host", "host:port", "[v6]:port", or a bare v6 address. */
+/* Reads "host", "host:port", "[v6]:port" or a bare IPv6 address. */
 static int address_read(struct json_reader *reader, const char *address, struct agent_config *config)
 {
     const char *colon = strrchr(address, ':');
@@ -223,14 +224,14 @@ static bool card_excluded(const struct agent_config *config, const json_t *card)
     return false;
 }
 
-/* A card of the list that is not to be used: why stands beside it. */
+/* Marks a card of the list as not used, with the reason. */
 static void card_refuse(json_t *card, const char *why)
 {
     json_object_set_new(card, "usable", json_false());
     json_object_set_new(card, "why", json_string(why));
 }
 
-/* Take a card as `device`. False: it is not used, and `card` says why. */
+/* Uses a card as `device`. False when it is not used; `card` then has the reason. */
 static bool card_take(const struct agent_config *config, json_t *card, struct agent_device *device)
 {
     struct err err;
@@ -271,7 +272,7 @@ static bool card_take(const struct agent_config *config, json_t *card, struct ag
     return true;
 }
 
-/* Why a card that was named is not in the list: its driver's own words, if it has none to show. */
+/* Why a named card is not in the list: the driver's own reason if it reports no cards. */
 static const char *card_missing(const struct agent_config *config, const char *kind)
 {
     const json_t *driver;
@@ -285,7 +286,7 @@ static const char *card_missing(const struct agent_config *config, const char *k
     return "the driver shows no such card";
 }
 
-/* Named devices: those that are there and can be used stay. */
+/* Keeps the named devices that exist and can be used. */
 static void named_cards(struct agent_config *config, json_t *list)
 {
     uint32_t kept = 0;
@@ -304,8 +305,8 @@ static void named_cards(struct agent_config *config, json_t *list)
     config->device_count = kept;
 }
 
-/* A driver that is there and cannot be used, or is missing where its vendor's cards are: a line, since it has
- * no cards to say it. */
+/* Adds a line for a driver that cannot be used, or is missing although its vendor's cards are present,
+ * because such a driver has no cards to carry the reason. */
 static void refused_drivers(const struct agent_config *config, json_t *list)
 {
     json_t *driver, *gpu, *gpus = machine_gpus();
@@ -342,7 +343,7 @@ static void found_cards(struct agent_config *config, json_t *list)
     {
         struct agent_device device = {.threads = 1, .isa = "native"};
         if (json_object_get(card, "device") != NULL) {
-            continue; /* it was named */
+            continue; /* the configuration named it */
         }
         snprintf(device.kind, sizeof(device.kind), "%s", text_of(card, "kind"));
         device.index = (uint32_t)json_integer_value(json_object_get(card, "index"));
@@ -372,7 +373,8 @@ int agent_config_cards(struct agent_config *config, json_t *cards, struct err *e
     refused_drivers(config, list);
     json_t *card;
     size_t i;
-    json_array_foreach(list, i, card) json_object_del(card, "free_bytes"); /* an inventory is stable */
+    json_array_foreach(list, i, card)
+        json_object_del(card, "free_bytes"); /* an inventory has stable properties only */
     return 0;
 }
 
@@ -402,7 +404,7 @@ int agent_own_host(const char *url, char host[256], struct err *err)
     if (failed != 0) {
         return err_set(err, ERR_NET, "the host of \"%s\" is not known: %s", url, gai_strerror(failed));
     }
-    /* Connecting a datagram socket sends nothing; it only picks the route. */
+    /* Connecting a datagram socket sends nothing; it only chooses the route. */
     struct sockaddr_storage own;
     socklen_t size = sizeof(own);
     int fd = socket(found->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);

@@ -38,7 +38,7 @@ static int field_copy(struct json_reader *reader, const char *key, enum jr_need 
     return found;
 }
 
-/* The "redis" part of an enrolment's answer and of agent.json. */
+/* Reads the "redis" part of an enrolment's answer or of agent.json. */
 static int redis_read(struct json_reader *reader, struct agent_identity *identity)
 {
     struct json_reader redis;
@@ -66,7 +66,7 @@ static int certificate_load(struct agent_identity *identity, struct err *err)
     return result < 0 ? err_wrap(err, "\"%s\"", identity->cert_file) : 0;
 }
 
-/* Messages are sealed with it. A home without one is of a version before seals. */
+/* Reads the key that seals messages. A home of a version before seals has none. */
 static int seal_read(struct json_reader *reader, struct agent_identity *identity)
 {
     char text[2 * SEAL_KEY_SIZE + 1];
@@ -114,7 +114,8 @@ int agent_identity_load(const char *home, struct agent_identity *identity, struc
     return result < 0 || certificate_load(identity, err) < 0 ? -1 : 1;
 }
 
-/* The answer's CA must be the one that the join token names: over plain HTTP nothing else has checked it. */
+/* Checks that the answer's CA is the one that the join token names. Over plain HTTP nothing else has checked
+ * it. */
 static int answer_check(const char *ca, const char *cert, const uint8_t pin[TLS_FINGERPRINT_SIZE],
                         struct err *err)
 {
@@ -167,7 +168,7 @@ static int answer_keep(const char *home, const json_t *answer, const uint8_t pin
     return result < 0 ? -1 : certificate_load(identity, err);
 }
 
-/* The key that an earlier joining left; nothing where there is none. */
+/* Loads the key that an earlier enrolment stored, if any. */
 static int key_load(const struct agent_identity *identity, struct buf *key, struct err *err)
 {
     return file_exists(identity->key_file) ? file_read_all(identity->key_file, DOCUMENT_MAX, key, err) : 0;
@@ -181,8 +182,8 @@ static void key_fini(struct buf *key)
     buf_fini(key);
 }
 
-/* POST until the server is there. The token is spent at most once: a request whose fate is unknown is not
- * repeated blindly, the server answers ERR_AUTH then and says so. */
+/* Sends the enrolment until the server answers. The token is used at most once: a request whose result is
+ * unknown is not repeated blindly, because the server answers ERR_AUTH then. */
 static int enrol_ask(struct http *http, const json_t *body, unsigned wait_ms, json_t **answer,
                      struct err *err)
 {
@@ -242,7 +243,7 @@ out:
     return result;
 }
 
-/* What came must be ours before it stands in the place of what we have. */
+/* Checks that a new certificate is for this node and key before it replaces the present one. */
 static int renewal_keep(struct agent_identity *identity, const json_t *answer, struct err *err)
 {
     const char *cert = NULL;

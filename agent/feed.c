@@ -13,12 +13,13 @@
 
 enum {
     TICK_MS = 250,
-    HEARTBEAT_TICKS = 4, /* one a second */
+    HEARTBEAT_TICKS = 4, /* one heartbeat a second */
     BLOCK_MS = 5000,
     READ_COUNT = 64,
-    STREAM_LENGTH_MAX = 50000, /* should nobody read it */
+    STREAM_LENGTH_MAX = 50000, /* bound of the Redis stream when nobody reads it */
     WINDOW_EVENTS = 4096,
-    WINDOW_BYTES = 6 << 20,      /* of all sequences: sent twice it is less than a node's stream may hold */
+    WINDOW_BYTES =
+        6 << 20, /* of all sequences together: sent twice it is less than a node's stream may hold */
     WINDOW_BYTES_MIN = 64 << 10, /* of one sequence */
     SEND_MS = 10000,
     AGAIN_MS_SOON = 500,
@@ -40,12 +41,12 @@ struct feed {
     char boot[64];
     char outbox[128];
     char inbox[128];
-    char after[64]; /* last entry read on this connection */
+    char after[64]; /* id of the last entry read on this connection */
     struct seal *seal;
-    int64_t beat;      /* of the last unnumbered event */
-    uint64_t unsealed; /* messages dropped */
+    int64_t beat;      /* `beat` of the last unnumbered event */
+    uint64_t unsealed; /* number of messages dropped because their seal was wrong */
     unsigned ticks;
-    bool reading; /* an XREAD is out */
+    bool reading; /* an XREAD is under way */
 };
 
 void feed_key(char key[JOURNAL_KEY_SIZE], int64_t run, int64_t epoch, int64_t rank)
@@ -69,8 +70,8 @@ static void event_answered(void *arg, const redisReply *reply, const struct err 
     if (reply != NULL || err->code == ERR_CANCELLED) {
         return;
     }
-    /* Refused, or lost with the connection: which ones are gone is not known, so all that are out go again
-     * soon. */
+    /* The event was refused or lost with the connection. It is unknown which others were lost, so all that
+     * are outstanding are sent again soon. */
     uint64_t soon_ns = clock_mono_ns() + (uint64_t)AGAIN_MS_SOON * 1000000;
     for (struct journal_stream *stream = journal_first(feed->journal); stream != NULL;
          stream = stream->next) {
@@ -90,7 +91,7 @@ static int send_sealed(struct feed *feed, const void *bytes, size_t size, redis_
                : 0;
 }
 
-/* Of one sequence: all of them together stay within the node's share. */
+/* The window of one sequence in bytes. All windows together stay within the node's share. */
 static uint64_t window_bytes(const struct feed *feed)
 {
     uint64_t count = 0;
@@ -102,7 +103,7 @@ static uint64_t window_bytes(const struct feed *feed)
     return share > WINDOW_BYTES_MIN ? share : WINDOW_BYTES_MIN;
 }
 
-/* Send what the window allows, from sent + 1 on. */
+/* Sends the events behind `sent` that the window allows. */
 static void stream_send(struct feed *feed, struct journal_stream *stream)
 {
     if (!redis_is_connected(feed->writer)) {
@@ -111,7 +112,7 @@ static void stream_send(struct feed *feed, struct journal_stream *stream)
     struct err err;
     const uint64_t window = window_bytes(feed);
     const uint64_t last = stream->probing ? stream->acked + 1 : UINT64_MAX;
-    uint64_t out_bytes = 0; /* not acknowledged, up to this event */
+    uint64_t out_bytes = 0; /* bytes not acknowledged, up to this event */
     for (struct journal_event *event = stream->first; event != NULL; event = event->next) {
         out_bytes += event->size;
         if (event->seq <= stream->sent) {
@@ -120,7 +121,7 @@ static void stream_send(struct feed *feed, struct journal_stream *stream)
         bool beyond = event->seq > last || event->seq > stream->acked + WINDOW_EVENTS ||
                       (out_bytes > window && event != stream->first);
         if (beyond || send_sealed(feed, event->bytes, event->size, event_answered, &err) < 0) {
-            break; /* the next tick goes on */
+            break; /* the next tick continues */
         }
         if (stream->sent == stream->acked) {
             again_later(stream, stream->again_ms == 0 ? AGAIN_MS_MIN : stream->again_ms);
@@ -178,7 +179,7 @@ void feed_note(struct feed *feed, const char *type, json_t *event)
     buf_fini(&bytes);
 }
 
-/* {run|null, epoch, rank | boot, seq} */
+/* Takes an acknowledgement {run|null, epoch, rank | boot, seq}. */
 static void ack_take(struct feed *feed, const json_t *message)
 {
     const json_t *run = json_object_get(message, "run");
@@ -203,7 +204,7 @@ static void ack_take(struct feed *feed, const json_t *message)
     if ((uint64_t)seq > before) {
         bool last = stream->closed && (uint64_t)seq >= stream->last;
         stream->again_ms = 0;
-        journal_ack(stream, (uint64_t)seq); /* may remove the stream */
+        journal_ack(stream, (uint64_t)seq); /* this may remove the stream */
         if (!last) {
             again_later(stream, AGAIN_MS_MIN);
             stream_send(feed, stream);
@@ -212,8 +213,8 @@ static void ack_take(struct feed *feed, const json_t *message)
             feed->events.acked(feed->arg);
         }
     } else if ((uint64_t)seq == before && stream->sent > before) {
-        /* Nothing moved although events are out: perhaps a gap. Soon, but not at each of a burst of answers.
-         */
+        /* The acknowledgement did not move although events are outstanding, so there may be a gap. They are
+         * sent again soon, but not after each answer of a burst. */
         uint64_t soon_ns = clock_mono_ns() + (uint64_t)TICK_MS * 1000000;
         stream->gap = true;
         stream->again_ns = stream->again_ns < soon_ns ? stream->again_ns : soon_ns;
@@ -237,7 +238,7 @@ static void tick_due(evutil_socket_t fd, short what, void *arg)
     if (feed->ticks++ % HEARTBEAT_TICKS == 0) {
         feed_note(feed, "heartbeat", json_object());
         if (!feed->reading && redis_is_connected(feed->reader)) {
-            inbox_read(feed); /* the last read was refused */
+            inbox_read(feed); /* the last XREAD was refused */
         }
     }
 }
@@ -263,7 +264,8 @@ static int entry_take(void *arg, const char *stream, const char *id, const struc
     if (type == NULL) {
         struct err why;
         err_set(&why, ERR_CORRUPT, "entry %.40s of %s is no message", id, feed->inbox);
-        feed->events.trouble(feed->arg, &why); /* skipped: the scheduler publishes again what it misses */
+        feed->events.trouble(feed->arg,
+                             &why); /* skipped; the scheduler publishes unconfirmed messages again */
     } else if (!feed->events.current(feed->arg, message)) {
         json_decref(message);
         return 0;
@@ -285,7 +287,7 @@ static void inbox_answered(void *arg, const redisReply *reply, const struct err 
         if (err->code != ERR_CANCELLED && err->code != ERR_NET) {
             feed->events.trouble(feed->arg, err);
         }
-        return; /* the next connection, or the tick, reads on */
+        return; /* the next connection or tick continues to read */
     }
     if (redis_stream_entries(reply, entry_take, feed, &why) < 0) {
         feed->events.trouble(feed->arg, &why);
@@ -350,7 +352,7 @@ struct feed *feed_create(struct event_base *base, const struct feed_config *conf
         .user = config->user,
         .password = config->password,
         .tls = config->tls,
-        .backoff_ms_max = 500, /* also while its user is not made yet */
+        .backoff_ms_max = 500, /* the agent's Redis user may not exist yet */
         .queue_max = 65536,
     };
     static const struct redis_events writer = {.connected = writer_connected, .disconnected = writer_lost};

@@ -1,13 +1,14 @@
-/* Between journal and Redis: events out on "motley:events:NODE", messages in from "motley:agent:NODE", both
- * sealed with the node's key; what comes without a seal that holds is counted, told and dropped unread.
+/* Connects the journal to Redis: events go out on "motley:events:NODE", messages come in from
+ * "motley:agent:NODE", both sealed with the node's key. A message without a valid seal is counted, reported
+ * and dropped unread.
  *
- * Events with a number go out in order, as far as a window beyond what is acknowledged allows, and again from
- * the last acknowledged one after a reconnection or after an acknowledgement that did not move although
- * events were out. After silence (2 s, doubling to 30 s) one of each sequence goes out again: perhaps nobody
- * leads, and what waits in Redis must stay small. Unnumbered ones (heartbeat, node_hello, received) go out
- * once, if Redis is there, with a rising `beat`. Reading begins with all that the stream still holds after
- * each (re)connection: messages are taken by id, so reading one twice does nothing; a Redis that was wiped or
- * whose clock went back loses nothing. Thread: the event base's.
+ * Numbered events are sent in order, up to a window beyond the last acknowledged one. They are sent again
+ * from the last acknowledged one after a reconnection, or after an acknowledgement that did not move although
+ * events were outstanding. After silence (2 s, doubling to 30 s) one event of each sequence is sent again:
+ * there may be no leader, and what waits in Redis must stay small. Unnumbered events (heartbeat, node_hello,
+ * received) are sent once, if Redis is connected, with a rising `beat`. After each connection reading starts
+ * with everything that the stream still holds: messages have ids, so reading one twice does nothing, and a
+ * Redis that was wiped or whose clock went back loses nothing. Thread: the event base's.
  */
 #ifndef MOTLEY_AGENT_FEED_H
 #define MOTLEY_AGENT_FEED_H
@@ -23,33 +24,35 @@ struct feed;
 
 struct feed_config {
     const char *address, *user, *password; /* of Redis; user and password may be NULL */
-    SSL_CTX *tls;                          /* borrowed; or NULL */
+    SSL_CTX *tls;                          /* borrowed; may be NULL */
     const char *node;
-    const char *boot; /* id of this start of the agent, greater than that of any before */
+    const char *boot; /* id of this start of the agent, greater than the id of any start before */
     const uint8_t *seal_key;
 };
 
 struct feed_events {
-    bool (*current)(void *arg, const json_t *message); /* false: of another life of the cluster, not for us */
+    bool (*current)(void *arg, const json_t *message); /* false when the message is of another incarnation of
+                                                          the cluster and must be ignored */
     void (*message)(void *arg, const json_t *message); /* borrowed; any type but ack */
-    void (*connected)(void *arg);                      /* say hello now */
-    void (*acked)(void *arg);                          /* the journal has become smaller */
-    void (*trouble)(void *arg, const struct err *why); /* Redis went away or cannot be reached */
+    void (*connected)(void *arg);                      /* Redis is connected: send node_hello now */
+    void (*acked)(void *arg);                          /* events were acknowledged and left the journal */
+    void (*trouble)(void *arg, const struct err *why); /* Redis disconnected or cannot be reached */
 };
 
 struct feed *feed_create(struct event_base *base, const struct feed_config *config, struct journal *journal,
                          const struct feed_events *events, void *arg, struct err *err);
 void feed_destroy(struct feed *feed);
 
-/* Append a numbered event to its stream and send it soon. Takes 'event'; type is set, and at (unless it has
- * one), node, and boot on the node's own stream. ERR_IO when it is only in memory: not fatal. */
+/* Appends a numbered event to its stream and sends it soon. Takes 'event'. Sets type, node, `at` unless it
+ * has one, and `boot` on the node's own stream. ERR_IO when the event is only in memory, which is not fatal.
+ */
 int feed_event(struct feed *feed, struct journal_stream *stream, const char *type, json_t *event, bool final,
                struct err *err);
 
-/* Send an unnumbered event once. Takes 'event'. Not sent while Redis is away. */
+/* Sends an unnumbered event once. Takes 'event'. It is dropped while Redis is not connected. */
 void feed_note(struct feed *feed, const char *type, json_t *event);
 
-/* Key of a rank's stream. */
+/* Writes the key of a rank's stream. */
 void feed_key(char key[JOURNAL_KEY_SIZE], int64_t run, int64_t epoch, int64_t rank);
 
 #endif

@@ -1,5 +1,5 @@
-/* Invariant: `syncs[0..count)` belong to the thread while `running`, to the loop otherwise; the lock guards
- * that hand-over only. */
+/* Invariant: `syncs[0..count)` belong to the thread while `running` is set and to the loop otherwise. The
+ * lock guards only this hand-over. */
 #include "agent/flush.h"
 
 #include <errno.h>
@@ -16,7 +16,7 @@ struct flush {
     void *arg;
     struct event *news, *again;
     int eventfd;
-    bool wanted; /* a round is due when this one has ended */
+    bool wanted; /* another round is due when the present one has ended */
     pthread_t thread;
     bool started;
 
@@ -59,7 +59,7 @@ static void round_start(struct flush *flush)
     flush->wanted = false;
     for (struct journal_stream *stream = journal_first(flush->journal); stream != NULL;
          stream = stream->next) {
-        struct err ignored; /* journal_append has said it */
+        struct err ignored; /* journal_append has reported the error */
         int begun = journal_sync_begin(stream, &flush->syncs[flush->count], &ignored);
         flush->count += begun > 0 ? 1 : 0;
         failed = failed || begun < 0;

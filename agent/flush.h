@@ -1,8 +1,8 @@
-/* Brings the journal to the disk, on a thread of its own: group commit.
+/* Syncs the journal to disk on a thread of its own (group commit).
  *
- * All streams that have grown are synced one after the other while the loop goes on; what came meanwhile is
- * the next round. A file that cannot be written is tried again four times a second. Thread: the event base's,
- * but for the syncs themselves.
+ * A round syncs all streams that have grown, one after the other, while the event loop goes on; events that
+ * arrive meanwhile belong to the next round. A file that cannot be written is tried again four times a
+ * second. Thread: the event base's, except for the syncs themselves.
  */
 #ifndef MOTLEY_AGENT_FLUSH_H
 #define MOTLEY_AGENT_FLUSH_H
@@ -14,13 +14,13 @@
 
 struct flush;
 
-/* 'durable' is called after each round: some streams' durable has perhaps risen. The journal is borrowed and
- * must outlive it. ERR_NOMEM. */
+/* 'durable' is called after each round, when the durable number of streams may have risen. The journal is
+ * borrowed and must outlive the flush. ERR_NOMEM. */
 struct flush *flush_create(struct event_base *base, struct journal *journal, void (*durable)(void *arg),
                            void *arg, struct err *err);
-/* Waits for a sync that is under way. NULL is fine. */
+/* Waits for a sync that is under way. NULL is a no-op. */
 void flush_destroy(struct flush *flush);
-/* Something was appended. */
+/* Tells that an event was appended, so a round is due. */
 void flush_wanted(struct flush *flush);
 
 #endif

@@ -26,7 +26,7 @@ static int text_read(const char *folder, const char *name, struct buf *text, str
                : file_read_all(path, TEXT_BYTES_MAX, text, err);
 }
 
-/* As the kernel wants it: one write. */
+/* Writes a control file with one write, as the kernel requires. */
 static int text_write(const char *folder, const char *name, const char *text, struct err *err)
 {
     char path[4096];
@@ -42,7 +42,7 @@ static int text_write(const char *folder, const char *name, const char *text, st
     return wrote < 0 ? err_errno(err, ERR_IO, number, "could not write \"%s\" to \"%s\"", text, path) : 0;
 }
 
-/* Where cgroup v2 is mounted, into out; ERR_UNSUPPORTED. */
+/* Finds where cgroup v2 is mounted. ERR_UNSUPPORTED. */
 static int mount_find(char out[2048], struct err *err)
 {
     struct buf text = {.limit = TEXT_BYTES_MAX};
@@ -63,7 +63,8 @@ static int mount_find(char out[2048], struct err *err)
     return out[0] != '\0' ? 0 : err_set(err, ERR_UNSUPPORTED, "no cgroup v2 is mounted here");
 }
 
-/* The group's one process is this one, or it has none, all being in groups below it. */
+/* Checks that this process is alone in the group, or that the group is empty and all processes are in groups
+ * below it. */
 static int alone_check(const char *folder, struct err *err)
 {
     struct buf text = {.limit = TEXT_BYTES_MAX};
@@ -144,7 +145,7 @@ struct groups *groups_open(struct err *err)
     if (result == 0) {
         const char *path = line + sizeof(begin) - 1;
         int length = (int)strcspn(path, "\n");
-        /* an agent that was put there by whoever started it (systemd's DelegateSubgroup=agent) */
+        /* systemd (DelegateSubgroup=agent) may have put the agent there */
         if (length > (int)sizeof(leaf) - 1 &&
             strncmp(path + length - (sizeof(leaf) - 1), leaf, sizeof(leaf) - 1) == 0) {
             length -= (int)sizeof(leaf) - 1;

@@ -1,10 +1,12 @@
-/* Control groups for workers: one a device, with a limit of memory, so that a worker that grows ends itself
- * and neither the agent nor its neighbours. Limits of address space would break GPU drivers and JITs.
+/* Control groups for workers: one for each device, with a memory limit, so that a worker that grows too large
+ * is killed instead of the agent or its neighbours. Limits of the address space would break GPU drivers and
+ * JITs.
  *
- * Only where a cgroup v2 is the agent's own to divide: it is alone in its group (or with workers that an
- * earlier agent left there, each in its own), may write there, and the group has the memory controller. That
- * is what systemd's Delegate=yes gives (deploy/motley-agent.service). The agent then moves into the leaf
- * "agent", since a group with limits below it holds no process itself. Thread: one.
+ * The agent uses them only where it may divide a cgroup v2: it is the only process in its group (or the
+ * others are workers that an earlier agent left, each in a group of its own), it may write there, and the
+ * group has the memory controller. systemd's Delegate=yes provides this (deploy/motley-agent.service). The
+ * agent then moves into the leaf "agent", because a group with limits below it must hold no process itself.
+ * Thread: one.
  */
 #ifndef MOTLEY_AGENT_GROUPS_H
 #define MOTLEY_AGENT_GROUPS_H
@@ -15,20 +17,20 @@
 
 struct groups;
 
-/* Of the group that this process is in. NULL: there is no such group, and why (ERR_UNSUPPORTED), to be said
- * once. */
+/* Divides the group that this process is in. NULL with ERR_UNSUPPORTED and the reason when that is not
+ * possible; the caller logs it once. */
 struct groups *groups_open(struct err *err);
-/* The same of the group at this folder. */
+/* As groups_open, for the group at this folder. */
 struct groups *groups_open_at(const char *folder, struct err *err);
-/* The groups stay for the workers that are in them. */
+/* Frees the object. The groups stay for the workers that are in them. */
 void groups_close(struct groups *groups);
 
-/* Make or find device 'index''s group, limit it to what a worker with this limit of its own may need, and
- * write the path that a process joins it by to procs[4096]: "" without groups. ERR_IO. */
+/* Makes or finds the group of device 'index', limits it to what a worker with this memory limit may need, and
+ * writes the path that a process joins it by to procs[4096]; "" without groups. ERR_IO. */
 int groups_worker(struct groups *groups, uint32_t index, uint64_t device_bytes, char procs[4096],
                   struct err *err);
-/* That many: the device's limit, a quarter, and 1 GiB for the process itself, libraries and the page cache.
- */
+/* The limit of such a group in bytes: the device's limit, a quarter more, and 1 GiB for the process itself,
+ * libraries and the page cache. */
 uint64_t groups_worker_bytes(uint64_t device_bytes);
 
 #endif

@@ -18,19 +18,21 @@
 
 enum { LINE_BYTES_MAX = 1 << 20, INTERVAL_MS_MAX = 2000, SILENT_S = 30, NOTE_MS_MAX = 5000, REFRESH_S = 60 };
 
-#define HEAT_STEPS 20.0 /* φ is told in twentieths, so that plans do not change with every reading */
-#define MEMORY_STEP ((uint64_t)64 << 20) /* what others hold is told in steps, too */
+#define HEAT_STEPS                                                                                           \
+    20.0 /* the heat factor is reported in twentieths, so that plans do not change with every reading */
+#define MEMORY_STEP                                                                                          \
+    ((uint64_t)64 << 20) /* memory that others hold is reported in these steps, for the same reason */
 
 struct card {
     const struct agent_device *device;
-    const json_t *inventory; /* of config->cards; NULL: emulated */
-    double share;            /* of its clock that the card kept, an exponential mean over the window */
-    double heat;             /* the same, in steps */
-    uint64_t read_ns;        /* the last reading */
-    uint64_t others, before; /* bytes that others hold, as now believed and as the last reading had it */
-    uint64_t first;          /* as first believed: the limit was made of what was free then */
-    bool counted;            /* `first` is known */
-    json_t *told;            /* NULL: nothing yet */
+    const json_t *inventory; /* entry of config->cards; NULL for an emulated card */
+    double share;     /* fraction of its clock that the card reached, an exponential mean over the window */
+    double heat;      /* the same, rounded to steps */
+    uint64_t read_ns; /* time of the last reading */
+    uint64_t others, before; /* bytes that other processes hold: the confirmed value, and the last reading */
+    uint64_t first; /* the first confirmed value; the device's limit was made from what was free then */
+    bool counted;   /* `first` is set */
+    json_t *told;   /* health as last sent; NULL: none yet */
     uint64_t told_ns;
 };
 
@@ -43,9 +45,9 @@ struct health {
     struct event *tick, *readable;
     struct evbuffer *input;
     struct process_watch *watch;
-    pid_t pid; /* 0: none runs */
+    pid_t pid; /* process of the watcher; 0: none runs */
     int fd;
-    uint64_t heard_ns; /* or when it was started, or ended */
+    uint64_t heard_ns; /* time of the last reading, or of the watcher's start or end */
 };
 
 /* ---- one reading ---- */
@@ -56,7 +58,7 @@ static const char *text_of(const json_t *object, const char *key)
     return text != NULL ? text : "";
 }
 
-/* "GPU-5f3a…" and "MIG-5f3a…" name by what follows. */
+/* Whether two UUIDs are equal apart from their prefix ("GPU-5f3a…", "MIG-5f3a…"). */
 static bool same_uuid(const char *one, const char *other)
 {
     one = strchr(one, '-');
@@ -90,7 +92,7 @@ static const json_t *record_of(const struct card *card, const json_t *reading)
     return NULL;
 }
 
-/* Where memory is counted: a slice's own, or the card's. */
+/* The record that counts the device's memory: a slice's own, or the card's. */
 static const json_t *memory_of(const struct card *card, const json_t *record)
 {
     const json_t *slice;
@@ -104,7 +106,8 @@ static const json_t *memory_of(const struct card *card, const json_t *record)
     return record;
 }
 
-/* Held down by heat or by the supply. A card at its power limit is as it was when it was measured. */
+/* Whether heat or the power supply slows the card down. A card at its power limit does not count, because it
+ * was measured like that. */
 static bool is_throttled(const json_t *record)
 {
     const json_t *reason;
@@ -134,14 +137,14 @@ static void heat_take(const struct health *health, struct card *card, const json
     }
 }
 
-/* What others hold: all but our worker's part. Where the library does not show that (another name space of
- * processes), what they held before it began. Believed once two readings say it, so that a worker which is
- * just beginning or ending is nobody else. */
+/* Updates the memory that others hold: all but our worker's part, or, where the library does not show
+ * processes (another pid namespace), what was held before our worker began. A value counts only once two
+ * readings agree, so that a worker that is just starting or ending is not taken for another process. */
 static void others_take(const struct health *health, struct card *card, const json_t *record)
 {
     const json_t *used = json_object_get(memory_of(card, record), "used_bytes"), *process;
     const pid_t pid = health->options.pid(health->options.arg, card->device->name);
-    const json_t *told = json_object_get(record, "others_bytes"); /* an emulated card's, as its file says */
+    const json_t *told = json_object_get(record, "others_bytes"); /* of an emulated card, from its file */
     bool shown = pid == 0;
     json_int_t ours = 0;
     size_t i;
@@ -165,7 +168,7 @@ static void others_take(const struct health *health, struct card *card, const js
     card->before = now;
 }
 
-/* Bytes that a plan may count on: what was promised, or what is left of it. */
+/* Bytes that a plan may use: the device's limit, or what is left of it. */
 static uint64_t usable_bytes(const struct card *card, const json_t *record)
 {
     const uint64_t limit = card->device->memory_limit_bytes;
@@ -175,12 +178,13 @@ static uint64_t usable_bytes(const struct card *card, const json_t *record)
     uint64_t left = limit > more ? limit - more : 0;
     if (card->inventory != NULL && total > 0 && (uint64_t)total > card->others) {
         uint64_t room = card_memory_share((uint64_t)total - card->others);
-        left = room > left ? room : left; /* a limit that somebody gave may leave room */
+        left = room > left ? room : left; /* a configured limit may leave room */
     }
     return left < limit ? left : limit;
 }
 
-/* What is told of a card: its reading but for other people's processes, and what was made of it. */
+/* Makes the health of a card: its reading without other people's processes, and the values derived from it.
+ */
 static json_t *health_of(const struct card *card, const json_t *record, const char *why)
 {
     static const char *const keys[] = {"temperature_c",
@@ -218,7 +222,7 @@ static json_t *health_of(const struct card *card, const json_t *record, const ch
     return out;
 }
 
-/* Does anything differ that a decision or an event rests on? */
+/* Whether two healths differ in something that a decision or an event depends on. */
 static bool matters(const json_t *one, const json_t *other)
 {
     static const char *const keys[] = {"heat", "usable_bytes", "throttle", "ecc_uncorrected", "xid", "why"};
@@ -252,7 +256,7 @@ json_t *health_take(struct health *health, const json_t *reading, uint64_t now_n
         struct card *card = &health->cards[i];
         const json_t *record = record_of(card, reading);
         if (record == NULL && card->inventory == NULL && card->told == NULL) {
-            continue; /* an emulated card of which nobody says anything */
+            continue; /* an emulated card without any reading */
         }
         if (record != NULL) {
             heat_take(health, card, record, now_ns);
@@ -297,7 +301,7 @@ static void watcher_close(struct health *health)
     evbuffer_drain(health->input, evbuffer_get_length(health->input));
 }
 
-/* Nothing is known any more: said once, in the words of `why`. */
+/* Reports once, with the reason `why`, that the health of all devices is unknown. */
 static void watcher_lost(struct health *health, const char *why)
 {
     log_event(LOG_LEVEL_WARN, "health_unknown", "why=\"%s\"", why);
@@ -339,7 +343,7 @@ static void watcher_said(evutil_socket_t fd, short what, void *arg)
     bool over = got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR);
     if ((over || evbuffer_get_length(health->input) > LINE_BYTES_MAX) && health->pid != 0) {
         event_del(health->readable);
-        kill(health->pid, SIGKILL); /* its end is told by the process watch */
+        kill(health->pid, SIGKILL); /* the process watch reports its end */
     }
 }
 

@@ -1,11 +1,12 @@
-/* How this node's cards are: a process of the worker's program watches them (`motley-worker --health`,
- * engine/gpu/health.h), so that a management library that hangs or crashes harms nobody; here its readings
- * are matched with devices, averaged, and told in "health" notes.
+/* The health of this node's cards. A process of the worker's program watches them (`motley-worker --health`,
+ * engine/gpu/health.h), so that a management library that hangs or crashes harms nothing else. Here its
+ * readings are matched with devices, averaged, and sent in "health" notes.
  *
- * The watcher runs where a device is a card, or where MOTLEY_EMULATED_HEALTH says how emulated ones are. It
- * is started again half a minute after it ended, and ended after half a minute of silence. A device's health
- * is told when something changed that decisions rest on (at most every 5 s, or a tenth of the window where
- * that is less), else once a minute. Thread: the event base's. */
+ * The watcher runs when a device is a card, or when MOTLEY_EMULATED_HEALTH gives the health of emulated
+ * cards. It is started again half a minute after it ended, and is ended after half a minute of silence. A
+ * device's health is sent when something changed that decisions depend on (at most every 5 s, or every tenth
+ * of the window if that is less), else once a minute. Thread: the event base's.
+ */
 #ifndef MOTLEY_AGENT_HEALTH_H
 #define MOTLEY_AGENT_HEALTH_H
 
@@ -19,22 +20,22 @@
 struct health;
 
 struct health_options {
-    const struct agent_config *config;           /* borrowed, as are the strings */
+    const struct agent_config *config;           /* borrowed, like the strings */
     const char *worker;                          /* path of motley-worker */
-    pid_t (*pid)(void *arg, const char *device); /* of the worker that runs there; 0: none */
-    void (*note)(void *arg, json_t *devices);    /* tell {device: health}; takes it */
+    pid_t (*pid)(void *arg, const char *device); /* process of the worker on a device; 0: none */
+    void (*note)(void *arg, json_t *devices);    /* sends {device: health}; takes it */
     void *arg;
 };
 
-/* NULL with ERR_NOMEM. A watcher that cannot be started is said in the devices' health. */
+/* NULL with ERR_NOMEM. If the watcher cannot be started, the devices' health says so. */
 struct health *health_create(struct event_base *base, const struct health_options *options, struct err *err);
-void health_destroy(struct health *health); /* ends the watcher; NULL is fine */
+void health_destroy(struct health *health); /* ends the watcher; NULL is a no-op */
 
-/* Somebody new listens: tell all with the next reading. */
+/* Sends the health of all devices with the next reading, because there is a new reader. */
 void health_again(struct health *health);
 
-/* One reading of the watcher's, taken at `now_ns`: what the next note would say, new ({} when nothing is
- * due). For health.c and its test. */
+/* Takes one reading of the watcher at `now_ns` and returns what the next note says (new; {} when nothing is
+ * due). Used by health.c and its test. */
 json_t *health_take(struct health *health, const json_t *reading, uint64_t now_ns);
 
 #endif

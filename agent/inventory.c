@@ -6,7 +6,7 @@
 #include "agent/config.h"
 #include "agent/machine.h"
 
-/* A device: stable, since what was measured is good for one description. */
+/* Describes a device by stable properties only, because a measurement is valid for one description. */
 static json_t *device_describe(const struct agent_device *device, const char *cpu)
 {
     bool card = strcmp(device->kind, "cpu") != 0;

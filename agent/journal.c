@@ -1,8 +1,10 @@
-/* A file per stream: records of 4-byte big-endian length, 8-byte number, 1-byte flags, document. A mark
- * record (no document) tells up to where all was acknowledged, whatever stands before it.
+/* Each stream has a file of records: 4-byte big-endian length, 8-byte number, 1-byte flags, document. A mark
+ * record (without document) says that everything up to its number was acknowledged, whatever stands before
+ * it.
  *
- * Invariant: behind file_bytes the file is empty, or the next write begins by emptying it; so a record is
- * either whole and follows the one before it, or it is not there. */
+ * Invariant: behind file_bytes the file is empty, or the next write starts by truncating it there. So a
+ * record is either whole and follows the one before it, or absent.
+ */
 #include "agent/journal.h"
 
 #include <dirent.h>
@@ -26,7 +28,7 @@ struct journal {
     uint64_t bytes_max;
     uint64_t bytes;
     uint64_t ids;
-    int folder; /* open, to be synced */
+    int folder; /* descriptor of the folder, for syncs */
     unsigned stream_count;
     struct journal_stream *streams;
 };
@@ -59,8 +61,8 @@ static int record_append(struct buf *out, uint64_t seq, unsigned flags, const vo
     return buf_append(out, head, sizeof(head), err) < 0 || buf_append(out, data, size, err) < 0 ? -1 : 0;
 }
 
-/* What lies behind the last whole record goes: a record written later must not be followed by the rest of a
- * longer one that failed. */
+/* Writes a record at file_bytes. Bytes behind that are truncated first: a record must not be followed by the
+ * rest of a longer one whose write failed. */
 static int record_write(struct journal_stream *stream, uint64_t seq, unsigned flags, const void *data,
                         size_t size, struct err *err)
 {
@@ -79,7 +81,8 @@ static int record_write(struct journal_stream *stream, uint64_t seq, unsigned fl
     return result;
 }
 
-/* All that the file lacks. What was acknowledged before it could be written is skipped by a mark. */
+/* Writes all events that are not in the file. A mark skips those that were acknowledged before they could be
+ * written. */
 static int stream_write(struct journal_stream *stream, struct err *err)
 {
     if (stream->suspect) {
@@ -175,7 +178,7 @@ static struct journal_event *event_make(uint64_t seq, bool final, const void *by
     return event;
 }
 
-/* One record of a loaded file; its size, or 0 at the first that is torn or wrong. */
+/* Reads one record of a loaded file. Returns its size, or 0 if it is torn or wrong. */
 static size_t record_load(struct journal_stream *stream, const uint8_t *at, size_t left)
 {
     size_t size = left < HEAD_SIZE ? 0 : (size_t)number_get(at, 4) + 4;
@@ -225,7 +228,7 @@ static int stream_load(struct journal *journal, const char *key, struct err *err
     }
     if (stream != NULL) {
         stream->sent = stream->acked;
-        stream->durable = stream->acked; /* the rest is on its way to the disk, at best */
+        stream->durable = stream->acked; /* later events may not have reached the disk */
         stream->written = stream->last;
     }
     buf_fini(&bytes);
@@ -345,8 +348,8 @@ out:
     return result;
 }
 
-/* Start the file anew with a mark and what is still held, on the disk before it takes the old one's place. On
- * an error the old file stays as it is. */
+/* Replaces the file by a new one with a mark and the stored events. The new file is synced before it replaces
+ * the old one; on an error the old one stays. */
 static int stream_rewrite(struct journal_stream *stream, struct err *err)
 {
     struct buf bytes;
@@ -450,7 +453,7 @@ void journal_ack(struct journal_stream *stream, uint64_t seq)
     if (stream->closed && stream->first == NULL) {
         journal_stream_drop(stream);
     } else if (stream->file_bytes > REWRITE_BYTES && stream->held_bytes < stream->file_bytes / 2) {
-        struct err ignored; /* the file goes on as it is */
+        struct err ignored; /* the old file stays in use */
         stream_rewrite(stream, &ignored);
     }
 }

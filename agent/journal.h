@@ -1,12 +1,12 @@
-/* Events on disk until the scheduler has committed them.
+/* Stores events on disk until the scheduler has committed them.
  *
  * A *stream* is one numbered sequence: a rank of a run ("run-RUN-EPOCH-RANK") or the node's own ("node").
  * Events are encoded documents with numbers from 1 without gaps. All that are not acknowledged are in memory
- * and in the stream's file, which survives the agent. An event is *durable* when its number would survive the
- * machine: the file was synced behind it, or behind a mark that it is committed. A file that cannot be
- * written (a full disk) is continued where it was left as soon as it can be, so that it never has a hole.
- * Bounded: journal_is_full says when to stop taking events from workers; events of the agent's own are always
- * taken. Thread: one, but for journal_sync_run.
+ * and in the stream's file, which outlives the agent. An event is *durable* when a crash of the machine would
+ * not lose it: the file was synced after it, or after a mark that it is committed. A file that cannot be
+ * written (a full disk) is continued from where it stopped as soon as possible, so it never has a hole. The
+ * size is bounded: journal_is_full tells when to stop accepting events from workers; the agent's own events
+ * are always accepted. Thread: one, except for journal_sync_run.
  */
 #ifndef MOTLEY_AGENT_JOURNAL_H
 #define MOTLEY_AGENT_JOURNAL_H
@@ -18,7 +18,11 @@
 
 #include "common/err.h"
 
-enum { JOURNAL_KEY_SIZE = 96, JOURNAL_STREAMS_MAX = 1024, JOURNAL_EVENT_MAX = 8 << 20 /* the scheduler's */ };
+enum {
+    JOURNAL_KEY_SIZE = 96,
+    JOURNAL_STREAMS_MAX = 1024,
+    JOURNAL_EVENT_MAX = 8 << 20 /* the scheduler's limit of an event, in bytes */
+};
 
 struct journal;
 
@@ -27,79 +31,81 @@ struct journal_event {
     uint64_t seq;
     bool final;
     size_t size;
-    uint8_t bytes[]; /* msgpack */
+    uint8_t bytes[]; /* the event as msgpack */
 };
 
 struct journal_stream {
-    struct journal_stream *next; /* in the journal */
+    struct journal_stream *next; /* next stream of the journal */
     char key[JOURNAL_KEY_SIZE];
     uint64_t last;               /* highest number appended */
-    uint64_t acked;              /* all up to it are committed and gone */
-    uint64_t durable;            /* of all up to it the disk knows */
-    bool final;                  /* its last event has been appended: nothing follows */
-    bool closed;                 /* remove it once all is acknowledged */
-    struct journal_event *first; /* not acknowledged, in order */
-    /* of the feed */
-    uint64_t sent;     /* handed to Redis up to here on this connection */
-    uint64_t again_ns; /* when to send again what nobody acknowledged */
-    uint32_t again_ms; /* back-off */
-    bool probing;      /* nobody has answered: the first one alone goes out again */
-    bool gap;          /* somebody listens, and lacks some: all go out again */
-    /* of the journal */
+    uint64_t acked;              /* events up to this number are committed and removed */
+    uint64_t durable;            /* events up to this number are durable */
+    bool final;                  /* its last event was appended; none may follow */
+    bool closed;                 /* the stream is removed once every event is acknowledged */
+    struct journal_event *first; /* events that are not acknowledged, in order */
+    /* fields of the feed */
+    uint64_t sent;     /* highest number handed to Redis on this connection */
+    uint64_t again_ns; /* when unacknowledged events are sent again */
+    uint32_t again_ms; /* back-off between repetitions */
+    bool probing;      /* nobody has answered, so only the first event is sent again */
+    bool gap;          /* the scheduler answers but misses events, so all are sent again */
+    /* fields of the journal */
     struct journal *journal;
     struct journal_event *tail;
-    struct journal_event *unwritten; /* first that the file lacks; NULL: none */
-    uint64_t id;                     /* unlike any other's of this journal, also after its end */
-    uint64_t written;                /* number up to which the file goes */
+    struct journal_event *unwritten; /* first event that is not in the file; NULL: all are */
+    uint64_t id;      /* differs from the id of every other stream of this journal, past ones included */
+    uint64_t written; /* highest number in the file */
     int fd;
-    bool fresh;          /* its folder does not know the file for good yet */
-    bool suspect;        /* a sync failed: what the file holds is not known */
-    uint64_t file_bytes; /* of whole records */
+    bool fresh;          /* the folder was not synced since the file was made */
+    bool suspect;        /* a sync failed, so the content on disk is unknown */
+    uint64_t file_bytes; /* bytes of whole records in the file */
     uint64_t held_bytes;
 };
 
-/* Opens what is in 'dir' (made if missing). A torn record at a file's end is dropped; ERR_CORRUPT in the
- * middle is too, with all behind it: they will be missed, but the agent starts. ERR_IO. */
+/* Opens the journal in 'dir', which is made if missing. A torn record at the end of a file is dropped. A
+ * corrupt record in the middle is dropped with all that follow: those events are lost, but the agent starts.
+ * ERR_IO. */
 struct journal *journal_open(const char *dir, uint64_t bytes_max, struct err *err);
-/* Files stay. NULL is fine. */
+/* Closes the journal; files stay. NULL is a no-op. */
 void journal_close(struct journal *journal);
-/* At its bound or over it. */
+/* Whether the journal has reached its size limit. */
 bool journal_is_full(const struct journal *journal);
 
-/* All streams, by ->next. NULL: none. */
+/* The first stream; the others follow by ->next. NULL: none. */
 struct journal_stream *journal_first(struct journal *journal);
-/* NULL: there is none of this key. */
+/* The stream of a key; NULL when there is none. */
 struct journal_stream *journal_find(struct journal *journal, const char *key);
-/* Found or made. NULL: ERR_BUSY with JOURNAL_STREAMS_MAX streams, ERR_IO. */
+/* Finds or makes a stream. NULL: ERR_BUSY with JOURNAL_STREAMS_MAX streams, ERR_IO. */
 struct journal_stream *journal_stream(struct journal *journal, const char *key, struct err *err);
 
-/* Append 'event' as number last + 1 (its "seq" is set). ERR_CONFLICT on a final stream, ERR_TOO_BIG beyond
- * JOURNAL_EVENT_MAX bytes, ERR_IO (full disk: it is kept in memory all the same, and written later; said once
- * until the file is whole again).
- */
+/* Appends 'event' as number last + 1 and sets its "seq". ERR_CONFLICT on a final stream; ERR_TOO_BIG above
+ * JOURNAL_EVENT_MAX bytes; ERR_IO when the file cannot be written (a full disk): the event is in memory and
+ * will be written later, and the error is returned once until the file is complete again. */
 int journal_append(struct journal_stream *stream, json_t *event, bool final, struct err *err);
 
-/* One stream on its way to the disk. */
+/* A sync of one stream's file. */
 struct journal_sync {
     uint64_t id, upto;
-    int fd, folder; /* folder: borrowed from the journal; -1: need not be synced */
+    int fd, folder; /* folder is borrowed from the journal; -1: it need not be synced */
 };
 
-/* Writes what the file lacks. 1: *sync is to be run and ended; 0: all is durable; -1 ERR_IO: try again later.
- */
+/* Writes the events that are not in the file. Returns 1 when *sync must be run and ended, 0 when everything
+ * is durable, -1 with ERR_IO when it must be tried again later. */
 int journal_sync_begin(struct journal_stream *stream, struct journal_sync *sync, struct err *err);
-/* Blocks until the disk has it. On any thread, while the journal is open. */
+/* Syncs the file and blocks until it is done. Any thread may call it while the journal is open. */
 int journal_sync_run(const struct journal_sync *sync, struct err *err);
-/* With the result of the run. The stream may be gone meanwhile. */
+/* Records the result of a sync. The stream may have been removed meanwhile. */
 void journal_sync_end(struct journal *journal, struct journal_sync *sync, int result);
 
-/* Everything up to 'seq' is committed. A closed stream that is empty then is removed: do not use it after. */
+/* Records that events up to 'seq' are committed. A closed stream that becomes empty is removed: do not use it
+ * afterwards. */
 void journal_ack(struct journal_stream *stream, uint64_t seq);
 
-/* No more events will come (its worker is gone): remove it when all is acknowledged, perhaps now. */
+/* Tells that no more events will come because the stream's worker has ended. The stream is removed when every
+ * event is acknowledged, possibly at once. */
 void journal_stream_close(struct journal_stream *stream);
 
-/* Remove it with its events. */
+/* Removes a stream with its events. */
 void journal_stream_drop(struct journal_stream *stream);
 
 #endif

@@ -1,6 +1,7 @@
-/* Blocking OpenSSL on two kinds of threads: one that serves (one connection at a time a thread, SERVERS of
- * them, all accepting on the same socket) and one that measures what is asked, in order. A measurement speaks
- * first: 'p' and 63 bytes → the same 64 bytes back;  'b', 8-byte big-endian count, that many bytes → 'b'. */
+/* Uses blocking OpenSSL on two kinds of threads: SERVERS threads serve, each one connection at a time, all
+ * accepting on the same socket; one thread measures the requests in order. A measurement sends 'p' and 63
+ * bytes, which are echoed, and then 'b', an 8-byte big-endian count and that many bytes, which are answered
+ * by 'b'. */
 #include "agent/links.h"
 
 #include <errno.h>
@@ -36,7 +37,7 @@ enum {
     BULK_FIRST = 1 << 20,
     BULK_MAX = 256 << 20,
     BULK_SECONDS_PERCENT = 50,
-    KNOWN_MS = 2000 /* so long a node may be ahead of what we were told of it */
+    KNOWN_MS = 2000 /* a node that we have not been told of yet is waited for so long */
 };
 
 struct task {
@@ -49,7 +50,7 @@ struct links {
     SSL_CTX *server;
     SSL_CTX *client;
     int listener;
-    int wake; /* eventfd: results are there */
+    int wake; /* eventfd that signals results */
     uint16_t port;
     struct event *woken;
     links_done_fn *done;
@@ -61,15 +62,15 @@ struct links {
     atomic_bool stopping;
     pthread_mutex_t lock;
     pthread_cond_t asked;
-    struct task *tasks, *tasks_last; /* to do */
-    struct task *results;            /* done */
+    struct task *tasks, *tasks_last; /* waiting */
+    struct task *results;            /* finished */
     unsigned task_count;
-    json_t *nodes;       /* {"NODE": generation}, or NULL; and the contexts: under the lock */
-    pthread_cond_t told; /* of nodes */
+    json_t *nodes;       /* {"NODE": generation}, or NULL. It and both contexts are guarded by lock. */
+    pthread_cond_t told; /* signalled when `nodes` changes */
     struct tls_files files;
 };
 
-/* ---- blocking TLS with a deadline: the socket is non-blocking, waits are polls ---- */
+/* blocking TLS with a deadline: the socket is non-blocking, and poll waits ---- */
 
 struct pipe_end {
     SSL *ssl;
@@ -159,9 +160,9 @@ static void socket_prepare(int fd)
     fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
 }
 
-/* ---- who is who ---- */
+/* identities ---- */
 
-/* The identity of 'node' now; waits a little for a node that we were not told of yet. */
+/* Sets the present identity of 'node'; waits up to KNOWN_MS for a node that we were not told of yet. */
 static int identity_of(struct links *links, const char *node, char identity[TLS_IDENTITY_SIZE],
                        struct err *err)
 {
@@ -179,7 +180,7 @@ static int identity_of(struct links *links, const char *node, char identity[TLS_
     return generation != NULL ? 0 : err_set(err, ERR_PEER, "node \"%s\" is none of the cluster", node);
 }
 
-/* Is the peer a node of the cluster, of its present generation? */
+/* Checks that the peer is a node of the cluster and of its present generation. */
 static int peer_admit(struct links *links, SSL *ssl, struct err *err)
 {
     char is[TLS_IDENTITY_SIZE];
@@ -196,7 +197,7 @@ static int peer_admit(struct links *links, SSL *ssl, struct err *err)
     return identity_of(links, node, wanted, err) < 0 ? -1 : tls_peer_check(ssl, wanted, err);
 }
 
-/* A connection of one of our contexts, which links_reload may be changing. */
+/* Makes a connection object from a context, which links_reload may replace at the same time. */
 static SSL *ssl_create(struct links *links, bool server, struct err *err)
 {
     pthread_mutex_lock(&links->lock);
@@ -336,7 +337,7 @@ static int compare_ns(const void *a, const void *b)
     return (left > right) - (left < right);
 }
 
-/* Half the median round trip, in seconds. */
+/* Measures the latency: half the median round trip, in seconds. */
 static int ping(struct pipe_end *end, double *latency_s, struct err *err)
 {
     uint64_t trips[PINGS];
@@ -353,7 +354,7 @@ static int ping(struct pipe_end *end, double *latency_s, struct err *err)
     return 0;
 }
 
-/* Seconds from the first byte to the acknowledgement of the last. */
+/* Measures the seconds from the first byte to the acknowledgement of the last. */
 static int bulk(struct pipe_end *end, uint64_t bytes, const uint8_t *chunk, double *seconds, struct err *err)
 {
     uint8_t head[9] = {'b'};
@@ -378,7 +379,7 @@ static int bulk(struct pipe_end *end, uint64_t bytes, const uint8_t *chunk, doub
     return 0;
 }
 
-/* A first guess with 1 MiB, then as much as takes half a second. */
+/* Measures the bandwidth: first with 1 MiB, then with as many bytes as take about half a second. */
 static int bandwidth(struct pipe_end *end, double latency_s, double *bytes_per_s, struct err *err)
 {
     uint8_t *chunk = calloc(1, CHUNK);

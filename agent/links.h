@@ -1,10 +1,10 @@
-/* Latency and bandwidth between nodes, through our own TLS.
+/* Measures latency and bandwidth between nodes through the same TLS as training uses.
  *
- * Every agent listens on a port for others of its cluster (mutual TLS 1.3). A measurement opens one
- * connection, sends 16 small frames that come back (half the median round trip is the latency) and then bytes
- * for about half a second that are acknowledged at their end. It runs on threads of its own: at most 4
- * connections served and one request measured at a time, each with a deadline. Results are handed to the
- * event base's thread.
+ * Every agent listens on a port for other agents of its cluster (mutual TLS 1.3). A measurement opens one
+ * connection and sends 16 small frames that are echoed (half the median round trip is the latency), then
+ * bytes for about half a second, which are acknowledged at their end. This runs on threads of its own: at
+ * most 4 connections are served and one request is measured at a time, each with a deadline. Results are
+ * passed to the event base's thread.
  */
 #ifndef MOTLEY_AGENT_LINKS_H
 #define MOTLEY_AGENT_LINKS_H
@@ -18,12 +18,12 @@
 struct links;
 
 struct links_config {
-    const char *host; /* to listen on: of this node's address; a name or a numeric address */
-    uint16_t port;    /* 0: any */
+    const char *host; /* host to listen on: the host of this node's address, a name or a numeric address */
+    uint16_t port;    /* 0 picks a free port */
     const char *ca_file, *cert_file, *key_file; /* borrowed until links_destroy */
 };
 
-/* One measured link; err->code is set when it could not be measured. On the base's thread. */
+/* One measured link. err->code is set when it could not be measured. Called on the base's thread. */
 struct links_result {
     int64_t request;
     char to[80];
@@ -33,22 +33,22 @@ struct links_result {
 };
 typedef void links_done_fn(void *arg, const struct links_result *result);
 
-/* Listens. ERR_NET, ERR_IO. */
+/* Listens and starts the threads. ERR_NET, ERR_IO. */
 struct links *links_create(struct event_base *base, const struct links_config *config, links_done_fn *done,
                            void *arg, struct err *err);
-/* Waits for its threads (their deadlines are 10 s; connections are shut down at once). */
+/* Shuts connections down and waits for the threads, whose deadlines are 10 s. */
 void links_destroy(struct links *links);
 
-/* Who may measure with us, and be measured: {"NODE": generation}, the whole cluster as the scheduler has it.
- * Until it is told, nobody. Copied. */
+/* Sets the nodes that may measure with us and be measured: {"NODE": generation}, the whole cluster as the
+ * scheduler knows it (copied). Before the first call nobody may. */
 void links_nodes(struct links *links, const json_t *nodes);
-/* Use the certificate that now stands in the files for new connections. */
+/* Uses the certificate that is now in the files for new connections. */
 int links_reload(struct links *links, struct err *err);
 
-/* The port listened on. */
+/* The port that it listens on. */
 uint16_t links_port(const struct links *links);
 
-/* Measure the link to node 'to' at "host:port". ERR_BUSY with 256 waiting. */
+/* Queues a measurement of the link to node 'to' at "host:port". ERR_BUSY when 256 are waiting. */
 int links_measure(struct links *links, int64_t request, const char *to, const char *address, struct err *err);
 
 #endif

@@ -12,7 +12,7 @@
 
 enum { GPUS_MAX = 64 };
 
-/* First line of a small file, without its end; "" if it cannot be read. */
+/* Reads the first line of a small file without its line end; "" if the file cannot be read. */
 static char *line_read(const char *path, char *out, size_t size)
 {
     struct buf text;
@@ -40,8 +40,8 @@ uint64_t memory_total_bytes(void)
 {
     uint64_t total = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
     char text[64];
-    uint64_t limit =
-        strtoull(line_read("/sys/fs/cgroup/memory.max", text, sizeof(text)), NULL, 10); /* "max": 0 */
+    uint64_t limit = strtoull(line_read("/sys/fs/cgroup/memory.max", text, sizeof(text)), NULL,
+                              10); /* the text "max" gives 0 */
     return limit > 0 && limit < total ? limit : total;
 }
 
@@ -56,7 +56,7 @@ static bool has_flag(const char *flags, const char *flag)
     return false;
 }
 
-/* The value behind "key\t: " of the first processor in /proc/cpuinfo. */
+/* Reads the value behind "key\t: " of the first processor in /proc/cpuinfo. */
 static void cpuinfo_value(const char *key, char *out, size_t size)
 {
     struct buf text;
@@ -153,7 +153,7 @@ static json_t *gpu_describe(const char *pci)
                      (json_int_t)hex_read(pci, "mem_info_vram_total"), "usable", 0);
 }
 
-/* Display controllers and processing accelerators of vendors that make GPUs for computing. */
+/* Lists display controllers and processing accelerators of vendors that make GPUs for computing. */
 json_t *machine_gpus(void)
 {
     json_t *gpus = json_array();

@@ -1,26 +1,29 @@
-/* This machine, read from /proc and /sys: stable while it runs (no free memory, no load). Thread: any. */
+/* This machine, as /proc and /sys describe it: only properties that do not change while it runs (no free
+ * memory, no load). Thread: any. */
 #ifndef MOTLEY_AGENT_MACHINE_H
 #define MOTLEY_AGENT_MACHINE_H
 
 #include <jansson.h>
 #include <stdint.h>
 
-uint32_t cpu_count(void);          /* that this process may use; at least 1 */
-uint64_t memory_total_bytes(void); /* of the machine, or of our control group if that is less */
+uint32_t cpu_count(void); /* CPUs that this process may use; at least 1 */
+uint64_t
+memory_total_bytes(void); /* memory of the machine, or the limit of our control group if that is less */
 
-/* "avx512", "avx2", "sse42" or "generic": the best this CPU has. */
+/* "avx512", "avx2", "sse42" or "generic": the best that this CPU has. */
 const char *isa_native(void);
-/* Order of instruction sets: a higher one includes the lower. -1: unknown name. */
+/* The order of instruction sets: one with a higher number includes the lower ones. -1: unknown name. */
 int isa_rank(const char *isa);
 
-/* /etc/machine-id, else the boot id: tells two agents of one machine from two machines. Returns out. */
+/* Writes /etc/machine-id, else the boot id. It tells two agents of one machine from two machines. Returns
+ * out. */
 char *machine_id(char out[64]);
 
-/* The processor's name, "" where it is not told. Returns out. */
+/* Writes the processor's name; "" when it is unknown. Returns out. */
 char *machine_cpu(char out[256]);
 
-/* Display controllers and accelerators of /sys/bus/pci, usable or not: new array of {pci, vendor, device,
- * driver, memory_bytes, usable}. NULL: no memory. */
+/* Display controllers and accelerators of /sys/bus/pci, usable or not: a new array of {pci, vendor, device,
+ * driver, memory_bytes, usable}. NULL when memory is short. */
 json_t *machine_gpus(void);
 
 #endif

@@ -1,4 +1,5 @@
-/* motley-agent --api URL [--join TOKEN | --join-file PATH] --home DIR [--config FILE] [--worker PATH] */
+/* Usage: motley-agent --api URL [--join TOKEN | --join-file PATH] --home DIR [--config FILE] [--worker PATH]
+ */
 #include <getopt.h>
 #include <jansson.h>
 #include <stdbool.h>
@@ -43,7 +44,7 @@ static json_t *config_load(const char *path, struct err *err)
     return document;
 }
 
-/* The first line of the file. */
+/* Reads the join token, the first line of the file. */
 static int join_read(const char *path, char token[JOIN_BYTES_MAX], struct err *err)
 {
     struct buf text;

@@ -1,4 +1,5 @@
-/* One document: {"incarnation", "epochs": {device: epoch}, "runs": [{"job", "run"}], "before"?}. */
+/* The file holds one document: {"incarnation", "epochs": {device: epoch}, "runs": [{"job", "run"}],
+ * "before"?}. */
 #include "agent/past.h"
 
 #include <stdio.h>
@@ -37,7 +38,7 @@ static json_t *load(const char *path, struct err *err)
     return document;
 }
 
-/* Earlier releases kept the epochs alone. */
+/* Loads the epochs that earlier releases stored alone. */
 static json_t *load_old(const char *home, struct err *err)
 {
     char path[700];

@@ -13,18 +13,18 @@
 enum {
     RETRY_MS_MIN = 2000,
     RETRY_MS_MAX = 600000,
-    NOW_MS = 20000 /* between two questions that somebody asked for */
+    NOW_MS = 20000 /* least time between two requests by renewer_now() */
 };
 
 struct renewer {
-    struct agent_identity identity; /* the thread's */
+    struct agent_identity identity; /* used by the thread alone */
     struct event *told;
-    int wake; /* eventfd: a result is there */
+    int wake; /* eventfd that signals a result */
     renew_fn *done;
     void *arg;
     pthread_t thread;
     bool running;
-    uint64_t asked_ns; /* renewer_now() on the loop; 0: never */
+    uint64_t asked_ns; /* last renewer_now(), on the loop; 0: never */
     pthread_mutex_t lock;
     pthread_cond_t changed;
     bool stopping, now;
@@ -32,8 +32,8 @@ struct renewer {
     struct agent_certificate certificate;
 };
 
-/* When two thirds of the certificate's life are over, on the monotonic clock; at once where it names no
- * generation, as all did once. */
+/* When two thirds of the certificate's lifetime are over, on the monotonic clock. A certificate of an earlier
+ * release, which names no generation, is due at once. */
 static uint64_t due_ns(const struct agent_certificate *certificate)
 {
     if (!strchr(certificate->identity + strlen("agent:"), ':'))
@@ -43,7 +43,7 @@ static uint64_t due_ns(const struct agent_certificate *certificate)
     return clock_mono_ns() + (left_us > 0 ? (uint64_t)left_us * 1000 : 0);
 }
 
-/* Waits; false: the end has come. Lock held. */
+/* Waits until the deadline or renewer_now(). False when the thread must end. The lock is held. */
 static bool wait_until(struct renewer *r, uint64_t deadline_ns)
 {
     while (!r->stopping && !r->now && clock_mono_ns() < deadline_ns)
@@ -67,7 +67,7 @@ static void *renew_main(void *arg)
         pthread_mutex_lock(&r->lock);
         r->err = err;
         r->certificate = r->identity.certificate;
-        if (unknown != 1) { /* once may be a server that is being restored */
+        if (unknown != 1) { /* the first time it may be a server that is being restored */
             ssize_t ignored = write(r->wake, &one, sizeof one);
             (void)ignored;
         }

@@ -1,8 +1,9 @@
-/* Keeps the node's certificate alive: asks the api for a new one when two thirds of its life are over, with
- * the key that the node was enrolled with and its bearer token. A thread of its own, since asking blocks.
+/* Renews the node's certificate: asks the api for a new one after two thirds of its lifetime, with the key of
+ * the enrolment and the node's bearer token. It has a thread of its own, because asking blocks.
  *
- * The same question tells whether this node is still one of the cluster: renew_now() after any sign that it
- * is not. What came of it is told on the event loop. A failure is tried again, each time after twice as long.
+ * The same request shows whether the cluster still knows this node: call renewer_now() after any sign that it
+ * does not. Results are delivered on the event loop. A failed request is repeated, each time after twice as
+ * long.
  */
 #ifndef MOTLEY_AGENT_RENEW_H
 #define MOTLEY_AGENT_RENEW_H
@@ -13,16 +14,17 @@
 
 struct renewer;
 
-/* On the loop. 'certificate': the node's new one stands in its file. ERR_AUTH: the api does not know this
- * node any more, asked twice; nothing more is asked. Else why it did not work this time. */
+/* Called on the loop with a result. 'certificate' is the node's new one, which is in its file. ERR_AUTH: the
+ * api did not know this node, twice in a row, and is not asked again. Any other error: this request failed.
+ */
 typedef void renew_fn(void *arg, const struct err *err, const struct agent_certificate *certificate);
 
-/* Starts the thread; 'identity' is copied. NULL with err. */
+/* Starts the thread. 'identity' is copied. NULL with err. */
 struct renewer *renewer_create(struct event_base *base, const struct agent_identity *identity, renew_fn *done,
                                void *arg, struct err *err);
-/* Joins the thread: at most as long as one question takes (10 s). NULL is fine. */
+/* Joins the thread, which takes at most as long as one request (10 s). NULL is a no-op. */
 void renewer_destroy(struct renewer *renewer);
-/* Ask now, at most once in a while. On the loop. */
+/* Makes a request now, but at most one every 20 s. Call it on the loop. */
 void renewer_now(struct renewer *renewer);
 
 #endif

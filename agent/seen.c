@@ -9,8 +9,8 @@
 
 #include "common/file.h"
 
-/* The file is a ring of SEEN_MAX 8-byte slots in this machine's byte order; 0 is an empty slot (ids begin at
- * 1). */
+/* The file is a ring of SEEN_MAX 8-byte slots in this machine's byte order. 0 is an empty slot, because ids
+ * start at 1. */
 struct seen {
     int fd;
     uint32_t at;
@@ -38,7 +38,7 @@ struct seen *seen_open(const char *path, struct err *err)
         seen_close(seen);
         return NULL;
     }
-    /* Ids grow: the slot behind the greatest is the oldest. */
+    /* Ids grow, so the slot behind the greatest id is the oldest. */
     for (uint32_t i = 0; i < SEEN_MAX; i++) {
         if (seen->ids[i] > 0 && seen->ids[i] >= seen->ids[seen->at]) {
             seen->at = i;

@@ -1,5 +1,4 @@
-/* The ids of the scheduler's messages that were acted upon, the last SEEN_MAX of them, on disk. Thread: one.
- */
+/* The ids of the last SEEN_MAX messages of the scheduler that were acted upon, on disk. Thread: one. */
 #ifndef MOTLEY_AGENT_SEEN_H
 #define MOTLEY_AGENT_SEEN_H
 
@@ -12,14 +11,14 @@ enum { SEEN_MAX = 8192 };
 
 struct seen;
 
-/* Made if missing. ERR_IO. */
+/* Opens the file, which is made if missing. ERR_IO. */
 struct seen *seen_open(const char *path, struct err *err);
-/* NULL is fine. */
+/* NULL is a no-op. */
 void seen_close(struct seen *seen);
-/* Acted upon, as far as is remembered. */
+/* Whether the message was acted upon, as far as the ids are remembered. */
 bool seen_has(const struct seen *seen, int64_t id);
-/* Not synced: a machine that dies forgets the last ones; epochs guard what matters. ERR_IO: remembered in
- * memory only. */
+/* Adds an id. The file is not synced: after a crash of the machine the last ids are missing, and epochs
+ * prevent a second execution. ERR_IO: the id is in memory only. */
 int seen_add(struct seen *seen, int64_t id, struct err *err);
 
 #endif

@@ -16,16 +16,17 @@
 
 enum { KILL_GRACE_MS = 3000, PATH_SIZE = 700 };
 
-/* A device and what runs on it. */
+/* A device and the worker on it. */
 struct place {
     const struct agent_device *device;
-    int64_t last_epoch; /* of the last assignment accepted; -1: none */
+    int64_t last_epoch; /* epoch of the last accepted assignment; -1: none */
     struct child *child;
-    bool finished;   /* its worker has sent its last event */
-    uint64_t taken;  /* of the events that a measuring worker sent (they get numbers of the node) */
-    uint64_t number; /* the node's number of the last of them */
-    uint64_t told;   /* acknowledged to the worker up to here */
-    json_t *pending; /* assignment to start when the child is gone; or NULL */
+    bool finished; /* the worker has sent its last event */
+    uint64_t
+        taken; /* number of events taken from a measuring worker; they get numbers of the node's stream */
+    uint64_t number; /* number of the last of them in the node's stream */
+    uint64_t told;   /* events acknowledged to the worker */
+    json_t *pending; /* assignment to start when the present child has ended; or NULL */
 };
 
 struct supervisor {
@@ -98,7 +99,8 @@ static struct journal_stream *stream_of(struct supervisor *supervisor, const str
     return stream;
 }
 
-/* Append for a rank (or the node). Before the feed is there the event waits in the journal. */
+/* Appends an event to the stream of a rank, or of the node. Before the feed exists the event waits in the
+ * journal. */
 static void tell(struct supervisor *supervisor, const struct child_work *work, const char *type,
                  json_t *event, bool final)
 {
@@ -136,7 +138,7 @@ static bool is_final(const char *type)
     return strcmp(type, "done") == 0 || strcmp(type, "failed") == 0 || strcmp(type, "stopped") == 0;
 }
 
-/* Acknowledge what the disk has, so that a worker forgets nothing that could still be lost. */
+/* Acknowledges the durable events to the worker, so that it forgets none that could still be lost. */
 static void child_ack(struct supervisor *supervisor, struct place *place)
 {
     const struct child_work *work = child_work(place->child);
@@ -173,8 +175,8 @@ static void journal_durable(void *arg)
     }
 }
 
-/* An event of a worker: into the journal, and acknowledged downwards once it is durable; a repeated one is
- * acknowledged again, since the worker comes with it after its connection broke. */
+/* Takes an event of a worker into the journal; it is acknowledged to the worker once it is durable. A
+ * repeated event is acknowledged again, because the worker repeats it after its connection broke. */
 static void child_event(void *arg, struct child *child, json_t *event)
 {
     struct supervisor *supervisor = arg;
@@ -240,16 +242,16 @@ static const char *core_type(const char *isa)
     return strcmp(isa, "avx512") == 0  ? "SKYLAKEX"
            : strcmp(isa, "avx2") == 0  ? "HASWELL"
            : strcmp(isa, "sse42") == 0 ? "NEHALEM"
-                                       : NULL; /* native: OpenBLAS looks for itself */
+                                       : NULL; /* native: OpenBLAS detects the CPU by itself */
 }
 
-/* "host" or "[v6]" */
+/* Writes "host", or "[v6]" for an IPv6 address. */
 static void host_text(const char *host, char *out, size_t size)
 {
     snprintf(out, size, strchr(host, ':') != NULL ? "[%s]" : "%s", host);
 }
 
-/* The message with the part that only this node knows. */
+/* Returns the message with `local`, the part that only this node knows. */
 static json_t *document_make(const struct supervisor *supervisor, const struct place *place,
                              const json_t *message)
 {
@@ -276,9 +278,9 @@ static json_t *document_make(const struct supervisor *supervisor, const struct p
     return document;
 }
 
-/* What a device's own limit means for its worker's memory in the host: a card has its own, and its worker
- * may hold in the host what it stages and what a checkpoint's parts take; and the moments that the plan, if
- * the message brings one, places there. */
+/* The host memory that a worker may use. The worker of a card may hold staging buffers and the parts of a
+ * checkpoint in host memory, and the optimiser moments that the plan, if the message has one, places there.
+ */
 static uint64_t place_host_bytes(const struct agent_device *device, const json_t *message)
 {
     bool card = strcmp(device->kind, "cuda") == 0 || strcmp(device->kind, "hip") == 0;
@@ -294,9 +296,10 @@ static int work_start(struct supervisor *supervisor, struct place *place, const 
 {
     char dir[PATH_SIZE], threads[48], omp[48], isa[48], core[48], visible[80], group[4096];
     const char *type = core_type(place->device->isa);
-    snprintf(threads, sizeof(threads), "OPENBLAS_NUM_THREADS=1"); /* the engine cuts the work itself */
+    snprintf(threads, sizeof(threads), "OPENBLAS_NUM_THREADS=1"); /* the engine divides the work itself */
     snprintf(omp, sizeof(omp), "OMP_NUM_THREADS=%u", place->device->threads);
-    bool cpu = strcmp(place->device->kind, "cpu") == 0; /* "warp32" is no matter of the CPU's kernels */
+    bool cpu = strcmp(place->device->kind, "cpu") ==
+               0; /* the name of an emulated warp does not concern the CPU's kernels */
     snprintf(isa, sizeof(isa), "MOTLEY_ISA=%s", cpu ? place->device->isa : "native");
     snprintf(core, sizeof(core), "OPENBLAS_CORETYPE%s%s", type == NULL ? "" : "=", type == NULL ? "" : type);
     const char *shown = place->device->visible;
@@ -391,14 +394,14 @@ static void take_assign(struct supervisor *supervisor, const json_t *message)
         feed_key(key, work.run, work.epoch, work.rank);
         if (work.epoch == place->last_epoch && place->pending == NULL && !runs(place, work.run, work.epoch) &&
             journal_find(supervisor->journal, key) == NULL) {
-            /* Noted by an agent that ended before it had started the worker, of which nobody else will ever
-             * speak; or executed: then the number of what is told here is past. */
+            /* Either an agent noted it and ended before it had started the worker, so nobody else will report
+             * it; or it was executed, and then the journal ignores this event because its number is past. */
             tell_failed(supervisor, &work, ERR_PEER, "its agent ended before the worker was started");
         }
         return;
     }
     place->last_epoch = work.epoch;
-    json_decref(place->pending); /* never started; its epoch is over */
+    json_decref(place->pending); /* it was never started and its epoch is superseded */
     place->pending = json_incref((json_t *)(uintptr_t)message);
     if (place->child != NULL) {
         log_event(LOG_LEVEL_WARN, "worker_replaced", "device=%s run=%" PRId64, work.device,
@@ -473,7 +476,7 @@ static void take_profile(struct supervisor *supervisor, const json_t *message)
     if (place == NULL) {
         tell_failed(supervisor, &work, ERR_NOT_FOUND, "this node has no such device");
     } else if (place->child != NULL && child_work(place->child)->request == work.request) {
-        return; /* told again after an agent's death: its worker was adopted and measures */
+        return; /* sent again after the agent restarted: its worker was adopted and still measures */
     } else if (place->child != NULL || supervisor->ending) {
         tell_failed(supervisor, &work, ERR_BUSY, "the device is busy");
     } else if (work_start(supervisor, place, &work, message, &err) < 0) {
@@ -538,8 +541,8 @@ void supervisor_message(struct supervisor *supervisor, const json_t *message)
     if (!json_is_integer(id)) {
         return;
     }
-    /* After the act: an agent that dies between the two acts again, and epochs see to it that nothing happens
-     * twice. */
+    /* The id is stored after the action. An agent that dies between the two acts again, and epochs prevent a
+     * second execution. */
     if (!again && seen_add(supervisor->seen, json_integer_value(id), &err) < 0) {
         trouble("message_not_noted", &err);
     }
@@ -562,7 +565,7 @@ static void maybe_ended(struct supervisor *supervisor)
     }
 }
 
-/* A worker's end, by its own hand or not: the rank gets its final event, the folder goes. */
+/* Handles the end of a worker: gives the rank its final event and removes the folder. */
 static void mourn(struct supervisor *supervisor, const struct child_work *work, const char *dir,
                   bool finished, bool ended, const char *why)
 {
@@ -647,7 +650,7 @@ json_t *supervisor_workers(const struct supervisor *supervisor)
 
 /* ---- life ---- */
 
-/* One folder of an earlier agent's worker: adopt it, or mourn it once the feed is there. */
+/* Adopts the worker of a folder that an earlier agent made, or reports its end once the feed exists. */
 static void folder_adopt(struct supervisor *supervisor, const char *dir)
 {
     struct child_work work;
@@ -663,7 +666,8 @@ static void folder_adopt(struct supervisor *supervisor, const char *dir)
                      tail[0] == '\0' ? "" : "; its last words: ", tail);
             mourn(supervisor, &work, dir, false, false, why);
         } else {
-            file_remove_tree(dir, &err); /* it never was started: its assignment comes again, or is stale */
+            file_remove_tree(
+                dir, &err); /* the worker was never started: its assignment is sent again, or is stale */
         }
         return;
     }
@@ -702,7 +706,7 @@ static int folders_adopt(struct supervisor *supervisor, struct err *err)
     return 0;
 }
 
-/* Streams of runs whose worker is not here any more wait only for their acknowledgement. */
+/* Closes the streams of runs whose worker has ended; they wait only for acknowledgement. */
 static void streams_close(struct supervisor *supervisor)
 {
     struct journal_stream *next;

@@ -1,9 +1,10 @@
-/* What the agent does with messages: workers by device, each started at most once an epoch, none left behind.
+/* Acts on the scheduler's messages: runs workers by device, each started at most once for an epoch, and
+ * leaves none behind.
  *
- * Invariants: a device has at most one worker; an assignment whose epoch is not above the device's last one
- * is refused (epochs grow over the whole cluster), and the last one is on disk before the worker is told its
- * work; a message with an id is acted upon once, and confirmed each time; every rank that was accepted ends
- * with one final event in the journal, whatever becomes of its process. Thread: the event base's.
+ * Invariants: a device has at most one worker. An assignment whose epoch is not above the device's last one
+ * is refused (epochs grow over the whole cluster), and the new epoch is on disk before the worker gets its
+ * work. A message with an id is acted upon once and confirmed each time. Every accepted rank ends with one
+ * final event in the journal, whatever happens to its process. Thread: the event base's.
  */
 #ifndef MOTLEY_AGENT_SUPERVISE_H
 #define MOTLEY_AGENT_SUPERVISE_H
@@ -23,39 +24,39 @@
 struct supervisor;
 
 struct supervisor_options {
-    const struct agent_config *config; /* all borrowed for the supervisor's life */
+    const struct agent_config *config; /* all pointers are borrowed for the supervisor's lifetime */
     const struct agent_identity *identity;
     const char *home;
     const char *worker; /* path of motley-worker */
     struct journal *journal;
-    struct groups *groups; /* NULL: workers have none */
+    struct groups *groups; /* NULL: workers get no control group */
     struct past *past;
 };
 
-/* ERR_IO, ERR_CORRUPT. supervisor_connect must follow before the base runs. */
+/* ERR_IO, ERR_CORRUPT. Call supervisor_connect before the base runs. */
 struct supervisor *supervisor_create(struct event_base *base, const struct supervisor_options *options,
                                      struct err *err);
-/* Gives it the feed and the links (borrowed); adopts the workers that live and reports those that died
+/* Sets the feed and the links (borrowed), adopts the workers that still run and reports those that ended
  * meanwhile. */
 int supervisor_connect(struct supervisor *supervisor, struct feed *feed, struct links *links,
                        struct err *err);
 void supervisor_destroy(struct supervisor *supervisor);
 
-/* A message of the scheduler, of any type but ack and hello. */
+/* Acts on a message of the scheduler, of any type but ack and hello. */
 void supervisor_message(struct supervisor *supervisor, const json_t *message);
-/* The journal has become smaller. */
+/* Tells that events were acknowledged and left the journal. */
 void supervisor_acked(struct supervisor *supervisor);
-/* A link was measured. */
+/* Takes the result of a measured link. */
 void supervisor_link(struct supervisor *supervisor, const struct links_result *result);
 
-/* [{run, epoch, rank, device}] of the workers that live: new. */
+/* [{run, epoch, rank, device}] of the workers that run; new. */
 json_t *supervisor_workers(const struct supervisor *supervisor);
 
-/* Process of the worker on a device; 0: none lives. */
+/* The process of the worker on a device; 0 when none runs. */
 pid_t supervisor_pid(struct supervisor *supervisor, const char *device);
 
-/* End all workers: asked first, killed after grace_ms. 'ended' is called once none is left (perhaps at once,
- * inside). */
+/* Ends all workers: asks first, kills after grace_ms. 'ended' is called once none is left, possibly inside
+ * this call. */
 void supervisor_end(struct supervisor *supervisor, uint32_t grace_ms, void (*ended)(void *arg), void *arg);
 
 #endif
