@@ -18,8 +18,8 @@
 #include "planner/cost/memory.h"
 #include "planner/given/inputs.h"
 #include "planner/hybrid/group_state.h"
-#include "planner/pipeline/chain.h"
-#include "planner/search/from_plan.h"
+#include "planner/kind/chain.h"
+#include "planner/candidate/from_plan.h"
 #include "program/codec.h"
 
 #define OVER_LIMIT 1.000001 /* bytes are rounded to granules */

@@ -1,6 +1,6 @@
-/* Code objects of the kernels inside this build: PTX, which NVIDIA's drivers translate for the card at hand
- * and any newer one, and AMD's, each for one architecture. Compiled from engine/gpu/kernels by what compilers
- * the building machine had (cmake/gpu_code.cmake), packed with zlib. */
+/* Code objects of the kernels inside this build. PTX is translated by NVIDIA's drivers for the card at hand
+ * and any newer one; AMD's objects are each for one architecture. They are compiled from engine/gpu/kernels
+ * by the compilers of the building machine (cmake/gpu_code.cmake) and compressed with zlib. */
 #ifndef MOTLEY_ENGINE_GPU_CODE_H
 #define MOTLEY_ENGINE_GPU_CODE_H
 
@@ -11,33 +11,34 @@
 #include "common/err.h"
 #include "engine/gpu/driver.h"
 
-/* A target of this release, compiled or not. */
+/* A target that this release supports, whether this build contains it or not. */
 struct gpu_code {
-    const char *kind;      /* "cuda", "hip" */
-    const char *arch;      /* "sm_75", "gfx90a" */
-    const char *form;      /* "ptx63": PTX of that version; "elf" */
-    uint32_t matrix;       /* GPU_MATRIX_… (driver.h) that its kernels have */
-    const uint8_t *packed; /* NULL: not in this build, for the reason `why` */
+    const char *kind; /* "cuda" or "hip" */
+    const char *arch; /* such as "sm_75" or "gfx90a" */
+    const char *form; /* such as "ptx63" (PTX of version 6.3), or "elf" */
+    uint32_t matrix;  /* GPU_MATRIX_… (driver.h): the types that its kernels multiply with matrix units */
+    const uint8_t *packed; /* NULL: this build does not contain it, for the reason in `why` */
     uint32_t packed_bytes, bytes;
     const char *why;
 };
 extern const struct gpu_code gpu_codes[];
 extern const uint32_t gpu_code_count;
-extern const char *const gpu_code_compiler; /* "clang 14.0.6" */
+extern const char *const gpu_code_compiler; /* such as "clang 14.0.6" */
 
-/* Which of them a card takes: of PTX the newest that is not above it, of the others its own. NULL: none,
- * ERR_UNSUPPORTED naming those that there are. */
+/* The code object that a card uses: the newest PTX that is not newer than the card, or the object for AMD's
+ * architecture. NULL with ERR_UNSUPPORTED: there is none; the text names the targets that there are. */
 const struct gpu_code *gpu_code_choose(const char *kind, const char *arch, struct err *err);
 
-/* The code for a card of this architecture, unpacked: new in *image, to be freed when the module made of it
- * is unloaded; behind its bytes stands a NUL. *matrix: its GPU_MATRIX_…. ERR_UNSUPPORTED: this build has
- * none, naming those that it has. */
+/* Load and decompress the code for a card of this architecture. *image is new and must be freed when the
+ * module made from it is unloaded; a NUL follows its bytes. *matrix gets its GPU_MATRIX_…. ERR_UNSUPPORTED:
+ * this build has no code for the card; the text names what it has. */
 int gpu_code_load(const char *kind, const char *arch, void **image, uint64_t *bytes, uint32_t *matrix,
                   struct err *err);
 
-/* New {"compiler", "objects": [{"kind", "arch", "cards", "form", "matrix", "bytes", "packed_bytes", "why"}]}:
- * "cards" says in words which of them take it, "matrix" which 16-bit types its kernels multiply by matrix
- * units, "why" (else null) why one is not inside. NULL: ERR_NOMEM. */
+/* Returns new {"compiler", "objects": [{"kind", "arch", "cards", "form", "matrix", "bytes", "packed_bytes",
+ * "why"}]}. "cards" describes in words which cards use the object, "matrix" lists the 16-bit types that its
+ * kernels multiply with matrix units, and "why" (else null) is the reason why this build does not contain it.
+ * NULL: ERR_NOMEM. */
 json_t *gpu_code_list(struct err *err);
 
 #endif

@@ -1,9 +1,10 @@
-/* Vendors' libraries of matrix products, opened at run time where a machine has them: NVIDIA's cublasLt
- * (cublaslt.c) and AMD's rocBLAS (rocblas.c), one constant vtable each, which the driver of the vendor's
- * cards names. Nothing is linked, and their absence is normal. product_library.c says which products go to
- * them.
+/* Vendors' libraries of matrix products, opened at run time if a machine has them: NVIDIA's cublasLt
+ * (cublaslt.c) and AMD's rocBLAS (rocblas.c). Each is one constant vtable, named by the driver of the
+ * vendor's cards. Nothing is linked, and it is normal that they are absent. product_library.c decides which
+ * products go to them.
  *
- * Environment: each has a variable that names a file to open instead of the usual ones; "none" opens nothing.
+ * Environment: each library has a variable that names a file to open instead of the usual ones; "none" opens
+ * nothing.
  */
 #ifndef MOTLEY_ENGINE_GPU_PRODUCTS_H
 #define MOTLEY_ENGINE_GPU_PRODUCTS_H
@@ -16,62 +17,66 @@
 #include "engine/gpu/driver.h"
 #include "engine/device/backend.h"
 
-struct products; /* a library, opened for one queue of a card */
+struct products; /* a library that is open for one queue of a card */
 
-/* What it is opened for. The workspace is lent until it is closed. */
+/* What a library is opened for. The workspace is lent until the library is closed. */
 struct products_place {
-    uint32_t driver_version; /* as the driver numbers itself: 12040 is CUDA 12.4, 60342134 HIP 6.3 */
-    const char *arch;        /* of the card: "sm_80", "gfx90a" */
-    void *stream;            /* the queue's, of the vendor */
+    uint32_t driver_version; /* the driver's own version number: 12040 is CUDA 12.4, 60342134 is HIP 6.3 */
+    const char *arch;        /* the card's, such as "sm_80" or "gfx90a" */
+    void *stream;            /* the vendor's handle of the queue */
     gpu_address workspace;
     uint64_t workspace_bytes;
 };
 
-/* c[m,n] = alpha * op(a)[m,k] * op(b)[k,n] + beta * c, row-major as struct op_gemm has it; a and b of `type`
- * (f32, bf16, f16), products and sums f32, c f32. Addresses are multiples of 16 bytes, and so are rows. */
+/* c[m,n] = alpha * op(a)[m,k] * op(b)[k,n] + beta * c, row-major as in struct op_gemm. a and b have `type`
+ * (f32, bf16 or f16); products, sums and c are f32. Addresses and row distances are multiples of 16 bytes. */
 struct library_product {
     uint32_t m, n, k;
-    uint32_t lda, ldb, ldc; /* values */
+    uint32_t lda, ldb, ldc; /* in values */
     bool transpose_a, transpose_b;
     enum dtype type;
     float alpha, beta;
     gpu_address a, b, c;
 };
 
-/* All but find are called with the card's context current for the thread, by one thread at a time. */
+/* All functions but find are called with the card's context current for the thread, by one thread at a time.
+ */
 struct products_vendor {
-    const char *name; /* "cublasLt" */
+    const char *name; /* such as "cublasLt" */
 
-    /* Is there one for a driver of this version, and a card of this architecture (NULL: whatever the card)?
-     * name[room]: "libcublasLt.so.12, 12.1.3". Returns 0, or -1 with ERR_NOT_FOUND (none, or turned off) or
-     * ERR_UNSUPPORTED (too old, not of this driver, no code for the card). */
+    /* Is there a library for a driver of this version and a card of this architecture (NULL: any card)?
+     * name[room] gets for example "libcublasLt.so.12, 12.1.3". Returns 0, or -1 with ERR_NOT_FOUND (there is
+     * none, or it is turned off) or ERR_UNSUPPORTED (it is too old, does not fit the driver, or has no code
+     * for the card). */
     int (*find)(uint32_t driver_version, const char *arch, char *name, uint32_t room, struct err *err);
 
-    /* The same, ready to multiply. New in *out, to be closed before the context goes. */
+    /* Open the library for products on one queue. *out is new and must be closed before the context is
+     * destroyed. */
     int (*open)(const struct products_place *place, struct products **out, struct err *err);
     void (*close)(struct products *products);
 
-    /* Queue it, or record it where the queue records. The algorithm follows from the sizes alone, of those
-     * whose sums are in a fixed order: equal calls give equal bits. *done: false where the library has none
+    /* Queue a product, or record it if the queue is recording. Only the sizes choose the algorithm, among
+     * those that add in a fixed order, so equal calls give equal bits. *done is false if the library has none
      * for these sizes, or refused before anything was queued. Returns 0, or -1 with ERR_NOMEM,
      * ERR_DEVICE_FAULT or ERR_INTERNAL. */
     int (*multiply)(struct products *products, const struct library_product *product, bool *done,
                     struct err *err);
 };
 
-/* --- for the two */
+/* --- helpers of both libraries --- */
 
-/* A symbol and the place of its pointer in a struct of calls. */
+/* A symbol and the offset of its pointer in a struct of calls. */
 struct products_symbol {
     const char *name;
     size_t at;
 };
 
-/* Open the first of `usual` (NULL ends), or what the variable `environment` names: name[room] is the file.
- * `what` is the library in messages. NULL: ERR_NOT_FOUND. It is never unmapped again. */
+/* Open the file that the variable `environment` names, else the first of `usual` (NULL ends) that opens;
+ * name[room] gets the file's name. `what` names the library in messages. NULL: ERR_NOT_FOUND. The library is
+ * never closed. */
 void *products_library(const char *what, const char *environment, const char *const *usual, char *name,
                        uint32_t room, struct err *err);
-/* Fill `api`; ERR_UNSUPPORTED names the symbol that `name` lacks. */
+/* Store the symbols' addresses in `api`. ERR_UNSUPPORTED names the symbol that the file `name` lacks. */
 int products_symbols(void *library, const char *name, const struct products_symbol *symbols, size_t count,
                      void *api, struct err *err);
 

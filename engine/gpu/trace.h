@@ -1,5 +1,5 @@
-/* How long a GPU's kernels took and how long it stood idle between them, by timed events around every launch
- * on the compute queue. For measurements: the events take time of their own, about a microsecond each.
+/* Measures how long a GPU's kernels run and how long it is idle between them, with timed events around every
+ * launch on the compute queue. It is for measurements only: an event itself takes about a microsecond.
  */
 #ifndef MOTLEY_ENGINE_GPU_TRACE_H
 #define MOTLEY_ENGINE_GPU_TRACE_H
@@ -8,14 +8,14 @@
 
 struct gpu_trace_sums {
     uint32_t launches; /* of kernels, and fills with zeros */
-    double busy_s;     /* from before each to after it */
-    double span_s;     /* from before the first to after the last */
+    double busy_s;     /* seconds between the events of each launch, summed */
+    double span_s;     /* seconds from the first launch's event to the last one's */
 };
 
-/* Trace from now on, at most launches_max > 0; what comes later runs untraced. Passes are queued op by op
- * meanwhile. ERR_INVALID of a device that is no GPU, or is traced already. */
+/* Trace up to launches_max > 0 launches from now on; later ones run untraced. Meanwhile passes are queued op
+ * by op. ERR_INVALID: the device is no GPU, or is being traced already. */
 int gpu_trace_begin(struct device *device, uint32_t launches_max, struct err *err);
-/* Waits. Ends the trace, also on error. */
+/* End the trace, also on error. Waits. */
 int gpu_trace_end(struct device *device, struct gpu_trace_sums *out, struct err *err);
 
 #endif

@@ -1,14 +1,12 @@
-/* What NVIDIA's driver library and AMD's HIP library have alike: HIP took the names, the order of arguments
- * and most numbers from CUDA, so one implementation of the driver table (vendor_driver.c) serves both. What
- * differs (file and symbol names, numbers, how a context is made current) stands in cuda.c and hip.c, one
- * constant `struct vendor` each.
+/* What NVIDIA's driver library and AMD's HIP library have in common. HIP took names, the order of arguments
+ * and most numbers from CUDA, so one implementation of the driver table (vendor_driver.c) serves both. cuda.c
+ * and hip.c describe the differences (file and symbol names, numbers, how a context is made current) in one
+ * constant `struct vendor` each. vendor.c opens libraries and classifies errors.
  *
- * Sources of the declarations: NVIDIA's cuda.h of CUDA 11.4 to 13.0 ("CUDA Driver API"), AMD's
+ * Sources of the declarations: NVIDIA's cuda.h of CUDA 11.4 to 13.0 ("CUDA Driver API") and AMD's
  * hip_runtime_api.h of ROCm 5.0 to 7.1. Addresses are 64-bit integers in one and pointers in the other, which
- * is one thing to the calling conventions of 64-bit Linux; opaque handles are pointers in both. No vendor's
- * header is used, and no vendor's library is linked: each is opened at run time.
- *
- * vendor.c opens libraries and types errors, cuda.c and hip.c say what differs, vendor_driver.c is the table.
+ * the calling conventions of 64-bit Linux pass alike; opaque handles are pointers in both. No vendor's header
+ * is used and no vendor's library is linked: each is opened at run time.
  */
 #ifndef MOTLEY_ENGINE_GPU_VENDOR_PRIVATE_H
 #define MOTLEY_ENGINE_GPU_VENDOR_PRIVATE_H
@@ -22,7 +20,8 @@ struct vendor_ipc {
     uint8_t bytes[GPU_IPC_BYTES]; /* passed by value */
 };
 
-/* Calls, by what they do. All but error names return 0 or the vendor's error number. */
+/* The libraries' functions, by purpose. All except those for error names return 0 or the vendor's error
+ * number. */
 struct vendor_api {
     int (*version)(int *version);
     int (*init)(unsigned flags);
@@ -73,7 +72,7 @@ struct vendor_api {
     int (*graph_executable_destroy)(void *executable);
     int (*graph_destroy)(void *graph);
 
-    /* CUDA alone */
+    /* CUDA only */
     int (*cuda_error_name)(int error, const char **name);
     int (*cuda_context_retain)(void **context, int device);
     int (*cuda_context_release)(int device);
@@ -82,16 +81,16 @@ struct vendor_api {
     int (*cuda_function_set)(void *function, int attribute, int value);
     int (*cuda_graph_instantiate)(void **executable, void *graph, unsigned long long flags);
 
-    /* HIP alone */
+    /* HIP only */
     const char *(*hip_error_name)(int error);
     int (*hip_device_set)(int device);
     int (*hip_peer_enable)(int peer, unsigned flags);
     int (*hip_graph_instantiate)(void **executable, void *graph, void **node, char *log, size_t room);
-    int (*hip_properties)(void *properties, int device);   /* as ROCm 5 has it; may be NULL */
-    int (*hip_properties_6)(void *properties, int device); /* as ROCm 6 has it; may be NULL */
+    int (*hip_properties)(void *properties, int device);   /* as in ROCm 5; may be NULL */
+    int (*hip_properties_6)(void *properties, int device); /* as in ROCm 6; may be NULL */
 };
 
-/* A symbol of the library and its place in struct vendor_api. */
+/* A symbol of the library and its offset in struct vendor_api. */
 struct vendor_symbol {
     const char *name;
     size_t at;
@@ -106,7 +105,7 @@ struct vendor_symbol {
         .name = (symbol), .at = offsetof(struct vendor_api, member), .optional = true                        \
     }
 
-/* Numbers that both have: errors that are handled rather than told, flags. */
+/* Numbers that both libraries use: flags, and errors that the code handles instead of reporting. */
 enum vendor_number {
     VENDOR_ERROR_NO_DEVICE = 100,
     VENDOR_ERROR_NOT_READY = 600,
@@ -115,12 +114,12 @@ enum vendor_number {
     VENDOR_MODE_EXCLUSIVE_THREAD = 1,
     VENDOR_MODE_PROHIBITED = 2,
     VENDOR_MODE_EXCLUSIVE_PROCESS = 3,
-    VENDOR_STREAM_NON_BLOCKING = 1, /* with respect to the default stream, which we do not use */
-    VENDOR_EVENT_BLOCKING_SYNC = 1, /* the waiting thread sleeps */
+    VENDOR_STREAM_NON_BLOCKING = 1, /* does not wait for the default stream, which we do not use */
+    VENDOR_EVENT_BLOCKING_SYNC = 1, /* a waiting thread sleeps */
     VENDOR_EVENT_DISABLE_TIMING = 2,
     VENDOR_HOST_PORTABLE = 1, /* page-locked for every context of the process */
     VENDOR_IPC_LAZY_PEER = 1,
-    VENDOR_CAPTURE_RELAXED = 2, /* other threads and calls go on as ever */
+    VENDOR_CAPTURE_RELAXED = 2, /* other threads and calls are not restricted during a capture */
     VENDOR_JIT_ERROR_LOG = 5,
     VENDOR_JIT_ERROR_LOG_BYTES = 6,
     VENDOR_PARAM_POINTER = 1,
@@ -129,60 +128,66 @@ enum vendor_number {
 
 struct vendor {
     const char *kind;         /* "cuda" */
-    const char *environment;  /* names a library to open instead */
-    const char *const *files; /* tried in this order, NULL ends */
+    const char *environment;  /* environment variable that names a library to open instead */
+    const char *const *files; /* tried in this order; NULL ends */
     const struct vendor_symbol *symbols;
     uint32_t symbol_count;
     uint32_t version_least;
-    const char *least; /* what that is, in words */
+    const char *least; /* version_least in words */
     int attribute_warp, attribute_shared, attribute_units, attribute_clock, attribute_mode;
-    uintptr_t param_end; /* ends the `extra` of a launch */
-    bool jit_log;        /* module_load takes options and may fill in a log */
+    uintptr_t param_end; /* ends the `extra` array of a launch */
+    bool jit_log;        /* module_load takes options and can fill a log */
 
-    /* How it numbers its versions: major and minor. */
+    /* Splits the library's version number into major and minor. */
     void (*version_split)(uint32_t version, uint32_t *major, uint32_t *minor);
-    const char *(*error_name)(const struct gpu_library *library, int error); /* NULL: none */
+    /* returns NULL if there is no name */
+    const char *(*error_name)(const struct gpu_library *library, int error);
     int (*arch)(struct gpu_library *library, int device, struct gpu_info *out, struct err *err);
     int (*context_retain)(struct gpu_context *context, struct err *err);
     void (*context_release)(struct gpu_context *context);
-    int (*context_enter)(const struct gpu_context *context); /* for the calling thread; an error number */
-    int (*peer_enable)(const struct gpu_context *context, const struct gpu_context *peer); /* likewise */
-    size_t enter_at, peer_at; /* the calls those two make, for messages */
+    /* for the calling thread; returns an error number */
+    int (*context_enter)(const struct gpu_context *context);
+    /* returns an error number */
+    int (*peer_enable)(const struct gpu_context *context, const struct gpu_context *peer);
+    size_t enter_at, peer_at; /* offsets of the calls that these two make, for messages */
     int (*graph_instantiate)(struct gpu_context *context, void *graph, void **executable, struct err *err);
-    /* NULL: needs no leave. More dynamic shared memory than any card has for a kernel. */
+    /* Allows a kernel more dynamic shared memory than the default limit; NULL: no permission is needed. */
     int (*shared_allow)(struct gpu_context *context, void *function, uint32_t bytes, struct err *err);
 };
 
 struct gpu_library {
     const struct vendor *vendor;
     struct vendor_api api;
-    void *handle; /* of the dynamic linker */
+    void *handle; /* from dlopen */
     uint32_t version;
     char file[256];
 };
 
 struct gpu_context {
     struct gpu_library *library;
-    int device;   /* as the vendor numbers it */
-    void *handle; /* CUDA's */
+    int device;   /* the vendor's number */
+    void *handle; /* CUDA only */
     pthread_mutex_t lock;
     atomic_bool failed;
-    struct err error; /* the first that ends the use of the card, under the lock */
+    struct err error; /* the first error that ends the use of the card; guarded by the lock */
 };
 
-extern const struct vendor vendor_cuda, vendor_hip; /* cuda.c, hip.c */
+extern const struct vendor vendor_cuda, vendor_hip; /* cuda.c and hip.c */
 
-/* Open the library and look up its symbols; the table's open. */
+/* Open the library and look up its symbols; the driver table's `open`. */
 int vendor_open(const struct vendor *vendor, struct gpu_library **out, uint32_t *version, struct err *err);
 
-/* Turn what the call at `at` of struct vendor_api returned into an error that says `what`; 0 stays 0. */
+/* Turn the result of the call at offset `at` of struct vendor_api into an error that says `what`; 0 stays 0.
+ */
 int vendor_result(const struct gpu_library *library, size_t at, int result, const char *what,
                   struct err *err);
-/* The same of a call on a context: faults and losses are kept, and answer whatever is queued later. */
+/* The same for a call on a context. Faults and losses are kept, and everything queued later fails with them.
+ */
 int vendor_context_result(struct gpu_context *context, size_t at, int result, const char *what,
                           struct err *err);
 
-/* The sort of an error by its number; ERR_INTERNAL for one that means a mistake of ours, or none known. */
+/* The class of an error number; ERR_INTERNAL for an error that means a mistake of ours, and for unknown ones.
+ */
 enum err_code vendor_error_code(int error);
 
 #endif

@@ -1,15 +1,14 @@
 /* Attention in tiles of 64 queries and 64 keys with a running softmax (Dao et al. 2022, algorithms 1 and 4;
- * the split of backward into kernels over keys and over queries as Dao 2023). A block has 256 threads as a
- * square of 16 × 16: thread (ty, tx) holds scores of queries ty + 16 i and keys tx + 16 j, i, j < 4, and sums
- * of 4 rows and 4 neighbouring columns for every panel of 64 columns. Scores are products of slices of 32
- * columns, so shared memory (35 KiB) does not grow with head_dim; the kernels differ in their registers, for
- * heads of up to 64, 128 and 256 values. No score matrix of a row is ever in memory, no sum is atomic: equal
- * calls give equal bits.
+ * backward is split into kernels over keys and over queries as in Dao 2023). A block has 256 threads,
+ * arranged as a square of 16 × 16. Thread (ty, tx) has the scores of queries ty + 16 i and keys tx + 16 j,
+ * for i, j < 4, and the sums of 4 rows and 4 neighbouring columns for every panel of 64 columns. Scores are
+ * summed over slices of 32 columns, so shared memory (35 KiB) does not grow with head_dim. The kernels differ
+ * in their registers, for heads of up to 64, 128 and 256 values. No row's score matrix is ever in memory and
+ * no sum is atomic: equal calls give equal bits.
  *
- * Blocks find their row on the device: tile t of all rows belongs to the last row r with row_start[r] / 64 +
- * r
- * <= t, which leaves every row at least as many numbers as it has tiles; a block whose number is over has
- * nothing to do.
+ * Blocks find their row on the device. Tile t, counted over all rows, belongs to the last row r with
+ * row_start[r] / 64 + r <= t. That gives every row at least as many numbers as it has tiles; a block with a
+ * number left over has nothing to do.
  */
 #ifndef MOTLEY_ENGINE_GPU_KERNELS_ATTENTION_K_H
 #define MOTLEY_ENGINE_GPU_KERNELS_ATTENTION_K_H
@@ -38,24 +37,25 @@
     X(attention_units_keys_256, 256)
 
 enum {
-    ATTENTION_ROWS = 64,       /* queries, or keys, of a tile */
-    ATTENTION_SLICE = 32,      /* columns of q and k, or of dout and v, at a time */
-    ATTENTION_PANEL = 64,      /* columns of v, or of what is summed, at a time */
-    ATTENTION_DELTAS = 8,      /* rows that a block of attention_delta takes */
-    ATTENTION_WIDTH_MAX = 256, /* of a head */
+    ATTENTION_ROWS = 64,       /* queries, or keys, in a tile */
+    ATTENTION_SLICE = 32,      /* columns of q and k, or of dout and v, handled at a time */
+    ATTENTION_PANEL = 64,      /* columns of v, or of the sums, handled at a time */
+    ATTENTION_DELTAS = 8,      /* rows that one block of attention_delta handles */
+    ATTENTION_WIDTH_MAX = 256, /* largest head_dim */
     ATTENTION_PANELS_MAX = ATTENTION_WIDTH_MAX / ATTENTION_PANEL
 };
 
-/* Rows of heads, ld values apart, of elements `as` (four.h). */
+/* Rows of heads, ld values apart, of type `as` (ELEMENT_…, four.h). */
 struct attention_matrix {
     uint64_t at;
     uint32_t ld, as;
 };
 
-/* What rows, heads and masks are. q: [tokens, heads, head_dim]; k, v: [keys, kv_heads, head_dim], laid out
- * alike. row_start: u32 [rows + 1]; 0: one row of all tokens. Query i of a row sits at position offset + i,
- * key j at j. window: how many keys a query sees, itself counted (all: UINT32_MAX). cap: 0 for none.
- * bits_scale, bits_cap: scale and cap, divided by ln 2. compute: ELEMENT_… that factors are rounded to. */
+/* Shapes and masks. q: [tokens, heads, head_dim]; k, v: [keys, kv_heads, head_dim] with equal layout.
+ * row_start: u32 [rows + 1]; 0: one row of all tokens. Query i of a row has position offset + i, key j has
+ * position j. window: number of keys that a query sees, itself included (UINT32_MAX: all). cap: 0 for none.
+ * bits_scale and bits_cap: scale and cap divided by ln 2. compute: ELEMENT_… to which operands are rounded.
+ */
 struct attention_shape {
     struct attention_matrix q, k, v;
     uint64_t row_start;
@@ -63,28 +63,30 @@ struct attention_shape {
     float scale, cap, bits_scale, bits_cap;
 };
 
-/* out: [tokens, heads, head_dim] of out_as; lse: [tokens, heads], the logarithms of the softmax sums, or 0.
- * Blocks: tiles of queries × heads. */
+/* out: [tokens, heads, head_dim] of type out_as. lse: [tokens, heads], the logarithms of the softmax sums; or
+ * 0. Blocks: tiles of queries × heads. */
 struct attention_forward_args {
     struct attention_shape shape;
     uint64_t out, lse;
     uint32_t out_as;
 };
-/* delta[tokens, heads] = <out, dout>: rows * width values each, count of them; 32 lanes a sum. out is rounded
- * to `compute`, dout f32. */
+/* delta[tokens, heads] = <out, dout>: `count` dot products of `width` values, each by 32 lanes. out is
+ * rounded to `compute`, dout is f32. */
 struct attention_delta_args {
     uint64_t out, dout, delta, count; /* tokens * heads */
     uint32_t width, out_as, compute;  /* width: head_dim */
 };
 
-/* attention_queries_…: dq, over tiles of queries × heads. attention_keys_…: dk, dv, over tiles of keys ×
- * kv_heads (× 2 for the widest). dq is laid out as q, dk and dv as k and v, dout as out. */
+/* attention_queries_… computes dq, with blocks for tiles of queries × heads. attention_keys_… computes dk and
+ * dv, with blocks for tiles of keys × kv_heads (× 2 for the widest heads). dq has the layout of q, dk and dv
+ * that of k and v, and dout that of out. */
 struct attention_backward_args {
     struct attention_shape shape;
     struct attention_matrix dout;
     uint64_t lse, delta, dq, dk, dv;
 };
-/* By the largest head_dim. Named units: by matrix units, where rows and heads are pieces of 16 bytes. */
+/* One kernel for each largest head_dim. Kernels named units use matrix units and need rows and heads that are
+ * multiples of 16 bytes. */
 #define ATTENTION_ARGS(name, struct_args)                                                                    \
     struct name##_64_args {                                                                                  \
         struct struct_args of;                                                                               \
@@ -107,25 +109,24 @@ ATTENTION_ARGS(attention_units_keys, attention_backward_args);
 
 #include "engine/gpu/kernels/fragment.h"
 
-/* Four neighbouring values: one load from shared memory. */
+/* Four neighbouring values, read from shared memory in one load. */
 struct __attribute__((aligned(16))) attention_quad {
     float x, y, z, w;
 };
 
-/* Rows of shared tiles lie so far apart, in quads: an odd number, so that 8 threads on 8 rows meet all banks.
- */
+/* Distances of rows in shared tiles, in quads: odd numbers, so that 8 threads on 8 rows use all banks. */
 enum {
     ATTENTION_SLICE_LD = ATTENTION_SLICE / 4 + 1,
     ATTENTION_PANEL_LD = ATTENTION_PANEL / 4,
     ATTENTION_WEIGHT_LD = ATTENTION_ROWS / 4 + 1,
-    ATTENTION_TILES = 2 * ATTENTION_ROWS * ATTENTION_SLICE_LD, /* two slices; a panel needs no more */
+    ATTENTION_TILES = 2 * ATTENTION_ROWS * ATTENTION_SLICE_LD, /* two slices; a panel needs no more room */
     ATTENTION_WEIGHTS = ATTENTION_ROWS * ATTENTION_WEIGHT_LD
 };
 
-/* A tile of a row. */
+/* One tile of a row. */
 struct attention_place {
-    uint32_t begin, length; /* of the row: its first token, its tokens */
-    uint32_t first, count;  /* of the tile, from the row's beginning; count 0: nothing to do */
+    uint32_t begin, length; /* the row's first token and its number of tokens */
+    uint32_t first, count;  /* the tile's range, counted from the row's beginning; count 0: nothing to do */
 };
 
 FUNCTION uint32_t attention_min(uint32_t a, uint32_t b)
@@ -133,14 +134,14 @@ FUNCTION uint32_t attention_min(uint32_t a, uint32_t b)
     return a < b ? a : b;
 }
 
-/* The matrix from a row and a column on. */
+/* The part of a matrix that begins at a row and a column. */
 FUNCTION struct attention_matrix attention_from(struct attention_matrix m, uint64_t row, uint32_t column)
 {
     m.at += element_bytes(m.as) * (row * m.ld + column);
     return m;
 }
 
-/* Its value i, rounded. */
+/* Value i of a matrix, rounded to `compute`. */
 FUNCTION float attention_value(uint32_t compute, const struct attention_matrix *m, uint64_t i)
 {
     if (m->as != ELEMENT_F32)
@@ -173,8 +174,8 @@ FUNCTION struct attention_place attention_find(const struct attention_shape *a, 
     return place;
 }
 
-/* scores[i][j] = <left row ty + 16 i, right row tx + 16 j>, rows of a head in device memory, of which there
- * are `lefts` and `rights`; by way of shared memory `tiles`. */
+/* scores[i][j] = <left row ty + 16 i, right row tx + 16 j>. The rows are in device memory, `lefts` and
+ * `rights` of them, and pass through the shared memory `tiles`. */
 FUNCTION void attention_scores(const struct attention_shape *a, const struct attention_matrix *left,
                                uint32_t lefts, const struct attention_matrix *right, uint32_t rights,
                                struct attention_quad *tiles, float scores[4][4])
@@ -203,7 +204,7 @@ FUNCTION void attention_scores(const struct attention_shape *a, const struct att
         }
         barrier();
         if (ty >= lefts || tx >= rights)
-            continue; /* to barriers that all meet */
+            continue; /* goes on to the barriers that all threads must meet */
         for (uint32_t quad = 0; quad < quads; quad++) {
             struct attention_quad x[4], y[4];
             UNROLL
@@ -224,8 +225,8 @@ FUNCTION void attention_scores(const struct attention_shape *a, const struct att
     }
 }
 
-/* Columns [at, at + 64) of `count` rows of a head come to shared memory, rows up to a multiple of 4 and
- * columns beyond as zeros. Before it all threads have met, and after it. */
+/* Copies columns [at, at + 64) of `count` rows of a head to shared memory, with zeros in rows up to the next
+ * multiple of 4 and in columns beyond the head. Begins and ends with a barrier. */
 FUNCTION void attention_panel(const struct attention_shape *a, const struct attention_matrix *from,
                               uint32_t count, uint32_t at, struct attention_quad *panel)
 {
@@ -242,7 +243,7 @@ FUNCTION void attention_panel(const struct attention_shape *a, const struct atte
     barrier();
 }
 
-/* The thread's 4 × 4 values, rounded, into the shared matrix of weights[query][key]. */
+/* Writes the thread's 4 × 4 values, rounded, to the shared matrix weights[query][key]. */
 FUNCTION void attention_put(uint32_t compute, struct attention_quad *weights, float values[4][4])
 {
     const uint32_t tx = thread() % 16, ty = thread() / 16;
@@ -262,8 +263,8 @@ FUNCTION void attention_add(float sums[4], float weight, struct attention_quad v
     sums[3] = math_fma(weight, value.w, sums[3]);
 }
 
-/* sums[i] += Σ over `count` keys of weights[ty + 16 i][key] * panel[key][4 tx …], where the panel has such
- * columns. */
+/* sums[i] += Σ over `count` keys of weights[ty + 16 i][key] * panel[key][4 tx …], for columns that the panel
+ * has. */
 FUNCTION void attention_over_keys(const struct attention_quad *weights, const struct attention_quad *panel,
                                   uint32_t count, float sums[4][4])
 {
@@ -300,7 +301,7 @@ FUNCTION void attention_over_queries(const struct attention_quad *weights, const
     }
 }
 
-/* The panels that a kernel has; the loop's count is written out so that it is unrolled first of all. */
+/* Zeroes the sums of the kernel's panels. The loop has a constant bound so that the compiler unrolls it. */
 FUNCTION void attention_clear(float sums[ATTENTION_PANELS_MAX][4][4], const uint32_t panels)
 {
     UNROLL
@@ -309,7 +310,7 @@ FUNCTION void attention_clear(float sums[ATTENTION_PANELS_MAX][4][4], const uint
             sums[p][i][0] = sums[p][i][1] = sums[p][i][2] = sums[p][i][3] = 0.0f;
 }
 
-/* The thread's 4 columns of panel `at` of row `row` to device memory. */
+/* Writes the thread's 4 columns of the panel that begins at column `at` to row `row` in device memory. */
 FUNCTION void attention_store(float *to, uint64_t row, uint32_t at, uint32_t width, const float sums[4])
 {
     uint32_t column = at + 4 * (thread() % 16);
@@ -325,32 +326,32 @@ FUNCTION uint32_t attention_sees(const struct attention_shape *a, uint32_t query
     return key <= position && position - key < a->window;
 }
 
-/* The first tile of keys that queries from `query` on see anything of. */
+/* The first tile of keys that queries from `query` on can see. */
 FUNCTION uint32_t attention_first_key(const struct attention_shape *a, uint32_t query)
 {
     uint32_t position = a->offset + query;
     return position < a->window ? 0 : (position - a->window + 1) / ATTENTION_ROWS * ATTENTION_ROWS;
 }
 
-/* A product of q and k as its weight's exponent of 2. */
+/* The exponent, in base 2, of the weight that belongs to a product of q and k. */
 FUNCTION float attention_exponent(const struct attention_shape *a, float product)
 {
     return a->cap > 0.0f ? a->bits_cap * math_tanh(product * a->scale / a->cap) : product * a->bits_scale;
 }
 
-/* The greatest exponent of a row so far, and that of a new tile: what is taken off now goes to *top, what
- * earlier sums are to be multiplied by is returned. */
+/* Raises a row's greatest exponent to the ceiling of *top, its greatest exponent so far including the new
+ * tile. *top gets the value to subtract from exponents; returns the factor for earlier sums. */
 FUNCTION float attention_rise(float *greatest, float *top)
 {
     float risen = math_ceil(*top), was = *greatest;
     *greatest = risen;
-    *top = risen == -math_infinity() ? 0.0f : risen; /* a row that has seen nothing yet */
+    *top = risen == -math_infinity() ? 0.0f : risen; /* the row has seen no key yet */
     return math_exp2(was - *top);
 }
 
-/* One tile of keys into the running softmax: scores become weights, relative to a whole power of two no less
- * than any of the row so far; sums are the thread's own part of a row. What was summed before is to be
- * multiplied by factor. */
+/* Adds one tile of keys to the running softmax: scores become weights relative to a whole power of two that
+ * is no less than any weight of the row so far. `sum` is this thread's share of a row's sum. Earlier sums
+ * must be multiplied by `factor`. */
 FUNCTION void attention_softmax(const struct attention_shape *a, uint32_t query, uint32_t queries,
                                 uint32_t key, float scores[4][4], float greatest[4], float sum[4],
                                 float factor[4])
@@ -379,7 +380,7 @@ FUNCTION void attention_softmax(const struct attention_shape *a, uint32_t query,
     }
 }
 
-/* One value of out. */
+/* Stores one value of out. */
 FUNCTION void attention_out(const struct attention_forward_args *args, uint64_t token, uint32_t head,
                             uint32_t column, float value)
 {
@@ -403,7 +404,7 @@ FUNCTION void attention_forward(const struct attention_forward_args *args, const
     SHARED(struct attention_quad, weights, ATTENTION_WEIGHTS);
     const struct attention_shape *a = &args->shape;
     const uint32_t tx = thread() % 16, ty = thread() / 16, head = block_y();
-    /* later tiles see more keys: they begin first */
+    /* later tiles see more keys and take longer, so they start first */
     struct attention_place at = attention_find(a, blocks_x() - 1 - block_x());
     if (at.count == 0)
         return;
@@ -489,16 +490,16 @@ KERNEL(attention_delta, 256)
         STORE(POINTER(float, args.delta), item, sum);
 }
 
-/* What a tile pair of backward works on. */
+/* A tile of queries and a tile of keys in backward. */
 struct attention_pair {
-    uint32_t token;                     /* of the first query */
-    uint32_t query, queries, key, keys; /* from the row's beginning, how many */
+    uint32_t token;                     /* the first query's token */
+    uint32_t query, queries, key, keys; /* first query and key within the row, and how many */
     uint32_t head;
-    struct attention_matrix q, k, v, dout; /* of the first query or key, and of the head */
+    struct attention_matrix q, k, v, dout; /* each begins at the first query or key, at the head's columns */
 };
 
-/* Of a product of q and k and the gradient of the weight that it became: the weight, as forward had it, and
- * the gradient of the product. */
+/* On entry *weight is a product of q and k, and *slope the gradient of its weight. On return *weight is the
+ * weight as forward had it, and *slope the gradient of the product. */
 FUNCTION void attention_slope(const struct attention_shape *a, float lse, float delta, float *weight,
                               float *slope)
 {
@@ -507,7 +508,7 @@ FUNCTION void attention_slope(const struct attention_shape *a, float lse, float 
     *slope = *weight * (*slope - delta) * math_fma(-bent, bent, 1.0f) * a->scale;
 }
 
-/* The weights of a pair and the gradients of the products. */
+/* Computes the weights of a pair of tiles, and the gradients of the products of q and k. */
 FUNCTION void attention_gradients(const struct attention_backward_args *args,
                                   const struct attention_pair *pair, struct attention_quad *tiles,
                                   float weight[4][4], float slope[4][4])
@@ -595,7 +596,7 @@ KERNEL(attention_queries_256, 256)
     attention_queries(&args.of, 4);
 }
 
-/* sums += weights, transposed, times `rows`, of which there are pair->queries. */
+/* sums += values^T (through the shared `weights`) times the pair->queries rows of `rows`. */
 FUNCTION void attention_keys_add(const struct attention_shape *a, const struct attention_pair *pair,
                                  const struct attention_matrix *rows, float values[4][4],
                                  struct attention_quad *weights, struct attention_quad *tiles,
@@ -612,7 +613,7 @@ FUNCTION void attention_keys_add(const struct attention_shape *a, const struct a
     barrier();
 }
 
-/* The pair's tile of keys; where they begin in dk and dv. */
+/* Sets the pair's tile of keys. Returns where the keys begin in dk and dv. */
 FUNCTION uint64_t attention_pair_keys(const struct attention_backward_args *args,
                                       const struct attention_place *at, uint32_t kv,
                                       struct attention_pair *pair)
@@ -626,7 +627,7 @@ FUNCTION uint64_t attention_pair_keys(const struct attention_backward_args *args
     return first * a->k.ld + kv * a->head_dim;
 }
 
-/* Its queries, from pair->query on, of pair->head. */
+/* Sets the pair's queries, from pair->query on, for pair->head. */
 FUNCTION void attention_pair_queries(const struct attention_backward_args *args,
                                      const struct attention_place *at, struct attention_pair *pair)
 {
@@ -688,7 +689,7 @@ KERNEL(attention_keys_128, 256)
     attention_keys(&args.of, 2);
 }
 
-/* dv where block_z is 0, dk where it is 1: both at once take more registers than a thread has. */
+/* Computes dv if block_z is 0 and dk if it is 1: both at once would need more registers than a thread has. */
 FUNCTION void attention_keys_half(const struct attention_backward_args *args, const uint32_t panels)
 {
     SHARED(struct attention_quad, tiles, ATTENTION_TILES);
@@ -724,7 +725,7 @@ KERNEL(attention_keys_256, 256)
 
 #if FRAGMENT_F16
 #define ATTENTION_UNITS(part, panels) part(&args.of, panels)
-#else /* the host asks cards without them for nothing */
+#else /* the host never launches these on cards without matrix units */
 #define ATTENTION_UNITS(part, panels) assert_device(0)
 #endif
 

@@ -1,32 +1,33 @@
-/* Attention by matrix units (fragment.h): the tiles, masks and arguments of attention.k.h, its factors in 16
- * bits in shared memory, sums in fp32 in registers. A warp has 16 rows of a tile: all of its 64 columns where
- * warps have 64 lanes, else half of them. Every tile in shared memory is 64 rows by 64 columns as it lies in
- * device memory; a factor whose terms are its rows is read across them (fragment_take_across), so nothing is
- * transposed.
+/* Attention with matrix units (fragment.h). Tiles, masks and arguments are those of attention.k.h; operands
+ * are in 16 bits in shared memory, sums in fp32 in registers. A warp handles 16 rows of a tile: all 64
+ * columns if warps have 64 lanes, else half of them. Every tile in shared memory is 64 rows by 64 columns in
+ * the order of device memory. If an operand's rows are the terms of the product, it is read across the rows
+ * (fragment_take_across), so nothing is transposed.
  */
 #ifndef MOTLEY_ENGINE_GPU_KERNELS_ATTENTION_UNITS_H
 #define MOTLEY_ENGINE_GPU_KERNELS_ATTENTION_UNITS_H
 
 #include "engine/gpu/kernels/fragment.h"
 
-/* Eight values in 16 bits: one access. */
+/* Eight 16-bit values, read in one access. */
 struct __attribute__((aligned(16))) attention_eight {
     uint32_t w[4];
 };
 
-/* Rows of tiles lie 36 words apart, so that the lanes of a fragment meet different banks. */
+/* Rows of tiles are 36 words apart, so that the lanes of a fragment use different banks. */
 enum {
-    ATTENTION_UNITS_EIGHTS = 9, /* of a row: 64 values, and one more */
+    ATTENTION_UNITS_EIGHTS = 9, /* eights in a row: 64 values and one eight as padding */
     ATTENTION_UNITS_LD = 4 * ATTENTION_UNITS_EIGHTS,
     ATTENTION_UNITS_TILE = ATTENTION_ROWS * ATTENTION_UNITS_EIGHTS
 };
 
-/* What this thread brings of a tile: row thread / 8 and the one 32 further, columns 8 (thread % 8) … */
+/* The part of a tile that this thread copies: row thread / 8 and the row 32 below it, columns from 8 (thread
+ * % 8) on. */
 struct attention_part {
     struct attention_eight row[2];
 };
 
-/* Where the warp's part of a tile begins. */
+/* First row and column of the warp's part of a tile. */
 FUNCTION uint32_t attention_units_row(void)
 {
     return warp() % 4 * 16;
@@ -37,19 +38,20 @@ FUNCTION uint32_t attention_units_column(void)
     return warp() / 4 * 4 * fragment_columns();
 }
 
-/* Where value r of fragment j of a product of rows with rows lies in its tile. */
+/* The tile's column of value r of fragment j, in a product of rows with rows. */
 FUNCTION uint32_t attention_units_along(uint32_t j, uint32_t r)
 {
     return attention_units_column() + j * fragment_columns() + fragment_column(r);
 }
 
-/* Of one whose right factor is read across: fragments j and j + 1, j even, share 2 fragment_columns(). */
+/* The same in a product whose right operand is read across its rows: fragments j and j + 1, for even j,
+ * together have 2 fragment_columns() columns. */
 FUNCTION uint32_t attention_units_across(uint32_t j, uint32_t r)
 {
     return attention_units_column() + j / 2 * 2 * fragment_columns() + 2 * fragment_column(r) + j % 2;
 }
 
-/* Eight values `bytes` from the matrix's address. */
+/* The eight values that begin `bytes` after the matrix's address. */
 FUNCTION struct attention_eight attention_eight_at(uint32_t element, const struct attention_matrix *m,
                                                    uint32_t bytes)
 {
@@ -65,14 +67,14 @@ FUNCTION struct attention_eight attention_eight_at(uint32_t element, const struc
     return eight;
 }
 
-/* The matrix from where this thread begins in a tile. */
+/* The matrix from this thread's first value in a tile on. */
 FUNCTION struct attention_matrix attention_own(struct attention_matrix m)
 {
     return attention_from(m, thread() / 8, 8 * (thread() % 8));
 }
 
-/* Columns [column, column + 64) of the first 64 rows of a matrix, zeros beyond its `rows` and `width`; m is
- * attention_own of it. */
+/* Reads columns [column, column + 64) of the first 64 rows of a matrix, with zeros beyond `rows` and `width`;
+ * m is attention_own of the matrix. */
 FUNCTION struct attention_part attention_fetch(uint32_t element, const struct attention_matrix *m,
                                                uint32_t rows, uint32_t column, uint32_t width)
 {
@@ -94,7 +96,7 @@ FUNCTION void attention_bring(struct attention_eight *tile, const struct attenti
     PUT(tile, at + 32 * ATTENTION_UNITS_EIGHTS, part->row[1]);
 }
 
-/* The warp's 16 rows of a tile as the left factor. */
+/* Loads the warp's 16 rows of a tile as the left operand. */
 FUNCTION void attention_left(struct attention_eight *tile, uint32_t left[4][4])
 {
     uint32_t *from = (uint32_t *)tile + attention_units_row() * ATTENTION_UNITS_LD;
@@ -155,7 +157,7 @@ FUNCTION void attention_across(uint32_t element, uint32_t left[4][4], struct att
         attention_multiply_across(ELEMENT_BF16, left, right, sums);
 }
 
-/* The warp's part of a product of rows with rows, rounded, as a tile. */
+/* Writes the warp's part of a product of rows with rows to a tile, rounded. */
 FUNCTION void attention_units_put(uint32_t element, struct attention_eight *tile, float values[4][4])
 {
     UNROLL
@@ -172,8 +174,8 @@ FUNCTION void attention_units_put(uint32_t element, struct attention_eight *tile
     }
 }
 
-/* Fragments take turns at being the first, four times till all lie as before: what is done to each stands in
- * the kernel once. */
+/* Rotates the fragments by one: the second becomes the first. After four turns the order is as before. Code
+ * for each fragment can then work on the first and is in the kernel only once. */
 FUNCTION void attention_units_turn(float sums[4][4])
 {
     UNROLL
@@ -198,12 +200,12 @@ FUNCTION uint32_t attention_element(const struct attention_shape *a)
     return FRAGMENT_BF16 ? a->compute : ELEMENT_F16;
 }
 
-/* The running softmax of the rows that a lane has values of: fragment_rows() of them. */
+/* The running softmax of the fragment_rows() rows of which a lane has values. */
 struct attention_running {
     float greatest[4], sum[4], factor[4];
 };
 
-/* A sum or a maximum over the lanes that share rows. */
+/* Maximum and sum over the lanes that share rows. */
 FUNCTION float attention_lanes_max(float x)
 {
     for (uint32_t mask = fragment_lanes() / 2; mask > 0; mask /= 2)
@@ -218,7 +220,8 @@ FUNCTION float attention_lanes_sum(float x)
     return x;
 }
 
-/* The other warp of these rows has a value of each row, too: where warps have 32 lanes. All threads meet. */
+/* With warps of 32 lanes, two warps share the same rows: exchanges one value per row with the other warp. All
+ * threads must call it. */
 FUNCTION void attention_units_share(float *shared, const float mine[4], float other[4])
 {
     uint32_t half = warp() / 4;
@@ -232,12 +235,12 @@ FUNCTION void attention_units_share(float *shared, const float mine[4], float ot
         other[i] = GET(shared, (1 - half) * ATTENTION_ROWS + attention_units_row() + fragment_row(2 * i));
 }
 
-/* As attention_softmax. */
+/* attention_softmax for fragments. */
 FUNCTION void attention_units_softmax(const struct attention_shape *a, uint32_t query, uint32_t queries,
                                       uint32_t key, float scores[4][4], struct attention_running *running,
                                       float *shared)
 {
-    const uint32_t each = 4 / fragment_rows(); /* values of a row in a fragment */
+    const uint32_t each = 4 / fragment_rows(); /* values of one row in a fragment */
     float top[4], other[4];
     UNROLL
     for (uint32_t i = 0; i < fragment_rows(); i++)
@@ -289,7 +292,7 @@ FUNCTION void attention_units_start(struct attention_running *running, const uin
         attention_units_clear(sums[p]);
 }
 
-/* A panel of sums of weights times v: what was summed before by the factor, and what a tile adds. */
+/* For one panel: multiplies the earlier sums by the factor and adds the weights times a tile of v. */
 FUNCTION void attention_units_gain(uint32_t element, const struct attention_running *running,
                                    struct attention_eight *weights, struct attention_eight *tile,
                                    float sums[4][4])
@@ -303,7 +306,7 @@ FUNCTION void attention_units_gain(uint32_t element, const struct attention_runn
     attention_across(element, left, tile, sums);
 }
 
-/* out, and the logarithms of the sums. */
+/* Writes out and the logarithms of the softmax sums. */
 FUNCTION void attention_units_finish(const struct attention_forward_args *args,
                                      const struct attention_place *at, uint32_t head, float *shared,
                                      struct attention_running *running, const uint32_t panels,
@@ -316,7 +319,7 @@ FUNCTION void attention_units_finish(const struct attention_forward_args *args,
     for (uint32_t i = 0; i < fragment_rows(); i++)
         running->sum[i] = attention_lanes_sum(running->sum[i]);
     if (warp_size() == 32) {
-        barrier(); /* maxima that others read may lie there still */
+        barrier(); /* others may still be reading the maxima there */
         attention_units_share(shared, running->sum, other);
         running->sum[0] += other[0];
         running->sum[1] += other[1];
@@ -338,8 +341,8 @@ FUNCTION void attention_units_finish(const struct attention_forward_args *args,
     }
 }
 
-/* The queries of a tile (q: attention_own of them) as the left factor, by way of the two tiles in turn.
- * Returns whose turn is next. */
+/* Loads the queries of a tile (q is attention_own of them) as the left operand, through the two tiles
+ * alternately. Returns the offset of the tile to use next. */
 FUNCTION uint32_t attention_units_queries_take(uint32_t element, const struct attention_matrix *q,
                                                uint32_t count, uint32_t width, struct attention_eight *tiles,
                                                const uint32_t panels,
@@ -355,7 +358,8 @@ FUNCTION uint32_t attention_units_queries_take(uint32_t element, const struct at
     return panels % 2 * ATTENTION_UNITS_TILE;
 }
 
-/* Slices of k and panels of v come to two tiles in turn; while one is multiplied the next is on its way. */
+/* Forward. Slices of k and panels of v pass alternately through two tiles: while one is multiplied, the next
+ * is being read. */
 FUNCTION void attention_units_forward(const struct attention_forward_args *args, const uint32_t panels)
 {
     SHARED(struct attention_eight, tiles, 2 * ATTENTION_UNITS_TILE);
@@ -409,8 +413,8 @@ FUNCTION void attention_units_forward(const struct attention_forward_args *args,
     attention_units_finish(args, &at, head, shared, &running, panels, sums);
 }
 
-/* sums = left * right^T over the whole width of a head, slice by slice. tiles: two. All threads meet, those
- * too whose rows are not there. */
+/* sums = left * right^T over the whole width of a head, slice by slice; `tiles` has room for two. All threads
+ * must call it, also those without rows. */
 FUNCTION void attention_units_product(const struct attention_shape *a, const struct attention_matrix *left,
                                       uint32_t lefts, const struct attention_matrix *right, uint32_t rights,
                                       struct attention_eight *tiles, const uint32_t panels, float sums[4][4])
@@ -438,8 +442,8 @@ FUNCTION void attention_units_product(const struct attention_shape *a, const str
     }
 }
 
-/* sums += weights * rows, panel by panel; `lefts` rows of weights and `count` of the others are there. All
- * threads meet. */
+/* sums += weights * rows, panel by panel; there are `lefts` rows of weights and `count` others. All threads
+ * must call it. */
 FUNCTION void attention_units_add(const struct attention_shape *a, struct attention_eight *weights,
                                   uint32_t lefts, const struct attention_matrix *rows, uint32_t count,
                                   struct attention_eight *tile, const uint32_t panels,
@@ -463,7 +467,7 @@ FUNCTION void attention_units_add(const struct attention_shape *a, struct attent
     }
 }
 
-/* lse and delta of a pair's queries, 64 of each. */
+/* Copies lse and delta of a pair's queries to shared memory, 64 of each. */
 FUNCTION void attention_units_stats(const struct attention_backward_args *args,
                                     const struct attention_pair *pair, float *stats)
 {
@@ -474,7 +478,7 @@ FUNCTION void attention_units_stats(const struct attention_backward_args *args,
     PUT(stats, thread(), LOAD(from, (uint64_t)(pair->token + row) * args->shape.heads + pair->head));
 }
 
-/* As attention_gradients, of products whose rows are queries, or keys (`turned`). */
+/* attention_gradients for fragments. The products' rows are queries, or keys if `turned`. */
 FUNCTION void attention_units_gradients(const struct attention_shape *a, const struct attention_pair *pair,
                                         float *stats, const uint32_t turned, float weight[4][4],
                                         float slope[4][4])
@@ -494,7 +498,7 @@ FUNCTION void attention_units_gradients(const struct attention_shape *a, const s
     }
 }
 
-/* The warp's rows of a gradient, of which there are `count`; m: from its first row on, f32. */
+/* Stores the warp's rows (up to row `count`) of an f32 gradient; m begins at the gradient's first row. */
 FUNCTION void attention_units_store(const struct attention_matrix m, uint32_t count, uint32_t width,
                                     const uint32_t panels, float sums[ATTENTION_PANELS_MAX][4][4])
 {
@@ -507,7 +511,7 @@ FUNCTION void attention_units_store(const struct attention_matrix m, uint32_t co
     }
 }
 
-/* A gradient that is laid out as m, but f32. */
+/* An f32 gradient with the layout of m. */
 FUNCTION struct attention_matrix attention_gradient(struct attention_matrix m, uint64_t at)
 {
     m.at = at;
@@ -580,7 +584,7 @@ FUNCTION void attention_units_keys(const struct attention_backward_args *args, c
             attention_units_gradients(a, &pair, stats, 1, weight, slope);
             attention_units_put(element, weights, weight);
             attention_units_add(a, weights, at.count, &pair.dout, pair.queries, tiles, panels, dv);
-            barrier(); /* all have taken their weights */
+            barrier(); /* all warps have loaded their weights */
             attention_units_put(element, weights, slope);
             attention_units_add(a, weights, at.count, &pair.q, pair.queries, tiles, panels, dk);
         }
@@ -591,7 +595,7 @@ FUNCTION void attention_units_keys(const struct attention_backward_args *args, c
     attention_units_store(attention_from(to, first, column), at.count, a->head_dim, panels, dv);
 }
 
-/* dv where block_z is 0, dk where it is 1: as attention_keys_half. */
+/* Computes dv if block_z is 0 and dk if it is 1, like attention_keys_half. */
 FUNCTION void attention_units_keys_half(const struct attention_backward_args *args, const uint32_t panels)
 {
     SHARED(struct attention_eight, tiles, 2 * ATTENTION_UNITS_TILE);

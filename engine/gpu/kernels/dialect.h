@@ -1,27 +1,26 @@
-/* The language of our kernels: what C, CUDA's C++ and HIP's C++ have in common, and a handful of words for
- * the rest. A kernel is compiled unchanged by clang or nvcc to PTX, by hipcc to AMD's code objects, and by
- * the C compiler for the emulated device, where each GPU thread is a fiber and every access can be checked.
+/* The language of our kernels: the common subset of C, CUDA's C++ and HIP's C++, and a few words for
+ * everything else. The same source is compiled by clang or nvcc to PTX, by clang to AMD's code objects, and
+ * by the C compiler for the emulated device, where each GPU thread is a fiber and every access can be
+ * checked.
  *
- *   KERNEL(name, threads) { … args.x … }  a kernel over blocks of `threads`, args being a struct name_args;
- *   KERNEL_ALONE(name, threads)  the same, where one block a multiprocessor is enough: registers for spills
+ *   KERNEL(name, threads) { … args.x … }  a kernel over blocks of `threads`; args is a struct name_args
+ *   KERNEL_ALONE(name, threads)  the same, with all registers for one block per multiprocessor
  *   thread(), block_x(), block_y(), block_z(), blocks_x(), lane(), warp(), warp_size()
- *   barrier()          all threads of the block; memory written before is seen after
- *   warp_barrier()     all lanes of the warp, likewise
- *   shuffle_xor(v, m), shuffle_from(v, lane)  float values between lanes; all lanes must be there; orders no
- *                      memory
- *   POINTER(type, args.x)  an address of device memory as a pointer, used only through
- *   LOAD(p, i), STORE(p, i, v); ADD_ATOMIC_U32(p, i, v) returns what was there
- *   SHARED(type, name, count)  memory of the block, uninitialised, used only through
- *   GET(name, i), PUT(name, i, v)
+ *   barrier()          waits for all threads of the block; they then see memory written before
+ *   warp_barrier()     the same for all lanes of the warp
+ *   shuffle_xor(v, m), shuffle_from(v, lane)  exchange floats between lanes; all lanes must take part; they
+ * do not order memory POINTER(type, args.x)  an address of device memory as a pointer, to be used only
+ * through LOAD(p, i), STORE(p, i, v), and ADD_ATOMIC_U32(p, i, v), which returns the old value SHARED(type,
+ * name, count)  uninitialised memory of the block, to be used only through GET(name, i), PUT(name, i, v)
  *   FUNCTION           before a function that kernels call
- *   assert_device(x)   ends the launch with ERR_DEVICE_FAULT when false
- *   UNROLL             before a loop whose count is constant: arrays that it indexes stay in registers
- *   ROLLED             before a loop that stays one, where many registers are in use
+ *   assert_device(x)   ends the launch with ERR_DEVICE_FAULT if false
+ *   UNROLL             before a loop with a constant count: arrays that it indexes stay in registers
+ *   ROLLED             before a loop that must stay a loop, because many registers are in use
  *
- * Barriers and shuffles must be met by all threads of the block (warp). Nothing is contracted to fused
- * multiply-add unless written as math_fma(), and the functions of math.h are our own: so a kernel gives the
- * same bits on every device of one warp size, the emulated ones included. The order of sums is fixed by the
- * shape alone: no floating-point atomics.
+ * All threads of the block (or warp) must meet a barrier or shuffle. Nothing is contracted to fused
+ * multiply-add unless written as math_fma(), and the functions of math.h are our own, so a kernel gives the
+ * same bits on every device with the same warp size, also on emulated ones. Only the shape decides the order
+ * of sums; there are no floating-point atomics.
  */
 #ifndef MOTLEY_ENGINE_GPU_KERNELS_DIALECT_H
 #define MOTLEY_ENGINE_GPU_KERNELS_DIALECT_H

@@ -1,4 +1,4 @@
-/* The dialect on real devices, without any SDK's headers: the compilers' own builtins alone. */
+/* The dialect on real devices. It needs no SDK's headers, only the compilers' builtins. */
 #ifndef MOTLEY_ENGINE_GPU_KERNELS_DIALECT_DEVICE_H
 #define MOTLEY_ENGINE_GPU_KERNELS_DIALECT_DEVICE_H
 
@@ -32,7 +32,7 @@ typedef unsigned long long uint64_t;
 #define PUT(name, i, v) ((void)((name)[i] = (v)))
 #define assert_device(x) ((x) ? (void)0 : __builtin_trap())
 #if defined(__clang__)
-#define UNROLL _Pragma("clang loop unroll(full)") /* plain unroll stops at nested loops */
+#define UNROLL _Pragma("clang loop unroll(full)") /* a plain unroll pragma stops at nested loops */
 #define ROLLED _Pragma("clang loop unroll(disable)")
 #else
 #define UNROLL _Pragma("unroll")

@@ -1,11 +1,11 @@
-/* CUDA's own compiler in clang's place (cmake/gpu_code.cmake): it has read its own headers before the
- * kernels, and calls by other names what clang has as builtins. */
+/* Adapts the dialect to NVIDIA's own compiler in place of clang (cmake/gpu_code.cmake). nvcc has read its own
+ * headers before the kernels, and has other names for what clang offers as builtins. */
 #ifndef MOTLEY_ENGINE_GPU_KERNELS_DIALECT_NVCC_H
 #define MOTLEY_ENGINE_GPU_KERNELS_DIALECT_NVCC_H
 
 #include <stdint.h>
 
-#define int64_t kernel_int64_t /* the host's headers name another type of that size so */
+#define int64_t kernel_int64_t /* the host's headers use this name for another type of the same size */
 #define uint64_t kernel_uint64_t
 #define __nvvm_read_ptx_sreg_tid_x() threadIdx.x
 #define __nvvm_read_ptx_sreg_ctaid_x() blockIdx.x

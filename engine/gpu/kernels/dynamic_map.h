@@ -1,4 +1,5 @@
-/* The 256 values of the 8-bit dynamic data type (model/files/dynamic_map.h), one by one and in the same bits.
+/* The 256 values of the 8-bit dynamic data type (model/files/dynamic_map.h), computed one at a time with the
+ * same bits.
  */
 #ifndef MOTLEY_ENGINE_GPU_KERNELS_DYNAMIC_MAP_H
 #define MOTLEY_ENGINE_GPU_KERNELS_DYNAMIC_MAP_H
@@ -25,15 +26,15 @@ FUNCTION float dynamic_decade(uint32_t decade)
     }
 }
 
-/* Point i of `count` from 0.1 to 1, computed from the nearer end and rounded once. */
+/* Point i of `count` equidistant points from 0.1 to 1, computed from the nearer end and rounded once. */
 FUNCTION float dynamic_point(uint32_t i, uint32_t count)
 {
     float step = (1.0f - 0.1f) / (float)(count - 1);
     return i < count / 2 ? math_fma(step, (float)i, 0.1f) : math_fma(-step, (float)(count - 1 - i), 1.0f);
 }
 
-/* Value k of those above 0, k from 0 (1e-6's decade) to 126 with sign or 254 without: 1. A decade has `most`
- * << decade of them. */
+/* Positive value number k, where k counts from the smallest (in 1e-6's decade) to the largest, 1, which is
+ * number 126 with sign and 254 without. Decade d has `most` << d values. */
 FUNCTION float dynamic_above(uint32_t most, uint32_t k)
 {
     uint32_t decade = 0;

@@ -1,7 +1,7 @@
-/* Routers of mixtures of experts, sorting by expert, and combining: small beside the experts' products, so
- * sums run in double, rounded once. A warp does a token (or one choice of it), then the
- * next: how many warps a block of 128 threads has the host need not know; where tokens are summed,
- * slices of them are, put together in order. */
+/* Kernels of mixtures of experts: routing, sorting by expert, and combining. They are small beside the
+ * experts' products, so sums run in double and are rounded once. A warp handles one token (or one choice of a
+ * token) and then the next, so the host need not know how many warps a block of 128 threads has. Sums over
+ * tokens are made in slices, which are added in order. */
 #ifndef MOTLEY_ENGINE_GPU_KERNELS_EXPERTS_K_H
 #define MOTLEY_ENGINE_GPU_KERNELS_EXPERTS_K_H
 
@@ -18,28 +18,30 @@
 
 enum { ROUTER_EXPERTS_MAX = 1024 };
 
-/* scores[tokens,experts] to probabilities; chosen, weight [tokens,active]. A warp a token. */
+/* scores[tokens,experts] become probabilities; chosen and weight are [tokens,active]. One warp per token. */
 struct route_args {
     uint64_t scores, chosen, weight;
     uint32_t tokens, experts, active, renormalise;
 };
 
-/* counts, sums [rows,experts] += those of the rows' tokens. Blocks: x 32 experts, y a row. */
+/* counts and sums [rows,experts] are increased by those of the rows' tokens. Blocks: x for 32 experts each, y
+ * for rows. */
 struct route_count_args {
     uint64_t probabilities, chosen, row_start, counts, sums;
     uint32_t tokens, experts, active;
 };
 
-/* dscores[tokens,experts]. A warp a token. */
+/* dscores[tokens,experts]. One warp per token. */
 struct route_backward_args {
     uint64_t probabilities, chosen, dweight, dscores;
-    uint64_t row_start, counts; /* counts 0: absent */
+    uint64_t row_start, counts; /* counts may be 0: absent */
     uint32_t rows, tokens, experts, active, renormalise;
     float aux;
 };
 
-/* chosen[choices] in pieces of `piece` choices, a multiple of 256. counts[pieces,experts]: how many of a
- * piece are of an expert; then where the first of them goes. */
+/* chosen[choices] is divided into pieces of `piece` choices, a multiple of 256. counts[pieces,experts] first
+ * holds how many choices of a piece have an expert, and after the scan the position at which the first of
+ * them goes. */
 struct sort_count_args {
     uint64_t chosen, token, place, offsets, counts;
     uint32_t choices, active, experts, piece, pieces;
@@ -57,13 +59,13 @@ struct router_loss_args {
     uint32_t rows, experts, layers;
 };
 
-/* A thread a value of y[tokens,width]. */
+/* One thread for each value of y[tokens,width]. */
 struct combine_args {
-    uint64_t x, place, weight, y; /* weight 0: absent */
+    uint64_t x, place, weight, y; /* weight may be 0: absent */
     uint32_t tokens, active, width;
 };
 
-/* A warp a choice. */
+/* One warp per choice. */
 struct combine_backward_args {
     uint64_t x, place, weight, dy, dweight;
     uint32_t tokens, active, width;
@@ -74,7 +76,7 @@ struct combine_backward_args {
 #include "engine/gpu/kernels/scan.h"
 #include "engine/gpu/kernels/team.h"
 
-/* p[experts], of which each lane has every warp_size()-th, become their softmax. */
+/* Replaces p[experts] by its softmax; each lane handles every warp_size()-th value. */
 FUNCTION void token_softmax(float *p, uint32_t experts)
 {
     float max = -math_infinity();
@@ -92,8 +94,8 @@ FUNCTION void token_softmax(float *p, uint32_t experts)
         STORE(p, e, (float)((double)LOAD(p, e) * inverse));
 }
 
-/* The largest that comes after (*value, *expert), in falling order of values, rising of numbers; if there is
- * none, since they are no numbers, `otherwise`. */
+/* Finds the largest value after (*value, *expert) in the order of falling values and, among equals, rising
+ * indices. If there is none, because the values are NaNs, *expert becomes `otherwise`. */
 FUNCTION void token_next(const float *p, uint32_t experts, uint32_t otherwise, float *value, uint32_t *expert)
 {
     const float none = (float)ROUTER_EXPERTS_MAX;
@@ -175,8 +177,8 @@ KERNEL(route_count, 256)
     STORE(sums, at, (float)((double)LOAD(sums, at) + sum));
 }
 
-/* What a token's choices make of the gradient of its probabilities: each choice of e adds (dweight_j -
- * shared) / sum, weight_j being p_j / sum. */
+/* How a token's choices contribute to the gradient of its probabilities: each choice of expert e adds
+ * (dweight_j - shared) / sum, where weight_j = p_j / sum. */
 struct choice_slopes {
     const uint32_t *chosen;
     const float *dweight;
@@ -209,7 +211,7 @@ FUNCTION double choice_slope(const struct choice_slopes *s, uint32_t active, uin
     return d;
 }
 
-/* The row that token t is of; that row_start rises all warps together look at. */
+/* The row that contains token t. All warps together check that row_start rises. */
 FUNCTION uint32_t route_row(const struct route_backward_args *args, uint64_t t)
 {
     const uint32_t *start = POINTER(const uint32_t, args->row_start);
@@ -302,7 +304,7 @@ KERNEL(sort_scan, 256)
         STORE(offsets, experts, done);
 }
 
-/* 256 choices at a time: a choice goes behind those of its expert that came before it. */
+/* Places 256 choices at a time, each behind the earlier choices of the same expert. */
 KERNEL(sort_place, 256)
 {
     SHARED(uint32_t, next, ROUTER_EXPERTS_MAX);

@@ -1,4 +1,4 @@
-/* Kernels on flat arrays and plain rows: four values to a thread, each of its own. */
+/* Kernels on flat arrays and plain rows, with four values per thread. */
 #ifndef MOTLEY_ENGINE_GPU_KERNELS_FLAT_K_H
 #define MOTLEY_ENGINE_GPU_KERNELS_FLAT_K_H
 
@@ -9,7 +9,7 @@
     X(copy_rows, 256)                                                                                        \
     X(bias_rows, 256) X(softcap, 256) X(glu, 256) X(glu_backward, 256) X(cast, 256) X(cast_rows, 256)
 
-/* y[rows,width] += alpha * x. In all kernels with `wide`: see four.h. */
+/* y[rows,width] += alpha * x. For `wide`, here and in other kernels, see four.h. */
 struct add_rows_args {
     uint64_t x, y;
     uint32_t rows, width, ldx, ldy, wide;
@@ -35,26 +35,26 @@ struct softcap_args {
     float cap;
 };
 
-/* act[tokens,width] = f(gate) * up; gate_up[tokens, 2 * width]; of elements (four.h) …_as; gelu: f is gelu by
- * its tanh form, else silu */
+/* act[tokens,width] = f(gate) * up, with gate_up[tokens, 2 * width]; types are ELEMENT_… (four.h). gelu: f is
+ * the tanh form of gelu, else silu */
 struct glu_args {
     uint64_t gate_up, act;
     uint32_t tokens, width, gelu, gate_up_as, act_as, wide;
 };
 
-/* gate_up becomes its gradient; dact is f32 */
+/* gate_up is replaced by its gradient; dact is f32 */
 struct glu_backward_args {
     uint64_t gate_up, dact;
     uint32_t tokens, width, gelu, gate_up_as, wide;
 };
 
-/* y[count] = x, of elements (four.h) x_as and y_as */
+/* y[count] = x, converted from type x_as to y_as (ELEMENT_…, four.h) */
 struct cast_args {
     uint64_t x, y, count;
     uint32_t x_as, y_as, wide;
 };
 
-/* y[rows,width] = x, f32, in rows that begin at multiples of 16 bytes. */
+/* y[rows,width] = x, which is f32; rows of y begin at multiples of 16 bytes. */
 struct cast_rows_args {
     uint64_t x, y;
     uint32_t rows, width, ldx, ldy, y_as, wide;
@@ -107,8 +107,8 @@ KERNEL(softcap, 256)
     four_store(x, at.column, at.n, args.wide, a);
 }
 
-/* Both gates are x * sigmoid(z(x)): z is x for silu, and for gelu's tanh form, as 1 + tanh(u) = 2 *
- * sigmoid(2u), it is sqrt(8 / pi) * (x + 0.044715 x^3). */
+/* Both gates are x * sigmoid(z(x)). For silu z is x. The tanh form of gelu has z = sqrt(8 / pi) * (x +
+ * 0.044715 x^3), because 1 + tanh(u) = 2 * sigmoid(2u). */
 FUNCTION float gate_sigmoid(uint32_t gelu, float x)
 {
     float z = x;

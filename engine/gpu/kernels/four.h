@@ -1,11 +1,11 @@
-/* Four neighbouring values to a thread: what kernels on rows and flat arrays are made of. Where the host says
- * that all addresses and row distances are multiples of four values (`wide`), they move in one access;
- * elsewhere one by one, which gives the same bits.
+/* Building blocks of kernels on rows and flat arrays: each thread handles four neighbouring values. If the
+ * host knows that all addresses and row distances are multiples of four values (`wide`), the four move in one
+ * access; otherwise one by one, with the same bits.
  */
 #ifndef MOTLEY_ENGINE_GPU_KERNELS_FOUR_H
 #define MOTLEY_ENGINE_GPU_KERNELS_FOUR_H
 
-/* The types of values, for host and kernels. */
+/* Types of values, for host and kernels. */
 enum { ELEMENT_F32, ELEMENT_BF16, ELEMENT_F16 };
 
 #ifdef GPU_KERNELS
@@ -18,13 +18,14 @@ struct four_halves {
     uint16_t v[4];
 } __attribute__((aligned(8)));
 
-/* Where a thread's n ≤ 4 values are; n = 0: it has none. */
+/* The position of a thread's n ≤ 4 values; n = 0: it has none. */
 struct place {
     uint64_t row, column;
     uint32_t n;
 };
 
-/* Threads are counted over all blocks of `threads`; a division of 32 bits does where there are so few. */
+/* Position of this thread's values, counting threads over all blocks of `threads`. A 32-bit division is used
+ * where it suffices, because it is faster. */
 FUNCTION struct place place_of_group(uint64_t rows, uint32_t width, uint32_t per_thread, uint32_t threads)
 {
     struct place place;
@@ -38,7 +39,7 @@ FUNCTION struct place place_of_group(uint64_t rows, uint32_t width, uint32_t per
     return place;
 }
 
-/* In rows of `width` values; blocks have 256 threads. */
+/* In rows of `width` values, with blocks of 256 threads. */
 FUNCTION struct place place_in_rows(uint64_t rows, uint32_t width)
 {
     return place_of_group(rows, width, 4, 256);
@@ -56,7 +57,7 @@ FUNCTION struct place place_in_array(uint64_t count)
     return place;
 }
 
-/* p[at..at+n); 0 beyond. */
+/* Loads p[at..at+n), with 0 beyond. */
 FUNCTION struct four four_load(const float *p, uint64_t at, uint32_t n, uint32_t wide)
 {
     struct four x;
@@ -94,7 +95,7 @@ FUNCTION float element_of(uint32_t element, uint16_t x)
     return element == ELEMENT_BF16 ? math_of_bf16(x) : math_of_f16(x);
 }
 
-/* Four values in 16 bits as they lie, two to a word. */
+/* Four 16-bit values as stored, two in each word. */
 struct four_words {
     uint32_t w[2];
 } __attribute__((aligned(8)));
@@ -114,7 +115,7 @@ FUNCTION struct four_words words_load(uint64_t address, uint64_t at, uint32_t n,
     return words;
 }
 
-/* The same of values of any element type. */
+/* four_load for values of any element type. */
 FUNCTION struct four four_load_as(uint32_t element, uint64_t address, uint64_t at, uint32_t n, uint32_t wide)
 {
     struct four x;

@@ -1,25 +1,26 @@
-/* Small products in 16 bits by the matrix units of a card, a warp together: d += a b, sums in fp32.
+/* Small 16-bit products by a card's matrix units, which all lanes of a warp compute together: d += a b, with
+ * sums in fp32.
  *
- *   cards               what is used                                     of
+ *   cards               instruction                                      types
  *   sm_75               mma.m16n8k8, two halves of the terms             fp16
  *   sm_80 and later     mma.m16n8k16                                     fp16, bf16
  *   gfx908              v_mfma_f32_16x16x16f16, two of …_16x16x8bf16     fp16, bf16
  *   gfx90a              v_mfma_f32_16x16x16f16, …_16x16x16bf16_1k        fp16, bf16
  *
  * No other card has fragments here: Volta's m8n8k4 has a layout of its own and is left out, as is RDNA 3's
- * WMMA. FRAGMENT_BF16 and FRAGMENT_F16 say what the compiler's target has; the host knows the same of a code
- * object (gpu_code.units). Where there is none, products round their operands and multiply in fp32.
+ * WMMA. FRAGMENT_BF16 and FRAGMENT_F16 tell what the compiler's target has; the host finds the same in the
+ * code object (gpu_code.matrix). On other targets, products round their operands and multiply in fp32.
  *
  * The emulated device holds the same values in the same lanes and exchanges them through shared memory. A
- * matrix unit adds its terms in an order of its own (gfx90a's takes subnormal operands for 0), so cards agree
- * with the emulated device within rounding, not to the bit; one card repeats itself.
+ * matrix unit adds its terms in its own order (and gfx90a's takes subnormal operands for 0), so cards agree
+ * with the emulated device within rounding, not to the bit; each card repeats its own results.
  *
- * A fragment has 16 rows, 16 terms, and fragment_columns() columns. Words hold two neighbouring terms, the
- * lower in the lower half. Warps of 32: of lane l, g = l / 4 and q = l % 4,
+ * A fragment has 16 rows, 16 terms and fragment_columns() columns. A word holds two neighbouring terms, the
+ * lower one in the lower half. In warps of 32, lane l with g = l / 4 and q = l % 4 has
  *   a[16,16]  words (row g, terms 2q), (g + 8, 2q), (g, 2q + 8), (g + 8, 2q + 8)
  *   b[16,8]   words (terms 2q, column g), (2q + 8, g)
  *   d[16,8]   floats (row g, columns 2q and 2q + 1), (g + 8, the same)
- * Warps of 64: h = l / 16 and i = l % 16,
+ * In warps of 64, lane l with h = l / 16 and i = l % 16 has
  *   a[16,16]  words (row i, terms 4h), (i, 4h + 2)
  *   b[16,16]  words (terms 4h, column i), (4h + 2, i)
  *   d[16,16]  floats (rows 4h … 4h + 3, column i)
@@ -43,7 +44,7 @@
 #define FRAGMENT_F16 1
 #endif
 
-/* A float as fp16, rounded to nearest even, by the card's own instruction where one is known. */
+/* Rounds a float to fp16, to nearest even, with the card's own instruction if one is known. */
 FUNCTION uint16_t fragment_f16(float x)
 {
 #if defined(__CUDA_ARCH__)
@@ -57,7 +58,7 @@ FUNCTION uint16_t fragment_f16(float x)
 #endif
 }
 
-/* The value next to x that the element type has. */
+/* Rounds x to the element type and back to a float. */
 FUNCTION float fragment_round(uint32_t element, float x)
 {
     if (element == ELEMENT_F32)
@@ -84,7 +85,7 @@ FUNCTION uint16_t fragment_half(uint32_t element, float x)
     return element == ELEMENT_F16 ? fragment_f16(x) : math_to_bf16(x);
 }
 
-/* Two floats as a word of such values. */
+/* Rounds two floats to the element type and packs them into one word. */
 FUNCTION uint32_t fragment_pair(uint32_t element, float low, float high)
 {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
@@ -104,9 +105,9 @@ FUNCTION uint32_t fragment_columns(void)
     return warp_size() == 64 ? 16 : 8;
 }
 
-/* This lane's words of a, whose rows begin at `at` of a tile, ld words apart; of b likewise, its columns.
- * What is the same in every fragment of a loop belongs into `tile`, what is constant into `at`: then one
- * register holds the address of all. */
+/* Loads this lane's words of a fragment of a, whose rows begin at `at` in a tile and are ld words apart;
+ * fragment_take_b does the same with the columns of b. Callers add what is equal for all fragments of a loop
+ * to `tile` and leave constants in `at`: one register then holds the address of all. */
 FUNCTION void fragment_take_a(uint32_t *tile, uint32_t at, uint32_t ld, uint32_t *a)
 {
     if (warp_size() == 64) {
@@ -129,11 +130,13 @@ FUNCTION void fragment_take_b(uint32_t *tile, uint32_t at, uint32_t ld, uint32_t
     b[1] = GET(tile, at + (warp_size() == 64 ? 1 : 4));
 }
 
-/* Of a tile whose rows are the terms, `at` being the first and ld words apart, words of two columns each: two
- * fragments of b, of the even and of the odd columns of twice fragment_columns(). */
+/* Loads two fragments of b from a tile whose rows are the terms: `at` is the first row, rows are ld words
+ * apart, and each word holds two columns. One fragment has the even and one the odd columns among twice
+ * fragment_columns(). */
 FUNCTION void fragment_take_across(uint32_t *tile, uint32_t at, uint32_t ld, uint32_t *even, uint32_t *odd)
 {
-    uint32_t word[4], next = warp_size() == 64 ? 2 : 8; /* terms from a lane's first two to its other two */
+    /* distance between a lane's first two and other two terms */
+    uint32_t word[4], next = warp_size() == 64 ? 2 : 8;
     tile += warp_size() == 64 ? lane() / 16 * 4 * ld + lane() % 16 : lane() % 4 * 2 * ld + lane() / 4;
     word[0] = GET(tile, at);
     word[1] = GET(tile, at + ld);
@@ -146,8 +149,8 @@ FUNCTION void fragment_take_across(uint32_t *tile, uint32_t at, uint32_t ld, uin
     }
 }
 
-/* Where value r of a lane's four of d lies. A lane has values of fragment_rows() rows, of each as many, and
- * shares them with fragment_lanes() lanes beside each other. */
+/* Row and column of value r of a lane's four values of d. A lane has equally many values of each of
+ * fragment_rows() rows, and shares these rows with fragment_lanes() neighbouring lanes. */
 FUNCTION uint32_t fragment_row(uint32_t r)
 {
     return warp_size() == 64 ? lane() / 16 * 4 + r : lane() / 4 + r / 2 * 8;
@@ -168,7 +171,7 @@ FUNCTION uint32_t fragment_lanes(void)
     return warp_size() == 64 ? 16 : 4;
 }
 
-/* fragment_multiply(element, a, b, d): all lanes of the warp must be there. */
+/* fragment_multiply(element, a, b, d): all lanes of the warp must take part. */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
 
 FUNCTION void fragment_multiply(uint32_t element, const uint32_t *a, const uint32_t *b, float *d)
@@ -221,7 +224,7 @@ FUNCTION void fragment_multiply(uint32_t element, const uint32_t *a, const uint3
 #if defined(__gfx90a__)
         sum = __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(__builtin_bit_cast(fragment_shorts, x),
                                                         __builtin_bit_cast(fragment_shorts, y), sum, 0, 0, 0);
-#else /* each takes two of a lane's four terms: which ones is all one to a sum */
+#else /* each instruction takes two of a lane's four terms; which two does not matter to the sum */
         sum = __builtin_amdgcn_mfma_f32_16x16x8bf16(__builtin_bit_cast(fragment_two, x.w[0]),
                                                     __builtin_bit_cast(fragment_two, y.w[0]), sum, 0, 0, 0);
         sum = __builtin_amdgcn_mfma_f32_16x16x8bf16(__builtin_bit_cast(fragment_two, x.w[1]),
@@ -244,7 +247,7 @@ FUNCTION void fragment_multiply(uint32_t element, const uint32_t *a, const uint3
 
 #else
 
-enum { FRAGMENT_LANE_WORDS = 6 }; /* four of a, two of b */
+enum { FRAGMENT_LANE_WORDS = 6 }; /* four words of a, two of b */
 
 FUNCTION float fragment_dot(uint32_t element, float sum, uint32_t x, uint32_t y)
 {
@@ -252,7 +255,7 @@ FUNCTION float fragment_dot(uint32_t element, float sum, uint32_t x, uint32_t y)
     return math_fma(element_of(element, (uint16_t)(x >> 16)), element_of(element, (uint16_t)(y >> 16)), sum);
 }
 
-/* Word `word` of the lane of this warp that holds it. */
+/* Word number `word` of lane `from` of this warp. */
 FUNCTION uint32_t fragment_of(uint32_t *words, uint32_t from, uint32_t word)
 {
     return GET(words, (warp() * warp_size() + from) * FRAGMENT_LANE_WORDS + word);
@@ -261,7 +264,7 @@ FUNCTION uint32_t fragment_of(uint32_t *words, uint32_t from, uint32_t word)
 FUNCTION void fragment_multiply_32(uint32_t element, uint32_t *words, float *d)
 {
     uint32_t g = lane() / 4, q = lane() % 4;
-    for (uint32_t i = 0; i < 8; i++) { /* terms 2i and 2i + 1 */
+    for (uint32_t i = 0; i < 8; i++) { /* handles terms 2i and 2i + 1 */
         uint32_t half = i / 4, at = i % 4;
         uint32_t top = fragment_of(words, 4 * g + at, 2 * half),
                  low = fragment_of(words, 4 * g + at, 2 * half + 1);
@@ -277,14 +280,14 @@ FUNCTION void fragment_multiply_32(uint32_t element, uint32_t *words, float *d)
 FUNCTION void fragment_multiply_64(uint32_t element, uint32_t *words, float *d)
 {
     uint32_t h = lane() / 16, column = lane() % 16;
-    for (uint32_t i = 0; i < 8; i++) { /* terms 2i and 2i + 1 */
+    for (uint32_t i = 0; i < 8; i++) { /* handles terms 2i and 2i + 1 */
         uint32_t y = fragment_of(words, i / 2 * 16 + column, 4 + i % 2);
         for (uint32_t r = 0; r < 4; r++)
             d[r] = fragment_dot(element, d[r], fragment_of(words, i / 2 * 16 + 4 * h + r, i % 2), y);
     }
 }
 
-/* For blocks of 256 threads. */
+/* The emulated version, for blocks of 256 threads. */
 FUNCTION void fragment_multiply(uint32_t element, const uint32_t *a, const uint32_t *b, float *d)
 {
     SHARED(uint32_t, words, 256 * FRAGMENT_LANE_WORDS);

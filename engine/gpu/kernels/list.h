@@ -1,6 +1,6 @@
-/* Every kernel of the project with its threads a block: one list for the host (engine/gpu/gpu.h), for the
- * emulated device and for code objects. A family of kernels is one file, which says their arguments to the
- * host, and the kernels themselves where GPU_KERNELS is defined. */
+/* Every kernel of the project with its threads per block: one list for the host (engine/gpu/gpu.h), the
+ * emulated device and the code objects. A family of kernels is one file. It declares the kernels' arguments
+ * for the host, and the kernels themselves if GPU_KERNELS is defined. */
 #ifndef MOTLEY_ENGINE_GPU_KERNELS_LIST_H
 #define MOTLEY_ENGINE_GPU_KERNELS_LIST_H
 

@@ -8,15 +8,15 @@
 
 #define LOSS_KERNELS(X) X(cross_entropy, 512) X(loss_add, 256)
 
-/* losses[rows], f64: of logits[rows, vocab] and targets, see op_cross_entropy; with gradient logits become
- * theirs. A row is a block's with `by_block`, else a warp's. */
+/* losses[rows], f64, from logits[rows, vocab] and targets (see op_cross_entropy); with `gradient`, logits are
+ * replaced by their gradient. With `by_block` a block handles a row, else a warp. */
 struct cross_entropy_args {
     uint64_t logits, targets, losses;
     uint32_t rows, vocab, gradient, wide, by_block;
     float smoothing, cap, scale; /* scale: of the gradient */
 };
 
-/* *loss += losses[count], one after the other. One block. */
+/* *loss += losses[count], one after the other, in one block. */
 struct loss_add_args {
     uint64_t losses, loss;
     uint32_t count;
@@ -24,8 +24,8 @@ struct loss_add_args {
 
 #ifdef GPU_KERNELS
 
-/* What a pass over logits finds: their softmax's maximum and sum (Milakov and Gimelshein 2018: the sum is
- * corrected when the maximum grows), the sum of them all, and the one at the target. */
+/* Results of a pass over logits: the maximum and sum of their softmax (Milakov and Gimelshein 2018: the sum
+ * is corrected when the maximum grows), the sum of all logits, and the logit at the target. */
 struct softmax_sums {
     float max, at_target;
     double exponentials, logits;
@@ -36,7 +36,8 @@ FUNCTION float capped_logit(float x, float cap)
     return cap > 0.0f ? softcapped(x, cap) : x;
 }
 
-/* Four logits, of which n are there. Exponentials are added in fours before they go into the sum. */
+/* Adds four logits, of which the first n exist. Four exponentials are added together before they go into the
+ * sum. */
 FUNCTION struct softmax_sums softmax_take(struct softmax_sums sums, struct four x, uint32_t n, uint32_t all)
 {
     float max = sums.max, e = 0.0f, y = 0.0f;
@@ -80,7 +81,7 @@ FUNCTION struct softmax_sums softmax_sums_of(const struct cross_entropy_args arg
         sums.exponentials *= (double)math_exp(sums.max - max);
     sums.max = max;
     sums.exponentials = team_sum_wide(team, sums.exponentials);
-    sums.at_target = team_sum(team, sums.at_target); /* of one number and zeros */
+    sums.at_target = team_sum(team, sums.at_target); /* one thread has the number, the others zeros */
     if (args.smoothing > 0.0f)
         sums.logits = team_sum_wide(team, sums.logits);
     return sums;

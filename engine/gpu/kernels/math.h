@@ -1,5 +1,5 @@
-/* Functions of the dialect that are written here once, so that every device computes the same bits. Errors
- * are those that tests/engine/test_gpu_math.c measures. */
+/* Mathematical functions of the dialect, written here once so that every device computes the same bits. The
+ * stated errors are measured by tests/engine/test_gpu_math.c. */
 #ifndef MOTLEY_ENGINE_GPU_KERNELS_MATH_H
 #define MOTLEY_ENGINE_GPU_KERNELS_MATH_H
 
@@ -53,8 +53,8 @@ FUNCTION float math_infinity(void)
     return math_float(0x7f800000u);
 }
 
-/* The float nearest to the root of x, given one within an ulp of it: of that and its neighbours the one that
- * the root lies nearest to, which their products with it tell. x is in [2^-96, infinity). */
+/* The float nearest to the square root of x, given y within an ulp of it. Products of y with its two
+ * neighbours tell which of the three is nearest. x is in [2^-96, infinity). */
 FUNCTION float math_sqrt_near(float x, float y)
 {
     float below = math_float(math_bits(y) - 1), above = math_float(math_bits(y) + 1);
@@ -63,7 +63,7 @@ FUNCTION float math_sqrt_near(float x, float y)
     return math_fma(-above, y, x) > 0.0f ? above : y;
 }
 
-/* Rounded to nearest, whatever the device's own instruction gives: AMD's may be an ulp off. */
+/* Square root rounded to nearest on every device; AMD's own instruction may be off by an ulp. */
 FUNCTION float math_sqrt(float x)
 {
     float scaled = x < 1.2621774e-29f ? x * 4294967296.0f : x, y = __builtin_sqrtf(scaled);
@@ -83,8 +83,8 @@ FUNCTION float math_max(float a, float b)
     return a > b ? a : b;
 }
 
-/* e^x, 1 ulp: x = n ln 2 + r with ln 2 in two parts (Cody and Waite 1980), e^r by its Taylor sum. Below -87.3
- * it goes to 0 through denormals in one step, above 88.7 to infinity; NaN stays. */
+/* e^x within 1 ulp: x = n ln 2 + r with ln 2 split in two parts (Cody and Waite 1980), and e^r as a Taylor
+ * sum. It is 0 below -87.3, where denormals would begin, and infinity above 88.72; NaN stays NaN. */
 FUNCTION float math_exp(float x)
 {
     if (!(x > -87.3f))
@@ -103,11 +103,11 @@ FUNCTION float math_exp(float x)
     y = math_fma(y, r, 1.0f);
     y = math_fma(y, r, 1.0f);
     int32_t e = (int32_t)n;
-    int32_t half = e / 2; /* in two factors: 2^128 is no float */
+    int32_t half = e / 2; /* in two factors, because 2^128 is not a float */
     return y * math_float((uint32_t)(half + 127) << 23) * math_float((uint32_t)(e - half + 127) << 23);
 }
 
-/* 2^x, 1 ulp; of whole numbers exactly. Below -126 it is 0, above 127 infinity; NaN stays. */
+/* 2^x within 1 ulp, exact for whole numbers. It is 0 below -126 and infinity above 127; NaN stays NaN. */
 FUNCTION float math_exp2(float x)
 {
     if (!(x >= -126.0f))
@@ -127,17 +127,17 @@ FUNCTION float math_exp2(float x)
     return y * math_float((uint32_t)(n + 127) << 23);
 }
 
-/* The least whole number that is not below x. */
+/* The least whole number that is not less than x. */
 FUNCTION float math_ceil(float x)
 {
     if (!(x > -8388608.0f && x < 8388608.0f))
-        return x; /* whole, or none */
+        return x; /* x is whole already, or NaN */
     float n = (float)(int32_t)x;
     return n < x ? n + 1.0f : n;
 }
 
-/* ln x for x > 0, 2 ulp: mantissa in [sqrt 1/2, sqrt 2), ln m = 2 artanh(s), s = (m - 1) / (m + 1). 0 gives
- * -infinity. */
+/* ln x for x > 0 within 2 ulp: the mantissa m is in [sqrt 1/2, sqrt 2), and ln m = 2 artanh(s) with s = (m -
+ * 1) / (m + 1). ln 0 is -infinity. */
 FUNCTION float math_log(float x)
 {
     if (x == 0.0f)
@@ -166,7 +166,7 @@ FUNCTION float math_log(float x)
     return math_fma(n, 0.693359375f, math_fma(n, -2.12194440e-4f, log_m));
 }
 
-/* The same in double, 3 ulp; as math_log below 2^-1022 and of what is no number. */
+/* ln x in double within 3 ulp; below 2^-1022, for infinity and for NaN it is math_log. */
 FUNCTION double math_log_wide(double x)
 {
     if (!(x >= 2.2250738585072014e-308) || math_bits_wide(x) >= 0x7ff0000000000000u)
@@ -184,7 +184,7 @@ FUNCTION double math_log_wide(double x)
     return (double)e * 0.6931471805599453 + s * p;
 }
 
-/* tanh x, 2 ulp: Cephes' way (tanhf.c, S. Moshier), a polynomial where |x| is small, else by e^2x. */
+/* tanh x within 2 ulp, as in Cephes (tanhf.c, S. Moshier): a polynomial where |x| < 0.625, else by e^2x. */
 FUNCTION float math_tanh(float x)
 {
     float a = x < 0.0f ? -x : x;
@@ -208,7 +208,7 @@ FUNCTION float math_of_bf16(uint16_t x)
     return math_float((uint32_t)x << 16);
 }
 
-/* Rounded to nearest even; NaN stays one. */
+/* Rounds to nearest even; NaN stays NaN. */
 FUNCTION uint16_t math_to_bf16(float x)
 {
     uint32_t u = math_bits(x);
@@ -222,14 +222,14 @@ FUNCTION float math_of_f16(uint16_t x)
     uint32_t sign = (uint32_t)(x & 0x8000u) << 16, e = x >> 10 & 31u, m = x & 1023u;
     if (e == 31u)
         return math_float(sign | 0x7f800000u | m << 13);
-    if (e == 0u) { /* m * 2^-24 */
+    if (e == 0u) { /* the value is m * 2^-24 */
         float v = (float)m * 5.96046448e-8f;
         return sign ? -v : v;
     }
     return math_float(sign | (e + 112u) << 23 | m << 13);
 }
 
-/* Rounded to nearest even; beyond 65504 infinity. */
+/* Rounds to nearest even; beyond 65504 the result is infinity. */
 FUNCTION uint16_t math_to_f16(float x)
 {
     uint32_t u = math_bits(x), sign = u >> 16 & 0x8000u;
@@ -238,7 +238,8 @@ FUNCTION uint16_t math_to_f16(float x)
         return (uint16_t)(sign | 0x7e00u);
     if (u >= 0x477ff000u)
         return (uint16_t)(sign | 0x7c00u);
-    if (u < 0x38800000u) { /* below 2^-14: adding 0.5 leaves m * 2^-24 in the low bits, rounded as asked */
+    /* below 2^-14: adding 0.5 leaves the value in units of 2^-24 in the low bits, correctly rounded */
+    if (u < 0x38800000u) {
         uint32_t v = math_bits(math_float(u) + 0.5f) - 0x3f000000u;
         return (uint16_t)(sign | v);
     }
@@ -246,7 +247,7 @@ FUNCTION uint16_t math_to_f16(float x)
     return (uint16_t)(sign | (u - 0x38000000u) >> 13);
 }
 
-/* Sums over the lanes of a warp: every lane gets the same value, added in a butterfly. */
+/* Sums and maxima over the lanes of a warp, in a butterfly: every lane gets the same value. */
 FUNCTION float warp_sum(float v)
 {
     for (uint32_t mask = warp_size() / 2; mask > 0; mask /= 2)

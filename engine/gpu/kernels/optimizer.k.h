@@ -1,4 +1,4 @@
-/* Norms of gradients and the optimiser's steps. */
+/* Kernels for the norm of gradients and for the optimiser's steps. */
 #ifndef MOTLEY_ENGINE_GPU_KERNELS_OPTIMIZER_K_H
 #define MOTLEY_ENGINE_GPU_KERNELS_OPTIMIZER_K_H
 
@@ -15,13 +15,13 @@ struct square_sums_args {
     uint32_t wide;
 };
 
-/* *out = the sum of partial[count]. One block. */
+/* *out = the sum of partial[count], in one block. */
 struct sums_add_args {
     uint64_t partial, out;
     uint32_t count;
 };
 
-/* engine/device/scalars.h says what the scalars are. */
+/* For the scalars see engine/device/scalars.h. */
 struct adamw_args {
     uint64_t value, gradient, moment1, moment2, count;
     float decay, beta1, beta2, one_minus_beta1, one_minus_beta2, inverse_root_correction2, eps, step_size,
@@ -29,7 +29,7 @@ struct adamw_args {
     uint32_t wide;
 };
 
-/* A block of threads makes the map, then takes blocks of 256 values, one after the other. */
+/* A block of threads computes the map, then handles one block of 256 values after the other. */
 struct adamw8_args {
     uint64_t code1, code2, absmax1, absmax2;
     struct adamw_args plain; /* value, gradient, count, scalars */
@@ -69,7 +69,7 @@ struct adamw_state {
     float value, moment1, moment2;
 };
 
-/* As the CPU's kernel with fused multiply-add has it, to the bit. */
+/* Gives the same bits as the CPU's kernel with fused multiply-add. */
 FUNCTION struct adamw_state adamw_step(const struct adamw_args args, struct adamw_state s, float gradient)
 {
     float g = gradient * args.grad_scale;
@@ -104,13 +104,15 @@ KERNEL(adamw, 256)
     four_store(moment2, at.column, at.n, args.wide, v);
 }
 
-/* The code of the value nearest to x, the lower of two as near. map[256] rises from the code of 0, `zero`,
- * on; below it mirrors what is above, but that no code stands for -1. Magnitudes compare as their bits do.
- * What is no number takes code 0. */
+/* The code of the value nearest to x, the lower of two that are equally near. map[256] rises from the code of
+ * 0, `zero`, on. Codes below `zero` mirror those above, except that no code stands for -1. Magnitudes compare
+ * in the same order as their bits. NaN gets code 0. */
 FUNCTION uint8_t dynamic_code(float *map, uint32_t zero, float x)
 {
     uint32_t bits = math_bits(x), negative = bits >> 31, size = (bits & 0x7fffffffu) + negative;
-    uint32_t low = 0, high = 255 - zero; /* boundaries below the magnitude: at least low, at most high */
+    uint32_t low = 0,
+             high = 255 -
+                    zero; /* the number of boundaries below the magnitude is at least low and at most high */
     if ((bits & 0x7fffffffu) > 0x7f800000u)
         return 0;
     while (low < high) {
@@ -126,7 +128,7 @@ FUNCTION uint8_t dynamic_code(float *map, uint32_t zero, float x)
     return (uint8_t)(zero - (low > zero ? zero : low));
 }
 
-/* Takes the thread's moment to its new code; returns the block's new largest magnitude. */
+/* Encodes the thread's moment; returns the block's new largest magnitude. */
 FUNCTION float adamw8_encode(float *map, uint32_t zero, struct team team, float moment, uint32_t there,
                              uint8_t *code, uint64_t at)
 {
@@ -137,7 +139,7 @@ FUNCTION float adamw8_encode(float *map, uint32_t zero, struct team team, float 
     return absmax;
 }
 
-/* One block of values: thread t has value t of it. */
+/* Updates one block of values; thread t handles value t. */
 FUNCTION void adamw8_block(const struct adamw8_args args, uint64_t block, float *with_sign,
                            float *without_sign, struct team team)
 {

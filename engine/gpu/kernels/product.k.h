@@ -1,12 +1,12 @@
-/* Matrix products, c = alpha op(a) op(b) + beta c: each block makes one tile of c from tiles of a and b in
- * shared memory, while the next tiles are on their way from memory. Packed weights are unpacked on that way,
- * and operands rounded where the product is one in 16 bits. In fp32 a thread has 8 x 8, 4 x 4, 4 x 1 or 1 x 4
- * values of the tile in registers; a warp with matrix units (kernels named units) 16 fragments or fewer. Few
- * tiles and many terms: the sum is cut into pieces (split-k), whose results are added in order by a kernel of
- * its own. Which tile and how many pieces follow from the shape alone (product.c).
+/* Matrix products, c = alpha op(a) op(b) + beta c. Each block makes one tile of c from tiles of a and b in
+ * shared memory, while it reads the next tiles. On the way to shared memory packed weights are unpacked, and
+ * operands of 16-bit products are rounded. In fp32 a thread has 8 x 8, 4 x 4, 4 x 1 or 1 x 4 values of the
+ * tile in registers; with matrix units (kernels named units) a warp has up to 16 fragments. If there are few
+ * tiles and many terms, the sum is cut into pieces (split-k), and another kernel adds their results in order.
+ * Only the shape decides which tile and how many pieces are used (product.c).
  *
- * Grouped products (experts) are the same tiles; where the rows of a group begin is read on the device. A
- * kernel of one block first lists the tiles of rows, since how many there are of a group only it can see.
+ * Grouped products (experts) use the same tiles. The device reads where each group's rows begin. Because only
+ * the device knows how many rows a group has, a kernel of one block first lists the tiles of rows.
  */
 #ifndef MOTLEY_ENGINE_GPU_KERNELS_PRODUCT_K_H
 #define MOTLEY_ENGINE_GPU_KERNELS_PRODUCT_K_H
@@ -56,14 +56,14 @@ GEMM_ARGS(gemm_128x128);
 GEMM_ARGS(gemm_64x64);
 GEMM_ARGS(gemm_64x16);
 GEMM_ARGS(gemm_16x64);
-/* b as it is stored: NF4, or blocks of GGUF. */
+/* b in stored form: NF4, or GGUF blocks. */
 GEMM_ARGS(gemm_nf4_128x128);
 GEMM_ARGS(gemm_nf4_64x64);
 GEMM_ARGS(gemm_nf4_16x64);
 GEMM_ARGS(gemm_blocks_128x128);
 GEMM_ARGS(gemm_blocks_64x64);
 GEMM_ARGS(gemm_blocks_16x64);
-/* In bf16 or fp16, by matrix units. */
+/* In bf16 or fp16 with matrix units. */
 GEMM_ARGS(units_128x128);
 GEMM_ARGS(units_64x64);
 GEMM_ARGS(units_32x128);
@@ -76,24 +76,25 @@ GEMM_ARGS(units_blocks_64x64);
 GEMM_ARGS(units_blocks_32x128);
 #undef GEMM_ARGS
 
-/* c = alpha * the sum of `pieces` partial ones + beta * c */
+/* c = alpha * (sum of `pieces` partial results) + beta * c */
 struct gemm_sum_args {
     uint64_t partial, c, count; /* m * n */
     uint32_t n, ldc, pieces;
     float alpha, beta;
 };
 
-/* A product for each group. m (k for outer ones) is unused: rows come from offsets. */
+/* One product for each group. m (k for outer products) is unused, because the number of rows comes from
+ * offsets. */
 struct grouped_product {
     struct product product;
     uint64_t offsets; /* u32 [groups_all + 1] */
     uint64_t
-        tiles; /* u32 [tile_count, 2]: group and first row of each tile, UINT32_MAX where there is none */
-    uint64_t stride; /* bytes from one group's matrix (and what belongs to it) to the next */
+        tiles; /* u32 [tile_count, 2]: group and first row of each tile; UINT32_MAX marks unused entries */
+    uint64_t stride; /* bytes from one group's matrix (and its scales) to the next */
     uint32_t first, groups, rows, tile_count;
 };
 
-/* tiles = those of 64 rows that the groups have, in order. One block. */
+/* Lists the groups' tiles of 64 rows in order. One block. */
 struct grouped_list_args {
     struct grouped_product grouped;
 };
@@ -101,7 +102,7 @@ struct grouped_list_args {
     struct name##_args {                                                                                     \
         struct grouped_product grouped;                                                                      \
     }
-/* Blocks: x columns' tiles, y entries of `tiles`. */
+/* Blocks: x for tiles of columns, y for entries of `tiles`. */
 GROUPED_ARGS(grouped_64x64);
 GROUPED_ARGS(grouped_64x16);
 GROUPED_ARGS(grouped_nf4_64x64);
@@ -109,7 +110,7 @@ GROUPED_ARGS(grouped_blocks_64x64);
 GROUPED_ARGS(grouped_units_64x64);
 GROUPED_ARGS(grouped_units_nf4_64x64);
 GROUPED_ARGS(grouped_units_blocks_64x64);
-/* c_g = alpha a_g^T b_g + beta c_g. Blocks: x columns' tiles, y rows' tiles, z groups. */
+/* c_g = alpha a_g^T b_g + beta c_g. Blocks: x for tiles of columns, y for tiles of rows, z for groups. */
 GROUPED_ARGS(outer_64x64);
 GROUPED_ARGS(outer_64x16);
 GROUPED_ARGS(outer_16x64);
@@ -121,7 +122,8 @@ GROUPED_ARGS(outer_units_64x64);
 #include "engine/gpu/kernels/scan.h"
 #include "engine/gpu/kernels/units.h"
 
-/* Tiles lie term by term, 4 values apart so that few accesses meet in one bank. */
+/* Stores four fetched values in a tile. Tiles are stored term by term, with 4 values of padding so that few
+ * accesses use the same bank. */
 FUNCTION void tile_put(struct four *tile, uint32_t element, uint32_t along, uint32_t wide, uint32_t depth,
                        struct four next)
 {
@@ -142,7 +144,8 @@ FUNCTION void tile_put(struct four *tile, uint32_t element, uint32_t along, uint
         PUT((float *)tile, at + i * (wide + 4), next.v[i]);
 }
 
-/* The `each` values of term `term` that thread `at` of 16 multiplies: quads 64 apart, or one. */
+/* Loads the `each` values of term `term` that thread `at` of 16 multiplies: quads 64 values apart, or a
+ * single value. */
 FUNCTION void tile_take(struct four *tile, uint32_t each, uint32_t term, uint32_t at, float *x)
 {
     if (each == 1) {
@@ -159,13 +162,13 @@ FUNCTION void tile_take(struct four *tile, uint32_t each, uint32_t term, uint32_
     }
 }
 
-/* Where the i-th of a thread's `each` values lies in its tile. */
+/* The position in its tile of the i-th of a thread's `each` values. */
 FUNCTION uint32_t tile_place(uint32_t each, uint32_t i, uint32_t at)
 {
     return each == 1 ? at : i / 4 * 64 + at * 4 + i % 4;
 }
 
-/* This thread's sums[rows][columns]. */
+/* Stores this thread's sums[rows][columns]. */
 FUNCTION void product_store(const struct product *product, uint32_t rows, uint32_t columns, uint32_t row,
                             uint32_t column, uint32_t piece, float sums[8][8])
 {
@@ -201,9 +204,9 @@ FUNCTION void tile_multiply(struct four *tile_a, struct four *tile_b, uint32_t r
     }
 }
 
-/* The tile of c at (row, column), of 16 * rows by 16 * columns values, from the terms of a piece. rows,
- * columns and depth are constants, (8, 8, 8), (4, 4, 16), (4, 1, 16) or (1, 4, 16), and so is how b is
- * stored. */
+/* Computes the tile of c at (row, column), of 16 * rows by 16 * columns values, from the terms of one piece.
+ * rows, columns and depth are constants: (8, 8, 8), (4, 4, 16), (4, 1, 16) or (1, 4, 16). The storage of b is
+ * a constant, too. */
 FUNCTION void product_tile(const struct product *p, uint32_t storage, uint32_t rows, uint32_t columns,
                            uint32_t depth, uint32_t row, uint32_t column, uint32_t piece)
 {
@@ -307,7 +310,7 @@ KERNEL(gemm_blocks_16x64, 256)
                block_z())
 #define UNITS_GROUPED(storage) grouped_tile(&args.grouped, storage, 4, 1)
 #define UNITS_OUTER outer_tile(&args.grouped, 4, 4, 1)
-#else /* the host asks cards without them for nothing */
+#else /* the host never launches these on cards without matrix units */
 #define UNITS_TILE(storage, rows, columns) assert_device(0)
 #define UNITS_GROUPED(storage) assert_device(0)
 #define UNITS_OUTER assert_device(0)
@@ -378,7 +381,7 @@ KERNEL(gemm_sum, 256)
     STORE(c, at, args.beta == 0.0f ? value : math_fma(args.beta, LOAD(c, at), value));
 }
 
-/* Rows of group g of those done; an offset that falls or leaves the rows ends the launch. */
+/* The rows of group g, counted from `first`. An offset that falls or exceeds the rows ends the launch. */
 FUNCTION uint32_t group_rows(const struct grouped_product *p, uint32_t g, uint32_t *begin)
 {
     const uint32_t *offsets = POINTER(const uint32_t, p->offsets);
@@ -388,7 +391,7 @@ FUNCTION uint32_t group_rows(const struct grouped_product *p, uint32_t g, uint32
     return to - from;
 }
 
-/* 256 groups at a time: the tiles of each begin behind those of the groups before it. */
+/* Handles 256 groups at a time; the tiles of each group follow those of the groups before it. */
 KERNEL(grouped_list, 256)
 {
     const struct grouped_product *p = &args.grouped;
@@ -407,7 +410,7 @@ KERNEL(grouped_list, 256)
         STORE(tiles, 2 * i, 0xffffffffu);
 }
 
-/* A tile of 64 rows of a group by 16 * columns, by matrix units (`units`) or in fp32. */
+/* A tile of 64 rows of a group by 16 * columns, with matrix units (`units`) or in fp32. */
 FUNCTION void grouped_tile(const struct grouped_product *grouped, uint32_t storage, uint32_t columns,
                            uint32_t units)
 {

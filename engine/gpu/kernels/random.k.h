@@ -1,5 +1,5 @@
-/* Kernels of dropout and of noise on embeddings: functions of (seed, step, row id, position, feature), the
- * same as on CPUs to the bit (op.h says which numbers).
+/* Kernels of dropout and of noise on embeddings. Their random numbers are functions of (seed, step, row id,
+ * position, feature) with the same bits as on CPUs (see op.h).
  */
 #ifndef MOTLEY_ENGINE_GPU_KERNELS_RANDOM_K_H
 #define MOTLEY_ENGINE_GPU_KERNELS_RANDOM_K_H
@@ -8,7 +8,7 @@
 
 #define RANDOM_KERNELS(X) X(dropout, 256) X(dropout_backward, 256) X(embed_noise, 256)
 
-/* y = mask * x * scale; a feature is kept when its 16 bits are at most keep_last */
+/* y = mask * x * scale; a feature is kept if its 16 bits are at most keep_last */
 struct dropout_args {
     uint64_t x, positions, row_ids, step, y;
     uint32_t key0, key1, site; /* site: layer << 20 | target << 16 */
@@ -59,7 +59,7 @@ FUNCTION struct philox philox_of(uint32_t key0, uint32_t key1, uint32_t c0, uint
     return out;
 }
 
-/* What features 4 * half… of a group of eight are multiplied by. */
+/* The factors of features 4 * half … 4 * half + 3 of a group of eight. */
 FUNCTION struct four dropout_factors(struct philox numbers, uint32_t half, uint32_t keep_last, float scale)
 {
     struct four factors;
@@ -124,7 +124,7 @@ KERNEL(dropout_backward, 256)
     }
 }
 
-/* The row that holds `token`: the last one that begins at or before it. */
+/* The row that contains `token`: the last one that begins at or before it. */
 FUNCTION uint32_t row_of_token(const uint32_t *row_start, uint32_t rows, uint32_t token)
 {
     uint32_t low = 0, high = rows;
@@ -138,7 +138,7 @@ FUNCTION uint32_t row_of_token(const uint32_t *row_start, uint32_t rows, uint32_
     return low;
 }
 
-/* In double, as on CPUs, so that all devices round the same number. */
+/* Computes in double, as on CPUs, so that all devices round the same number. */
 KERNEL(embed_noise, 256)
 {
     struct place at = place_in_rows(args.tokens, args.width);

@@ -1,4 +1,4 @@
-/* Kernels whose rows are normalised, rotated, or summed. */
+/* Kernels that normalise, rotate or sum rows. */
 #ifndef MOTLEY_ENGINE_GPU_KERNELS_ROWS_K_H
 #define MOTLEY_ENGINE_GPU_KERNELS_ROWS_K_H
 
@@ -8,38 +8,39 @@
 #define ROWS_KERNELS(X)                                                                                      \
     X(rmsnorm, 256) X(rmsnorm_backward, 256) X(rope, 256) X(column_sums, 256) X(column_sums_add, 256)
 
-/* y = x / sqrt(mean(x^2) + eps) * (offset + weight) of vectors[count] of `width`, so many to a row. A vector
- * is a block's with `by_block`, else a warp's. y, of elements (four.h) y_as, may be x where those are f32. */
+/* y = x / sqrt(mean(x^2) + eps) * (offset + weight) for `count` vectors of `width` values, `vectors` of them
+ * in a row. With `by_block` a block handles a vector, else a warp. y has type y_as (ELEMENT_…, four.h) and
+ * may be x if that is f32. */
 struct rmsnorm_args {
     uint64_t x, weight, y;
     uint32_t count, width, vectors, ldx, ldy, y_as, wide, by_block;
     float eps, offset;
 };
 
-/* dx = or += the gradient of x, unless dx is 0; inverse[count] = 1 / sqrt(mean(x^2) + eps), unless it is 0.
- * dx may be dy. */
+/* dx (unless 0) is set to the gradient of x, or increased by it. inverse[count] (unless 0) gets 1 /
+ * sqrt(mean(x^2) + eps). dx may be dy. */
 struct rmsnorm_backward_args {
     uint64_t x, weight, dy, dx, inverse;
     uint32_t count, width, vectors, ldx, lddy, lddx, accumulate, wide, by_block;
     float eps, offset;
 };
 
-/* Rotate the halves of the first 2 * half values of each head. table[table_rows, 2 * half]: cosines, then
+/* Rotates the halves of the first 2 * half values of each head. table[table_rows, 2 * half] has cosines, then
  * sines. */
 struct rope_args {
     uint64_t x, positions, table;
     uint32_t tokens, heads, head_dim, half, ldx, table_rows, wide;
-    float sign; /* -1: the other way */
+    float sign; /* -1 rotates the other way */
 };
 
-/* partial[chunk, width], f64: sums over the chunk's rows of x, or with dy of x * dy * inverse[row]. Blocks
- * are of 32 columns (block_x) of a chunk (block_y). A row is one of `vectors` in a row of memory. */
+/* partial[chunk, width], f64: sums over the chunk's rows of x, or with dy of x * dy * inverse[row]. A block
+ * handles 32 columns (block_x) of a chunk (block_y). A row of memory has `vectors` of these rows. */
 struct column_sums_args {
     uint64_t x, dy, inverse, partial;
     uint32_t rows, width, vectors, ldx, lddy, chunk_rows;
 };
 
-/* y[width] += the chunks' sums, in order, rounded once */
+/* y[width] += the chunks' sums in order, rounded once */
 struct column_sums_add_args {
     uint64_t partial, y;
     uint32_t width, chunks;
@@ -47,7 +48,8 @@ struct column_sums_add_args {
 
 #ifdef GPU_KERNELS
 
-/* A vector as its team's threads take it: four values, then the next four `team.size` further on. */
+/* A vector and the team of threads that handles it. Each thread takes four values, then the four that are
+ * team.size * 4 further on. */
 struct rmsnorm_vector {
     struct team team;
     uint32_t index;

@@ -1,9 +1,9 @@
-/* Sums over the threads of a block. */
+/* Prefix sums over the threads of a block. */
 #ifndef MOTLEY_ENGINE_GPU_KERNELS_SCAN_H
 #define MOTLEY_ENGINE_GPU_KERNELS_SCAN_H
 
-/* The sum of `value` over the threads before this one of a block of 256, and *all over all of them (Hillis
- * and Steele 1986). Every thread of the block must be there. */
+/* Returns the sum of `value` over the threads before this one in a block of 256; *all gets the sum over all
+ * threads (Hillis and Steele 1986). Every thread of the block must call it. */
 FUNCTION uint32_t block_sum_before(uint32_t value, uint32_t *all)
 {
     SHARED(uint32_t, sums, 256);

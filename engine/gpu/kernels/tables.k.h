@@ -1,4 +1,4 @@
-/* Kernels on rows of tables that indices choose. Indices outside of their table end the launch. */
+/* Kernels on rows of tables that indices select. An index outside its table ends the launch. */
 #ifndef MOTLEY_ENGINE_GPU_KERNELS_TABLES_K_H
 #define MOTLEY_ENGINE_GPU_KERNELS_TABLES_K_H
 
@@ -8,16 +8,16 @@
 #define TABLES_KERNELS(X)                                                                                    \
     X(embed, 256) X(embed_chain, 256) X(embed_backward, 256) X(gather_rows, 256) X(scatter_rows, 256)
 
-/* out[t] = scale * table[ids[t]], the table of elements (four.h) table_as, or when `packed` of blocks
- * (unpack.k.h) table_as, which rows fill whole */
+/* out[t] = scale * table[ids[t]]. The table has type table_as (ELEMENT_…, four.h), or if `packed` blocks of
+ * kind table_as (unpack.k.h), with a whole number of blocks in each row. */
 struct embed_args {
     uint64_t ids, table, out;
     uint32_t tokens, hidden, vocab, packed, table_as, wide;
     float scale;
 };
 
-/* chain[tokens]: for the gradient of a table. Tokens of one id are linked in their order: chain[t].next is
- * the next token of t's id, or EMBED_CHAIN_END, and chain[t].first says that none comes before t. */
+/* chain[tokens], for the gradient of a table: links the tokens of each id in their order. chain[t].next is
+ * the next token with t's id, or EMBED_CHAIN_END; chain[t].first tells that no token before t has the id. */
 enum { EMBED_CHAIN_END = 0x7fffffff };
 struct embed_link {
     uint32_t next, first;
@@ -27,7 +27,7 @@ struct embed_chain_args {
     uint32_t tokens;
 };
 
-/* dtable[ids[t]] += scale * dout[t], in the order of t: a block takes all tokens of one id */
+/* dtable[ids[t]] += scale * dout[t], in the order of t: one block handles all tokens of an id */
 struct embed_backward_args {
     uint64_t ids, chain, dout, dtable;
     uint32_t hidden, vocab, wide;

@@ -1,16 +1,16 @@
-/* Threads that share a row: a warp, or a whole block. Sums and maxima over a team are the same in all its
- * threads; their order depends on the team's size and the warp's alone.
+/* A team is the threads that share a row: a warp, or a whole block. All its threads get the same sums and
+ * maxima, whose order depends only on the team's size and the warp size.
  */
 #ifndef MOTLEY_ENGINE_GPU_KERNELS_TEAM_H
 #define MOTLEY_ENGINE_GPU_KERNELS_TEAM_H
 
 #ifdef GPU_KERNELS
 
-/* Doubles of shared memory that a team of `threads` needs: one a warp. */
+/* Doubles of shared memory for a team of `threads`: one per warp. */
 #define TEAM_SHARED(threads) ((threads) / 32)
 
 struct team {
-    uint32_t rank, size; /* this thread of so many */
+    uint32_t rank, size; /* number of this thread in the team, and the team's threads */
     double *shared;      /* 0: the team is a warp */
 };
 
@@ -32,7 +32,7 @@ FUNCTION struct team team_block(uint32_t threads, double *shared)
     return team;
 }
 
-/* This warp of all blocks' and how many those are; blocks have so many threads. */
+/* Number of this warp among those of all blocks, and their total number; blocks have `threads` threads. */
 FUNCTION uint64_t team_warp_index(uint32_t threads)
 {
     return (uint64_t)block_x() * (threads / warp_size()) + warp();
@@ -43,7 +43,7 @@ FUNCTION uint64_t team_warp_count(uint32_t threads)
     return (uint64_t)blocks_x() * (threads / warp_size());
 }
 
-/* Each warp's value, for all threads of the block to read. */
+/* Shares each warp's value with all threads of the block. */
 FUNCTION void team_share(struct team team, double v)
 {
     barrier();

@@ -1,34 +1,36 @@
-/* What every product's tiles are made of: what a product is, how a thread fetches its part of the next tile
- * of an operand, however that is stored, and where sums go. */
+/* Building blocks of all products' tiles: the description of a product, how a thread fetches its part of an
+ * operand's next tile in any stored form, and where sums go. */
 #ifndef MOTLEY_ENGINE_GPU_KERNELS_TILE_H
 #define MOTLEY_ENGINE_GPU_KERNELS_TILE_H
 
 #include "engine/gpu/kernels/four.h"
 #include "engine/gpu/kernels/unpack.k.h"
 
-/* c[m,n]; a and b as op_gemm has them. Blocks: x columns' tiles, y rows' tiles, z pieces of k. */
+/* c[m,n], with a and b as in op_gemm. Blocks: x for tiles of columns, y for tiles of rows, z for pieces of k.
+ */
 struct product {
     uint64_t a, b, c;
-    uint64_t partial; /* sums of each piece, f32 [pieces, m, n]; 0: one piece, which goes to c */
+    uint64_t partial; /* each piece's sums, f32 [pieces, m, n]; 0: there is one piece, which goes to c */
     uint32_t m, n, k;
-    uint32_t k_piece; /* terms of a piece */
+    uint32_t k_piece; /* number of terms in a piece */
     uint32_t lda, ldb, ldc;
     uint32_t transpose_a, transpose_b;
-    uint32_t wide_a, wide_b; /* four values of it may be read at once (four.h) */
+    uint32_t wide_a, wide_b; /* four values may be read at once (four.h) */
     float alpha, beta;
     uint64_t absmax, scales; /* of NF4 */
     uint32_t a_as;           /* ELEMENT_… of a */
-    uint32_t kind;    /* of b: ELEMENT_… of plain values, nested or not of NF4, UNPACK_… of blocks */
-    uint32_t compute; /* ELEMENT_… that operands are rounded to */
+    uint32_t
+        kind; /* of b: ELEMENT_… of plain values; 1 for NF4 with nested scales, else 0; UNPACK_… of blocks */
+    uint32_t compute; /* ELEMENT_… to which operands are rounded */
 };
 
 #ifdef GPU_KERNELS
 
 enum storage { STORED_PLAIN, STORED_NF4, STORED_BLOCKS };
 
-/* A matrix as tiles are taken of it: `across` are rows of a or columns of b; along: its terms lie side by
- * side; raw: plain values of 16 bits are fetched as they are, two to a float's bits.
- */
+/* A matrix from which tiles are fetched. Its lines are rows of a or columns of b, `limit` of them. along: the
+ * terms of a line are neighbours in memory. raw: plain 16-bit values are fetched unchanged, two in the bits
+ * of one float. */
 struct tile_source {
     uint64_t matrix, absmax, scales;
     uint32_t ld, along, wide, limit, kind, raw;
@@ -73,7 +75,8 @@ FUNCTION struct four source_raw(const struct tile_source *s, uint64_t i, uint32_
     return x;
 }
 
-/* Four values from value i on, n ≤ 4 of them there, zeros beyond. Packed ones are there in fours. */
+/* Loads four values from value i on, of which the first n ≤ 4 exist; zeros beyond. Packed values always exist
+ * in fours. */
 FUNCTION struct four source_four(const struct tile_source *s, uint32_t storage, float *table, uint64_t i,
                                  uint32_t n)
 {
@@ -89,8 +92,8 @@ FUNCTION struct four source_four(const struct tile_source *s, uint32_t storage, 
     return unpack_four(s->kind, x, i);
 }
 
-/* Where in a tile of `wide` by `depth` terms the four values lie that this thread fetches: neighbouring
- * threads take neighbouring addresses, which lie along the terms or across them. */
+/* Line and term, in a tile of `wide` lines by `depth` terms, of the first of the four values that this thread
+ * fetches. Neighbouring threads fetch neighbouring addresses, which run along the terms or across them. */
 FUNCTION uint32_t fetch_across(uint32_t wide, uint32_t depth, uint32_t along)
 {
     return along ? 4 * thread() / depth : 4 * thread() % wide;
@@ -101,7 +104,8 @@ FUNCTION uint32_t fetch_term(uint32_t wide, uint32_t depth, uint32_t along)
     return along ? 4 * thread() % depth : 4 * thread() / wide;
 }
 
-/* This thread's four of the tile at (across, term); zeros beyond its `limit` and `end`. */
+/* Fetches this thread's four values of the tile at (across, term); zeros beyond the source's `limit` and
+ * `end`. */
 FUNCTION struct four tile_fetch(const struct tile_source *s, uint32_t storage, float *table, uint32_t wide,
                                 uint32_t depth, uint32_t across, uint32_t term, uint32_t end)
 {
@@ -119,7 +123,7 @@ FUNCTION float product_value(const struct product *p, float sum, const float *c)
     return p->beta == 0.0f ? value : math_fma(p->beta, LOAD(c, 0), value);
 }
 
-/* Four neighbouring values at once. */
+/* Adds four neighbouring sums to c with one access. */
 FUNCTION void four_add(const struct product *p, const float *sum, uint64_t to)
 {
     struct four v;
@@ -137,7 +141,7 @@ FUNCTION void four_add(const struct product *p, const float *sum, uint64_t to)
     STORE(POINTER(struct four, to), 0, v);
 }
 
-/* One value or four neighbouring ones, of the row that begins at `line`. */
+/* Adds one sum, or four neighbouring ones, to the row of c that begins at `line`. */
 FUNCTION void product_part(const struct product *p, uint32_t count, uint32_t aligned, uint64_t line,
                            uint32_t column, const float *sums)
 {
@@ -153,7 +157,7 @@ FUNCTION void product_part(const struct product *p, uint32_t count, uint32_t ali
         }
 }
 
-/* Where a piece's sums go: to c, or as they are to its partial sums. */
+/* Where a piece's sums go: to c, or unscaled to the piece's partial sums. */
 FUNCTION struct product product_target(const struct product *product, uint32_t piece)
 {
     struct product p = *product;

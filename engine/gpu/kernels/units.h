@@ -1,16 +1,17 @@
-/* Tiles of products by matrix units: operands in 16 bits in shared memory, fragments (fragment.h) of them to
- * each warp, sums in fp32. Blocks of 256 threads. */
+/* Tiles of products with matrix units: operands in 16 bits in shared memory, fragments (fragment.h) in each
+ * warp, sums in fp32. Blocks have 256 threads. */
 #ifndef MOTLEY_ENGINE_GPU_KERNELS_UNITS_H
 #define MOTLEY_ENGINE_GPU_KERNELS_UNITS_H
 
 #include "engine/gpu/kernels/fragment.h"
 #include "engine/gpu/kernels/tile.h"
 
-/* Tiles in 16 bits lie row by row (column by column of b), 16 terms in 8 words of 12, so that the lanes of a
- * fragment meet different banks. Two of each tile: one is filled while the other is multiplied. */
+/* Tiles in 16 bits are stored row by row (b: column by column), with 16 terms in 8 of every 12 words, so that
+ * the lanes of a fragment use different banks. There are two buffers for each tile: one is filled while the
+ * other is multiplied. */
 enum { UNITS_LD = 12, UNITS_WORDS = 128 * UNITS_LD };
 
-/* What this thread fetches of a tile: its four in each piece of 64 rows by 16 terms, or fewer rows. */
+/* Fetches this thread's part of a tile: four values in each piece of 64 rows (or fewer) by 16 terms. */
 FUNCTION void units_fetch(const struct tile_source *s, uint32_t storage, float *table, uint32_t wide,
                           uint32_t across, uint32_t term, uint32_t end, struct four next[2])
 {
@@ -20,7 +21,7 @@ FUNCTION void units_fetch(const struct tile_source *s, uint32_t storage, float *
             next[h] = tile_fetch(s, storage, table, wide < 64 ? wide : 64, 16, across + 64 * h, term, end);
 }
 
-/* The two words of four values, which are rounded unless they are raw. */
+/* Word i of the two that hold the four values; they are rounded unless they are raw. */
 FUNCTION uint32_t units_word(const struct tile_source *s, uint32_t element, struct four next, uint32_t i)
 {
     return s->raw ? math_bits(next.v[i]) : fragment_pair(element, next.v[2 * i], next.v[2 * i + 1]);
@@ -51,8 +52,8 @@ FUNCTION void units_put(const struct tile_source *s, uint32_t *tile, uint32_t el
     }
 }
 
-/* Where a warp's part of a tile of 32 * rows by 32 * columns begins: two warps beside each other take its
- * rows, the others (four of 32 lanes, two of 64) its columns. */
+/* First row and column of a warp's part of a tile of 32 * rows by 32 * columns. Two neighbouring warps divide
+ * the rows; pairs of warps (four with 32 lanes, two with 64) divide the columns. */
 FUNCTION uint32_t units_row(uint32_t rows)
 {
     return warp() % 2 * 16 * rows;
@@ -63,7 +64,7 @@ FUNCTION uint32_t units_column(uint32_t columns)
     return warp() / 2 * fragment_columns() * columns;
 }
 
-/* sums += the product of the two tiles: rows by columns fragments. */
+/* sums += the product of the two tiles, rows by columns fragments. */
 FUNCTION void units_multiply(uint32_t element, uint32_t *tile_a, uint32_t *tile_b, uint32_t rows,
                              uint32_t columns, float sums[16][4])
 {
@@ -83,7 +84,7 @@ FUNCTION void units_multiply(uint32_t element, uint32_t *tile_a, uint32_t *tile_
     }
 }
 
-/* One fragment of sums, whose first value belongs at (row, column). */
+/* Stores one fragment of sums, whose first value belongs at (row, column). */
 FUNCTION void units_part(const struct product *p, uint32_t row, uint32_t column, const float *sums)
 {
     if (warp_size() == 64) {
@@ -115,9 +116,9 @@ FUNCTION void units_store(const struct product *product, uint32_t rows, uint32_t
     }
 }
 
-/* The tile of c at (row, column), of 32 * rows by 32 * columns values, from the terms of a piece, by matrix
- * units: operands are rounded to p->compute on their way to shared memory, sums are fp32. rows, columns and
- * how b is stored are constants. */
+/* Computes the tile of c at (row, column), of 32 * rows by 32 * columns values, from the terms of one piece.
+ * Operands are rounded to p->compute on their way to shared memory; sums are fp32. rows, columns and the
+ * storage of b are constants. */
 FUNCTION void units_tile(const struct product *p, uint32_t storage, uint32_t rows, uint32_t columns,
                          uint32_t row, uint32_t column, uint32_t piece)
 {

@@ -1,5 +1,5 @@
-/* Packed weights to fp32: the bits of model/files/dequantise.c and model/files/nf4.c, which say what the
- * blocks are. The functions unpack_… give four values of a matrix at once and are for other kernels, too.
+/* Unpacks weights to fp32 with the bits of model/files/dequantise.c and model/files/nf4.c, which describe the
+ * blocks. The functions unpack_… return four values of a matrix and serve other kernels, too.
  */
 #ifndef MOTLEY_ENGINE_GPU_KERNELS_UNPACK_K_H
 #define MOTLEY_ENGINE_GPU_KERNELS_UNPACK_K_H
@@ -9,7 +9,7 @@
 
 #define UNPACK_KERNELS(X) X(unpack_nf4, 256) X(unpack_blocks, 256)
 
-/* The kinds of blocks, for host and kernels. */
+/* Kinds of blocks, for host and kernels. */
 enum {
     UNPACK_Q4_0,
     UNPACK_Q4_1,
@@ -21,14 +21,14 @@ enum {
     UNPACK_Q6_K
 };
 
-/* y[count] = values begin… of codes x under absmax, f32 or with `nested` u8 under scales; begin is a multiple
- * of 64 */
+/* y[count] = values from `begin` on of codes x with scales absmax: f32, or if `nested` u8 with their own
+ * scales. begin is a multiple of 64 */
 struct unpack_nf4_args {
     uint64_t x, absmax, scales, y, begin, count;
     uint32_t nested, wide;
 };
 
-/* y[count] = values begin… of blocks x of a kind; begin is a multiple of the kind's block */
+/* y[count] = values from `begin` on of blocks x of a kind; begin is a multiple of the kind's block */
 struct unpack_blocks_args {
     uint64_t x, y, begin, count;
     uint32_t kind, wide;
@@ -74,7 +74,7 @@ FUNCTION float nf4_value(uint32_t code)
     }
 }
 
-/* The scale of block `block` of 64 values. */
+/* The scale of NF4 block number `block`, of 64 values. */
 FUNCTION float nf4_absmax(uint64_t absmax, uint64_t scales, uint32_t nested, uint64_t block)
 {
     if (!nested)
@@ -85,8 +85,8 @@ FUNCTION float nf4_absmax(uint64_t absmax, uint64_t scales, uint32_t nested, uin
     return product + LOAD(scale, 0);
 }
 
-/* Values i…i + n of codes, i a multiple of 4, n ≤ 4; 0 beyond. table: the 16 of nf4_value, in shared memory.
- */
+/* Values [i, i + n) of codes, with 0 beyond; i is a multiple of 4, n ≤ 4. table: the 16 values of nf4_value
+ * in shared memory. */
 FUNCTION struct four unpack_nf4_four(const uint8_t *codes, float *table, float absmax, uint64_t i, uint32_t n)
 {
     struct four x;
@@ -123,8 +123,8 @@ FUNCTION int32_t signed_byte(uint8_t x)
     return (int32_t)(x ^ 128u) - 128;
 }
 
-/* Q4_0, Q4_1: d, (m,) then 16 bytes, low nibbles first; Q5_0, Q5_1: before those the fifth bits in 4 bytes.
- * Values j… of the block, j a multiple of 4. */
+/* Values [j, j + 4) of a block; j is a multiple of 4. Q4_0 and Q4_1 blocks: d, (m for Q4_1,) then 16 bytes
+ * with low nibbles first. Q5_0 and Q5_1 have the fifth bits in 4 bytes before these. */
 FUNCTION struct four unpack_q45(const uint8_t *p, uint32_t j, uint32_t with_minimum, uint32_t fifth)
 {
     struct four x;
@@ -138,7 +138,7 @@ FUNCTION struct four unpack_q45(const uint8_t *p, uint32_t j, uint32_t with_mini
     return x;
 }
 
-/* Q8_0: d, then 32 signed bytes. */
+/* Q8_0 blocks: d, then 32 signed bytes. */
 FUNCTION struct four unpack_q8(const uint8_t *p, uint32_t j)
 {
     struct four x;
@@ -148,8 +148,8 @@ FUNCTION struct four unpack_q8(const uint8_t *p, uint32_t j)
     return x;
 }
 
-/* Q4_K: d, dmin, 6-bit scales and minima of 8 sub-blocks in 12 bytes, 128 bytes of nibbles; Q5_K: the fifth
- * bits in 32 bytes before those. */
+/* Q4_K blocks: d, dmin, 6-bit scales and minima of 8 sub-blocks in 12 bytes, 128 bytes of nibbles. Q5_K has
+ * the fifth bits in 32 bytes before the nibbles. */
 FUNCTION struct four unpack_k45(const uint8_t *p, uint32_t j, uint32_t fifth)
 {
     struct four x;
@@ -173,7 +173,7 @@ FUNCTION struct four unpack_k45(const uint8_t *p, uint32_t j, uint32_t fifth)
     return x;
 }
 
-/* Q6_K: 128 bytes of low nibbles, 64 of high pairs, 16 signed scales of 16 values each, d. */
+/* Q6_K blocks: 128 bytes of low nibbles, 64 bytes of high pairs, 16 signed scales for 16 values each, d. */
 FUNCTION struct four unpack_q6_k(const uint8_t *p, uint32_t j)
 {
     struct four x;
@@ -187,7 +187,7 @@ FUNCTION struct four unpack_q6_k(const uint8_t *p, uint32_t j)
     return x;
 }
 
-/* Values i…i + 4 of blocks x, i a multiple of 4. */
+/* Values [i, i + 4) of blocks x; i is a multiple of 4. */
 FUNCTION struct four unpack_four(uint32_t kind, const uint8_t *x, uint64_t i)
 {
     uint64_t small = i / 32, large = i / 256;
