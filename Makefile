@@ -3,7 +3,7 @@ SHELL := /bin/bash
 JOBS := $(shell nproc)
 SLOTS := $(shell expr 2 \* $$(nproc)) # of ctest: a test takes one or two (tests/CMakeLists.txt)
 
-.PHONY: build demo packages-test test bench gpu-check gpu-bench lint equality emulated-check sanitize fuzz wild chaos clean
+.PHONY: build demo packages-test test check bench gpu-check gpu-bench lint equality emulated-check sanitize fuzz wild chaos clean
 .DEFAULT_GOAL := build
 
 build:
@@ -23,6 +23,10 @@ packages-test:
 test: packages-test build
 	@ctest --test-dir build --output-on-failure --timeout 600 -j $(SLOTS)
 	@tools/lint.py
+
+# For the minute between two commits: the rooms that differ from origin/main, or those named: make check ROOMS="model api".
+check: packages-test
+	@tools/check.sh $(ROOMS)
 
 bench: build
 	@bench/run.sh

@@ -63,8 +63,7 @@ with_pulse() {
 
 build() {
     cmake --preset release --log-level=WARNING
-    cmake --build build -j "$(nproc)" --target motley motley-supervisor motley-api motley-scheduler motley-agent \
-        motley-worker motley-parse motley-signer
+    cmake --build build -j "$(nproc)" --target programs
 }
 
 logs=$(mktemp -d)
