@@ -178,6 +178,7 @@ static const struct arch archs[MODEL_ARCH_COUNT] = {
     [MODEL_MIXTRAL] =
         {.model_type = "mixtral",
          .class_name = "MixtralForCausalLM",
+         .w_names = true,
          .gguf = "llama",
          .names = {[ARCH_ROUTER] = {LAYER "block_sparse_moe.gate", "blk.%u.ffn_gate_inp"},
                    [ARCH_EXPERT_GATE] = {LAYER "block_sparse_moe.experts.%u.w1", "blk.%u.ffn_gate_exps"},

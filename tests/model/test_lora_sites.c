@@ -262,12 +262,44 @@ static void a_pattern_for_each_of_many_matrices_costs_little(void **state)
     assert_non_null(strstr(err.text, "method.rank_pattern: layers differ in more than 64 ways"));
 }
 
+/* As peft reads them in a job's adapter: the FFN's matrices of Mixtral are w1, w3 and w2 in its modules. */
+static void targets_of_a_job_are_written_as_the_models_modules_are_called(void **state)
+{
+    (void)state;
+    static const char *const cases[][3] = {
+        {"mixtral", "[q_proj, gate_proj, up_proj, down_proj]", "[\"q_proj\",\"w1\",\"w3\",\"w2\"]"},
+        {"mixtral", "'.*(q|gate|up)_proj'", "[\"q_proj\",\"w1\",\"w3\"]"},
+        {"qwen3-moe", "[q_proj, gate_proj]", "[\"q_proj\",\"gate_proj\"]"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[256];
+        struct err err = {0};
+        struct job_spec spec;
+        struct model_config model;
+        snprintf(text, sizeof text, DATA "golden/%s", cases[i][0]);
+        must(model_config_load(text, &model, &err), &err);
+        snprintf(text, sizeof text, "{model: m, data: {train: t}, method: {targets: %s}}", cases[i][1]);
+        json_t *document = yaml_parse(text, strlen(text), &err);
+        must(spec_parse(document, &spec, &err), &err);
+        struct peft_config config = peft_config_of(&spec, &model);
+        json_t *written = peft_config_to_json(&config, &model, NULL, &err);
+        char *targets = json_dumps(json_object_get(written, "target_modules"), JSON_COMPACT);
+        assert_non_null(targets);
+        assert_string_equal(cases[i][2], targets);
+        free(targets);
+        json_decref(written);
+        json_decref(document);
+        spec_fini(&spec);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(adapters_are_where_peft_puts_them),
         cmocka_unit_test(what_matches_nothing_or_is_no_pattern_is_named),
         cmocka_unit_test(a_hostile_pattern_ends_with_an_error_that_names_it),
+        cmocka_unit_test(targets_of_a_job_are_written_as_the_models_modules_are_called),
         cmocka_unit_test(a_pattern_for_each_of_many_matrices_costs_little),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
