@@ -68,7 +68,8 @@ fuzz:
 	@tests/fuzz/run.sh
 
 # Folders, rows, templates and adapters mutated, beside transformers, tokenizers, peft and jinja2: WILD_CASES (10000)
-# of WILD_SEED (1), of WILD_KINDS alone where that is set. Findings are shrunk into build/wild (tests/wild/README.md).
+# of WILD_SEED (1), of WILD_KINDS alone where that is set; then what jobs leave, read by transformers and peft of this
+# year and of two years ago. Findings are shrunk into build/wild (tests/wild/README.md).
 wild: build
 	@tests/wild/run.sh
 

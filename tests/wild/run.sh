@@ -1,13 +1,31 @@
 #!/usr/bin/env bash
-# make wild: Motley beside the libraries. WILD_PYTHON names a Python that has them (requirements.txt); without it they
-# are installed into build/wild-venv, once. Where they cannot be had it is skipped, and says so.
+# make wild: Motley beside the libraries, then the readers of what jobs leave. WILD_PYTHON names a Python that has the
+# libraries of requirements.txt, WILD_PYTHON_OLD one with those of requirements-old.txt; without them they are installed
+# into build/wild-venv and build/wild-venv-old, once. What cannot be had is skipped, and says so.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-python=${WILD_PYTHON:-build/wild-venv/bin/python}
-if [ -z "${WILD_PYTHON:-}" ] && [ ! -e build/wild-venv/ready ]; then
-    { python3 -m venv build/wild-venv && build/wild-venv/bin/pip install --quiet --prefer-binary \
-        --extra-index-url https://download.pytorch.org/whl/cpu -r tests/wild/requirements.txt; } ||
-        { echo "make wild: skipped, the libraries of tests/wild/requirements.txt cannot be installed here"; exit 0; }
-    touch build/wild-venv/ready
+
+# make_venv FOLDER REQUIREMENTS: a new environment, or none of it.
+make_venv()
+{
+    [ -e "$1/ready" ] && return
+    python3 -m venv "$1" && { [ -z "${3:-}" ] || echo "$3" >"$(echo "$1"/lib/python3*/site-packages)/newer.pth"; } &&
+        "$1/bin/pip" install --quiet --prefer-binary --retries 1 \
+            --extra-index-url https://download.pytorch.org/whl/cpu -r "$2" && touch "$1/ready" ||
+        { echo "make wild: the libraries of $2 cannot be installed here"; return 1; }
+}
+
+if [ -z "${WILD_PYTHON:-}" ]; then
+    make_venv build/wild-venv tests/wild/requirements.txt || { echo "make wild: skipped"; exit 0; }
+    WILD_PYTHON=$PWD/build/wild-venv/bin/python
 fi
-exec "$python" tests/wild/wild.py 2>build/wild.log
+if [ -z "${WILD_PYTHON_OLD:-}" ]; then
+    newer=$("$WILD_PYTHON" -c 'import os, torch; print(os.path.dirname(os.path.dirname(torch.__file__)))')
+    ! make_venv build/wild-venv-old tests/wild/requirements-old.txt "$newer" ||
+        WILD_PYTHON_OLD=$PWD/build/wild-venv-old/bin/python
+fi
+export WILD_PYTHON WILD_PYTHON_OLD
+status=0
+"$WILD_PYTHON" tests/wild/wild.py 2>build/wild.log || status=$?
+[ -n "${WILD_KINDS:-}" ] || python3 tests/wild/readers.py 2>>build/wild.log || status=$?
+exit $status
