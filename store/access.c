@@ -1,4 +1,5 @@
-/* Principals as parameters of statements, and the form of every change that only an owner may make. */
+/* Principals as parameters of statements, and the common form of changes that only an owner or an
+ * administrator may make. */
 #include "store/store_private.h"
 
 #include <stdio.h>
@@ -29,7 +30,8 @@ void store_param_actor(struct pg_params *params, const struct principal *princip
     if (*principal->address != '\0') {
         json_object_set_new(actor, "address", json_string(principal->address));
     }
-    pg_param_json(params, actor); /* NULL without memory: the statement then fails on `who` */
+    /* without memory it is NULL, and the statement fails because `who` is missing */
+    pg_param_json(params, actor);
     json_decref(actor);
 }
 

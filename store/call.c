@@ -1,7 +1,7 @@
-/* The one way from a statement to a typed callback.
+/* Runs a statement and converts its result for a typed callback.
  *
- * Invariant: every store_call ends in exactly one user callback, or in -1 from the function that was to make
- * it.
+ * Invariant: every store_call ends in exactly one call of the user's callback, or in -1 from the function
+ * that was to start it.
  */
 #include "store/store_private.h"
 

@@ -1,4 +1,5 @@
-/* What the scheduler decided, as one transaction: runs, jobs, messages stand or fall together. */
+/* Writes what the scheduler decided, as one transaction: runs, jobs and messages are written together or not
+ * at all. */
 #include "store/sched.h"
 #include "store/store_private.h"
 
@@ -26,7 +27,7 @@ static const struct pg_statement lose_ranks = {
     " WHERE a.run = c.run AND a.rank = c.rank AND a.state IN " UNFINISHED,
     PG_WRITE};
 
-/* A run that ends takes its unconfirmed messages and its unfinished ranks with it. */
+/* A run that ends also drops its unconfirmed messages, and its unfinished ranks become lost. */
 static const struct pg_statement move_runs = {
     "decide_runs",
     "WITH c AS MATERIALIZED (SELECT *, state NOT IN ('starting', 'running', 'stopping') AS final FROM "
@@ -143,7 +144,7 @@ int store_decide(struct store *store, const struct store_decision *decision, sto
 /* clang-format off */
 static const struct pg_statement mark_nodes = {
     "mark_nodes",
-    /* why it was barred stays, whatever was still on its way then */
+    /* the reason of a bar is kept; messages refused later do not replace it */
     "UPDATE nodes n SET refused = n.refused + c.refused, "
     "mark = CASE WHEN n.barred THEN n.mark ELSE c.why END, marked_at = now(), barred = n.barred OR c.barred FROM "
     RECORDS("node text, generation bigint, refused bigint, why text, barred boolean")

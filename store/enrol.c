@@ -1,4 +1,4 @@
-/* Joining, renewing, leaving. */
+/* Enrolment, renewal and removal of nodes. */
 #include "store/enrol.h"
 #include "store/store_private.h"
 
@@ -60,7 +60,8 @@ int store_join_token_put(struct store *store, const struct principal *maker,
 #define GOOD_TOKEN                                                                                           \
     "t.hash = $1 AND t.used_at IS NULL AND t.expires_at > now() AND (t.node IS NULL OR t.node = $2)"
 
-/* Columns: the token is good; the generation to come; the name cannot be had with it, whatever the key. */
+/* Columns: whether the token is good; the generation that enrolment would give; whether the name cannot be
+ * taken with this token, whatever the key. */
 static const struct pg_statement check_join = {
     "join_check",
     "SELECT t.hash IS NOT NULL, coalesce(n.generation, 0) + 1, "
@@ -69,8 +70,9 @@ static const struct pg_statement check_join = {
     "FROM (SELECT 1) AS one LEFT JOIN join_tokens t ON " GOOD_TOKEN " LEFT JOIN nodes n ON n.name = $2",
     PG_READ};
 
-/* The token's row is taken first (and with it everybody who has the same one waits); the name second.
- * Columns: token was good, generation made (NULL: not made). What was seen stays seen: last_seen is kept. */
+/* The token's row is locked first, so that another caller with the same token waits; the name's row second.
+ * Columns: whether the token was good; the new generation (NULL: not enrolled). last_seen is kept, so the
+ * name stays taken. */
 static const struct pg_statement enrol_node = {
     "node_enrol",
     "WITH good AS (SELECT t.hash, t.user_id, t.node, t.replace FROM join_tokens t WHERE " GOOD_TOKEN
@@ -93,7 +95,8 @@ static const struct pg_statement enrol_node = {
     "said AS (INSERT INTO audit (who, user_id, what, object, after) SELECT 'node:' || made.name, g.user_id, "
     "  'node.enrol', made.name, json_build_object('generation', made.generation) FROM made, good g) "
     "SELECT EXISTS (SELECT 1 FROM good), (SELECT generation FROM made), "
-    "       (SELECT count(pg_notify('motley_jobs', '')) FROM made)", /* the scheduler reads the nodes again */
+    /* the scheduler reads the nodes again */
+    "       (SELECT count(pg_notify('motley_jobs', '')) FROM made)",
     PG_WRITE};
 
 static void id_fail(struct store_call *call, const struct err *err)
@@ -101,7 +104,8 @@ static void id_fail(struct store_call *call, const struct err *err)
     ((store_id_fn *)call->done)(call->arg, err, 0);
 }
 
-/* Answers ERR_AUTH where the token is not good, ERR_CONFLICT (call->missing) where 'taken', else 'id'. */
+/* Answers ERR_AUTH when the token is not good, ERR_CONFLICT (text: call->missing) when the name is taken, and
+ * otherwise 'id'. */
 static void join_answer(struct store_call *call, bool good, bool taken, int64_t id)
 {
     store_id_fn *done = (store_id_fn *)call->done;

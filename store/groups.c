@@ -16,7 +16,8 @@ static const struct pg_statement list_groups = {
     "FROM groups g WHERE $2::boolean OR g.id = ANY (motley_groups($1::bigint))",
     PG_READ};
 
-/* The first step makes the group, so that the second finds it; the count of members tells a name too many. */
+/* A first statement makes the group, so that the second one finds it. The second compares the number of users
+ * found with the number of names given, and so detects a name that is not a user. */
 static const struct pg_statement make_group = {
     "group_make", "INSERT INTO groups (name) VALUES ($1) ON CONFLICT (name) DO NOTHING", PG_WRITE};
 /* clang-format off */

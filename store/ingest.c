@@ -1,8 +1,8 @@
-/* What agents told, as one transaction. Every part is one statement over an array of objects.
+/* Writes the events of agents, as one transaction. Every part is one statement over an array of objects.
  *
- * Invariants: a rank's facts count only while its run is active and under its
- * epoch, and only when its seq and state are still what the caller knew; a metric
- * line is inserted once; a checkpoint is complete when all its parts are here.
+ * Invariants: a rank's changes count only while its run is active under the same epoch, and only if the
+ * rank's seq and state are still those in the caller's view. A metrics line is inserted once. A checkpoint is
+ * complete when all its parts are stored.
  */
 #include "store/sched.h"
 #include "store/store_private.h"
@@ -46,9 +46,10 @@ static const struct pg_statement add_events = {
     RECORDS("job bigint, type text, body json"),
     PG_WRITE};
 
-/* The files of a checkpoint that is told late (its node was cut off for a day) may have been removed since: it is
- * taken only when all of them are here, which makes them count as used now, so that a removal under way looks again.
- * A part of a newer attempt starts an incomplete checkpoint of an older one anew; a complete one stays. */
+/* A checkpoint that is reported late (its node was cut off for a day) may refer to files that were removed in
+ * the meantime. It is taken only when all its files are present; that counts as use of the files, so a
+ * removal under way checks them again. A part from a newer attempt restarts an incomplete checkpoint of an
+ * older attempt; a complete checkpoint is not changed. */
 static const struct pg_statement add_checkpoints = {
     "ingest_checkpoints",
     "WITH c AS MATERIALIZED (SELECT * FROM "
@@ -83,7 +84,7 @@ static const struct pg_statement add_checkpoints = {
     "FROM put WHERE complete ORDER BY job, step",
     PG_WRITE};
 
-/* The job's last `keep` complete ones stay, and the best beside them. */
+/* Keeps the job's last `keep` complete checkpoints, and the best one. */
 static const struct pg_statement trim_checkpoints = {
     "ingest_checkpoints_trim",
     "DELETE FROM checkpoints k USING (SELECT c.job, c.step, c.best, j.spec, row_number() OVER "
@@ -118,7 +119,8 @@ static const struct pg_statement move_nodes = {
     " WHERE n.name = c.node AND n.removed_at IS NULL AND (c.hello OR n.boot = c.boot)",
     PG_WRITE};
 
-/* What a hello does not name is missing, even where it names nothing; those it names are put back at once. */
+/* All devices of a node that said hello are set missing first; put_devices then sets those that the hello
+ * names present again. So a hello without devices leaves none. */
 static const struct pg_statement lose_devices = {
     "ingest_devices_gone",
     "UPDATE devices d SET present = false FROM " RECORDS("node text, hello boolean")
@@ -142,7 +144,7 @@ static const struct pg_statement see_nodes = {
     "WHERE name IN (SELECT json_array_elements_text($1::json)) AND boot IS NOT NULL AND removed_at IS NULL",
     PG_WRITE};
 
-/* A node answers for its own devices and links, and confirms its own messages, nobody else's. */
+/* A node may report only its own devices and links, and confirm only its own messages. */
 static const struct pg_statement put_profiles = {
     "ingest_profiles",
     "WITH gone AS (DELETE FROM requests r USING " RECORDS("request bigint, node text, document json")
@@ -178,8 +180,8 @@ static const struct pg_statement put_health = {
     " WHERE d.name = c.device AND d.node = c.node",
     PG_WRITE};
 
-/* Twice in a day is no accident: nothing runs there until a person says so. One that is drained already only
- * counts. */
+/* The second failure within a day drains the device, until a person undrains it. On a device that is already
+ * drained the failure is only counted. */
 static const struct pg_statement count_faults = {
     "ingest_faults",
     "WITH c AS MATERIALIZED (SELECT device, max(job) AS job, max(rank) AS rank, max(why) AS why, count(*) AS n FROM "
@@ -210,7 +212,7 @@ static const struct pg_statement drop_received = {
     "DELETE FROM outbox o USING " RECORDS("id bigint, node text") " WHERE o.id = c.id AND o.node = c.node",
     PG_WRITE};
 
-/* Followers are woken at commit; PostgreSQL merges equal notifications. */
+/* Followers are notified at the commit; PostgreSQL merges equal notifications. */
 static const struct pg_statement tell_followers = {
     "ingest_notify",
     "SELECT pg_notify('motley_events', job) FROM (SELECT DISTINCT c.job FROM " RECORDS("job text") ") t",

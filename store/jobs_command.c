@@ -1,4 +1,4 @@
-/* What a person does to a job: hold, release, cancel, resume; artifacts; events for followers. */
+/* What a person does to a job: hold, release, cancel, resume, share; artifacts; events for followers. */
 #include "store/jobs.h"
 #include "store/store_private.h"
 
@@ -6,8 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* $1 id, $2/$3 who asks, $4/$5 edges, $6 event's stop_why, $7 actor, $8 its name in the audit. A later cancel
- * overrides a hold or a drain; nothing overrides a cancel but a fault of the job's own. */
+/* $1: the job; $2, $3: the asker; $4, $5: the edges; $6: the event's stop_why; $7: the actor; $8: the event's
+ * name in the audit. A later cancel replaces a hold or a drain. Nothing replaces a cancel, and a person's
+ * command does not replace a stop for a fault or the time limit. */
 #define AUDITED(actor, name)                                                                                 \
     "told AS (" AUDIT(actor, name, "upd.id::text", "json_build_object('state', upd.before)",                 \
                       "json_build_object('state', upd.state, 'steps', upd.steps)", "upd") "), "
@@ -34,7 +35,7 @@ static const struct pg_statement command_job = {
     PG_WRITE};
 /* clang-format on */
 
-/* As above, $6 more steps. */
+/* The parameters are those of command_job, but $6 is the number of further steps. */
 /* clang-format off */
 static const struct pg_statement resume_job = {
     "job_resume",
@@ -59,7 +60,7 @@ static const struct pg_statement resume_job = {
 /* clang-format on */
 
 struct command_call {
-    struct store_call call; /* first: what store_run frees */
+    struct store_call call; /* must come first: store_run frees it */
     int64_t id;
     enum job_event event;
 };
@@ -69,7 +70,7 @@ static void command_fail(struct store_call *call, const struct err *err)
     ((store_doc_fn *)call->done)(call->arg, err, NULL);
 }
 
-/* Why nothing changed: wrong state, or nothing left to do. */
+/* Says why nothing changed: the job's state has no such event, or no step is left. */
 static void explain(const struct command_call *command, const struct pg_result *result, struct err *err)
 {
     int from = state_from_name(&job_machine, pg_text(result, 0, 0));

@@ -1,10 +1,9 @@
 /* Submitting jobs: many requests share one statement and one commit.
  *
- * Calls are collected in `waiting`. When a batch slot is free the loop's next
- * turn sends all of them (at most job_batch_max) as one INSERT over arrays; so
- * a lone submit waits for nothing and a crowd shares the disk's flush.
- * Lifetime: a pending insert is owned by the batcher until its batch is sent,
- * then by the batch, and ends in exactly one callback.
+ * Submits are collected in `waiting`. When a batch may be sent, the loop's next turn sends all of them (at
+ * most job_batch_max) as one INSERT over arrays; so a single submit does not wait, and many submits share one
+ * flush of the disk. Lifetime: the batcher owns a pending job until its batch is sent, then the batch owns
+ * it; it ends in exactly one callback.
  */
 #include "store/jobs.h"
 #include "store/store_private.h"
@@ -29,7 +28,7 @@ struct pending_job {
     int32_t priority;
     uint32_t retries_max;
     bool held;
-    char *name, *key, *digest_hex; /* key and digest NULL where there is none */
+    char *name, *key, *digest_hex; /* NULL without an idempotency key */
     char *spec, *inputs;           /* JSON texts */
 };
 
@@ -46,8 +45,8 @@ struct job_batch {
     struct pending_job *jobs[]; /* [count] */
 };
 
-/* $1.. arrays, one element a job. Ids are taken before the insert, so that each row's id is known by its
- * place. */
+/* The parameters are arrays with one element per job. Ids are taken before the insert, so that the result
+ * rows keep the order of the array elements. */
 static const struct pg_statement insert_jobs = {
     "jobs_insert",
     "WITH given AS MATERIALIZED ("
@@ -166,7 +165,7 @@ static void job_answered(struct store *store, struct pending_job *job, const str
     pending_destroy(job);
 }
 
-/* A row that the database refuses takes its whole batch with it; then each goes alone. */
+/* A row that the database refuses fails its whole batch; each job of the batch is then sent alone. */
 static bool worth_splitting(const struct store *store, const struct job_batch *batch, const struct err *err)
 {
     return store->batcher != NULL && batch->count > 1 &&
@@ -197,7 +196,7 @@ static void batch_done(void *arg, const struct pg_result *const *results, int co
     }
 }
 
-/* One array parameter of each kind, gathered over the batch. */
+/* Adds one array parameter of texts or of numbers, gathered over the batch. */
 #define GATHER_TEXT(params, batch, field)                                                                    \
     do {                                                                                                     \
         for (unsigned i_ = 0; i_ < (batch)->count; i_++) {                                                   \
@@ -258,7 +257,7 @@ static struct pending_job *batcher_pop(struct job_batcher *batcher)
     return job;
 }
 
-/* `count` jobs as one statement; takes them over. */
+/* Sends `count` jobs as one statement; takes them over. */
 static void send_jobs(struct store *store, struct pending_job *const *jobs, unsigned count)
 {
     struct err err;

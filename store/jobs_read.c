@@ -1,4 +1,4 @@
-/* Jobs as documents. The database builds the JSON, so a column added here is one line. */
+/* Jobs as documents. The database builds the JSON, so a further field is one change in a statement. */
 #include "store/jobs.h"
 #include "store/store_private.h"
 
@@ -52,7 +52,7 @@ int store_job_get(struct store *store, const struct principal *principal, int64_
     "      'loss', j.loss, 'why', j.why) AS doc "                                                            \
     "      FROM " from " j JOIN users u ON u.id = j.owner WHERE j.id < $1 " where                            \
     "      ORDER BY j.id DESC LIMIT $2) t"
-/* What a person sees: a page of their own and a page of what is shared, each by its index. */
+/* The jobs that a person sees: a page of their own and a page of shared ones, each found by its own index. */
 #define SEEN_SQL(where)                                                                                      \
     "((SELECT * FROM jobs j WHERE j.id < $1 AND j.owner = $3 " where " ORDER BY j.id DESC LIMIT $2) "        \
     "UNION ALL (SELECT * FROM jobs j WHERE j.id < $1 AND j.visibility <> 'mine' AND j.owner <> $3 "          \

@@ -1,9 +1,8 @@
 /* Leader election.
  *
- * Invariant: `epoch` is non-zero exactly while we believe that the session with
- * server process `pid` is ours and holds the lock. The pool has one connection;
- * when it breaks it is made anew silently, and the new session has another pid
- * and no lock: that is how a loss is noticed even if nothing was in flight.
+ * Invariant: `epoch` is non-zero exactly while we believe that our session, with the server process `pid`,
+ * holds the lock. The pool has one connection, which reconnects silently; the new session has another pid and
+ * no lock. That shows a loss even if no statement was in flight.
  */
 #include "store/leader.h"
 
@@ -26,8 +25,9 @@ struct store_leader {
 };
 
 /* clang-format off */
-/* $1 name, $2 silence in ms. A dead peer on another machine must be noticed too, hence the keepalives; a frozen one
- * keeps its connection, hence the beat. Only the session that beat last is ended, never one that has just won. */
+/* $1: name; $2: silence in ms. The keepalives let the server notice a dead peer on another machine. A frozen
+ * leader keeps its connection, so it is detected by its last beat. Only the session that wrote the last beat
+ * is ended, never one that has just won the lock. */
 static const struct pg_statement stand = {
     "leader_stand",
     "WITH alive AS MATERIALIZED (SELECT set_config('tcp_keepalives_idle', '2', false), "
@@ -43,7 +43,7 @@ static const struct pg_statement stand = {
     "SELECT up.epoch, pg_backend_pid(), frozen.ended FROM frozen LEFT JOIN up ON true",
     PG_WRITE};
 
-/* Still the same session, and nobody else's epoch? */
+/* Shows whether the session and the epoch are still ours, and writes a beat at most every 500 ms. */
 static const struct pg_statement confirm = {
     "leader_confirm",
     "WITH beat AS (UPDATE leader_beat SET beat = now() WHERE pid = pg_backend_pid() "
@@ -81,7 +81,7 @@ static void answered(void *arg, const struct pg_result *const *results, int coun
         return;
     }
     if (pg_rows(results[0]) == 0 || pg_is_null(results[0], 0, 0)) {
-        return; /* another leads */
+        return; /* another process leads */
     }
     int64_t epoch = pg_i64(results[0], 0, 0);
     int64_t pid = pg_i64(results[0], 0, 1);

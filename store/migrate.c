@@ -1,4 +1,5 @@
-/* Migrations: forward only, one transaction each, under a lock, never an edited one. */
+/* Migrations: forward only, each in one transaction, under a lock; an applied one must not have been edited.
+ */
 #include "store/migrations.h"
 #include "store/store.h"
 #include "store/users.h"
@@ -30,7 +31,7 @@ unsigned store_schema_version(void)
     return store_migrations[store_migration_count - 1].number;
 }
 
-/* Connects, waiting for a server that is still starting. */
+/* Connects, and waits for a server that is still starting. */
 static struct pg_conn *connect_patiently(const char *conninfo, unsigned wait_ms, struct err *err)
 {
     uint64_t deadline = clock_mono_ns() + (uint64_t)wait_ms * 1000000u;
@@ -44,7 +45,8 @@ static struct pg_conn *connect_patiently(const char *conninfo, unsigned wait_ms,
     }
 }
 
-/* The applied ones must be a prefix of ours, byte for byte. *next: index of the first missing one. */
+/* Checks that the applied migrations are the first ones of this program, byte for byte. *next is the index of
+ * the first missing one. */
 static int check_applied(const struct pg_result *applied, size_t *next, struct err *err)
 {
     int rows = pg_rows(applied);
@@ -70,7 +72,7 @@ static int check_applied(const struct pg_result *applied, size_t *next, struct e
     return 0;
 }
 
-/* The migration and its line in the ledger, one transaction. */
+/* Runs the migration and records it in motley_migrations, in one transaction. */
 static int apply(struct pg_conn *conn, const struct store_migration *migration, struct err *err)
 {
     char digest[DIGEST_HEX_SIZE];

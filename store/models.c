@@ -1,4 +1,4 @@
-/* Models, blobs, data sets. */
+/* Models, blobs and data sets. */
 #include "store/models.h"
 #include "store/store_private.h"
 
@@ -33,8 +33,8 @@ static const struct pg_statement put_model = {
     PG_WRITE};
 /* clang-format on */
 
-/* $1: what it is called, $2, $3: who asks. A bare name is one's own first, then the oldest that one may see;
- * of what only an administrator's rights show, last. */
+/* $1: the name; $2, $3: the asker. A bare name means the asker's own model, else the oldest one that the
+ * asker may see as a person, and last one that only an administrator's rights show. */
 #define NAMED_SQL                                                                                            \
     "named AS (SELECT n.id, n.name, n.content, n.owner, u.name AS owner_name, n.visibility, n.grp "          \
     "  FROM model_names n JOIN users u ON u.id = n.owner "                                                   \
@@ -146,12 +146,12 @@ static const struct pg_statement put_blob = {
     "WHERE $5 > 0 OR $6 IS NOT NULL ON CONFLICT DO NOTHING",
     PG_WRITE};
 
-/* $1: the file; $2, $3: a person who asks; $4: a node that does, or null. */
+/* $1: the file; $2, $3: the asking person; $4: the asking node, or null. */
 #define MAY_READ_SQL "(motley_reads($1, $2, $3) OR ($4::text IS NOT NULL AND motley_node_reads($1, $4)))"
 #define BLOB_JSON "json_build_object('sha256', sha256, 'size', size, 'path', path, 'manifest', manifest)"
 
 static const struct pg_statement get_blob = {
-    "blob_get", /* who asks may be about to refer to it */
+    "blob_get", /* updates used_at, since the asker may be about to refer to the file */
     "WITH may AS MATERIALIZED (SELECT * FROM blobs WHERE sha256 = $1 AND " MAY_READ_SQL "), "
     "used AS (UPDATE blobs b SET used_at = now() FROM may WHERE b.sha256 = may.sha256 "
     "  AND b.used_at < now() - interval '1 minute') "
@@ -174,8 +174,9 @@ static const struct pg_statement hold_job = {
     "ON CONFLICT DO NOTHING",
     PG_WRITE};
 
-/* Everything that names a file: checkpoints that are kept, artifacts, encoded rows, models, and the adapters
- * and whatever else jobs start from. A row touched meanwhile is looked at again by the DELETE itself. */
+/* `named` lists everything that refers to a file: stored checkpoints, artifacts, encoded rows, models, and
+ * the adapters that jobs start from. The DELETE itself checks used_at again, for a row that was used in the
+ * meantime. */
 static const struct pg_statement drop_blobs = {
     "blobs_drop",
     "WITH old AS (SELECT sha256 FROM blobs WHERE path IS NULL AND used_at < now() - make_interval(secs => "
@@ -288,7 +289,8 @@ static const struct pg_statement put_dataset = {
     "INSERT INTO datasets (key, blob, stats, sizes) VALUES ($1, $2, $3, $4) ON CONFLICT (key) DO UPDATE SET "
     "blob = excluded.blob, stats = excluded.stats, sizes = excluded.sizes, used_at = now()",
     PG_WRITE};
-static const struct pg_statement get_dataset = {"dataset_get", /* who asks may be about to refer to it */
+/* updates used_at, since the asker may be about to refer to the data set */
+static const struct pg_statement get_dataset = {"dataset_get",
                                                 "WITH used AS (UPDATE datasets SET used_at = now() WHERE key "
                                                 "= $1 AND used_at < now() - interval '1 minute') "
                                                 "SELECT key, blob, stats, sizes FROM datasets WHERE key = $1",
@@ -335,7 +337,7 @@ static void dataset_deliver(struct store_call *call, const struct pg_result *con
         done(call->arg, &err, NULL);
         return;
     }
-    /* bytea comes as text: two hex digits a byte behind "\x". */
+    /* libpq returns a bytea as text: "\x" and two hex digits per byte. */
     size_t room = pg_length(found, 0, 3);
     uint8_t *sizes = malloc(room > 0 ? room : 1);
     json_t *stats = pg_json(found, 0, 2);

@@ -21,8 +21,8 @@ static const struct pg_statement list_nodes = {
     "FROM nodes n WHERE n.removed_at IS NULL",
     PG_READ};
 
-/* A device's own inventory keys lie beneath those of ours. $1, $2: who asks; the job that runs there is shown
- * to who may see it. */
+/* Our own keys replace equal keys of a device's inventory. $1, $2: the asker; the job that runs on a device
+ * is shown only to those who may see it. */
 #define JOB_SEEN VISIBLE("j", "$1", "$2")
 #define DEVICES_SQL                                                                                          \
     "SELECT json_agg((d.inventory::jsonb || jsonb_build_object('name', d.name, 'node', d.node, 'kind', "     \

@@ -1,4 +1,4 @@
-/* Names of visibilities, and the principal that is no person. */
+/* Names of visibilities, and the principal of Motley's own processes. */
 #include "store/principal.h"
 
 #include <string.h>

@@ -1,6 +1,6 @@
-/* Who asks. Whatever reads or changes what people own takes one, and the statement itself decides by the
- * rules of migrations/0007_access.sql: there is no id that means everybody. How a token becomes a principal,
- * and which routes it may use, is api/people/access.h's.
+/* Who makes a request. Every function that reads or changes owned objects takes a principal, and the SQL
+ * statement itself applies the rules of migrations/0007_access.sql; no id means everybody.
+ * api/people/access.h says how a token becomes a principal and which routes it may use.
  */
 #ifndef MOTLEY_STORE_PRINCIPAL_H
 #define MOTLEY_STORE_PRINCIPAL_H
@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 enum principal_kind {
-    PRINCIPAL_NOBODY, /* without a token: sees nothing that has an owner */
+    PRINCIPAL_NOBODY, /* a request without a token: sees nothing that has an owner */
     PRINCIPAL_USER,
     PRINCIPAL_AGENT,   /* an enrolled node */
     PRINCIPAL_SERVICE, /* one of Motley's own processes: sees everything, owns nothing */
@@ -19,14 +19,15 @@ enum { PRINCIPAL_NAME_BYTES = 201, PRINCIPAL_ADDRESS_BYTES = 48 };
 
 struct principal {
     enum principal_kind kind;
-    bool admin;                            /* of a user: sees and may change what others own */
-    int64_t id;                            /* users.id of a user, else 0 */
-    int64_t token;                         /* tokens.id, 0 without one */
-    unsigned scopes;                       /* enum store_scope bits of the token */
-    int32_t priority_max;                  /* of a user's jobs */
-    int64_t expires_us;                    /* of the token, wall µs; 0 = never */
-    char name[PRINCIPAL_NAME_BYTES];       /* the user's or the node's */
-    char address[PRINCIPAL_ADDRESS_BYTES]; /* where the request came from, as text; "" unknown */
+    bool admin;                      /* a user who sees and may change what others own */
+    int64_t id;                      /* users.id of a user, else 0 */
+    int64_t token;                   /* tokens.id, 0 without a token */
+    unsigned scopes;                 /* enum store_scope bits of the token */
+    int32_t priority_max;            /* the highest priority that the user's jobs may have */
+    int64_t expires_us;              /* end of the token in wall-clock µs; 0 = never */
+    char name[PRINCIPAL_NAME_BYTES]; /* the user's or the node's name */
+    /* address that the request came from, as text; "" when unknown */
+    char address[PRINCIPAL_ADDRESS_BYTES];
 };
 
 extern const struct principal principal_service;
@@ -34,7 +35,7 @@ extern const struct principal principal_service;
 /* Who may see an object beside its owner and administrators. */
 enum visibility { VISIBLE_MINE, VISIBLE_GROUP, VISIBLE_EVERYONE };
 const char *visibility_name(enum visibility visibility);
-/* -1 where there is none of that name. */
+/* Returns -1 for an unknown name. */
 int visibility_from_name(const char *name);
 
 struct sharing {

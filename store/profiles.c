@@ -1,8 +1,8 @@
-/* Measured and imported profiles, as people and planners see them. */
+/* Measured and imported profiles as people and planners see them. */
 #include "store/nodes.h"
 #include "store/store_private.h"
 
-/* Imported profiles, as VISIBLE wants what people own. */
+/* Imported profiles with the column `owner` that VISIBLE needs. */
 #define IMPORTED "(SELECT p.*, p.imported_by AS owner FROM imported_profiles p)"
 
 /* clang-format off */

@@ -1,11 +1,11 @@
-/* Bounded tables. One call is one transaction of at most `rows` rows a table, so that it holds nothing for
- * long; of a job that has not ended it touches old lines of ranks alone, and it takes no lock that a submit
- * would wait for. */
+/* Keeps the tables bounded. One call is one transaction that removes at most `rows` rows of a table, so it
+ * holds no lock for long. Of a job that has not ended it removes only old lines of ranks, and it takes no
+ * lock that a submit would wait for. */
 #include "store/sched.h"
 #include "store/store_private.h"
 
 /* clang-format off */
-/* $1 days, $2 rows */
+/* $1: days; $2: rows */
 static const struct pg_statement old_events = {
     "prune_events",
     "WITH e AS (DELETE FROM events WHERE id IN (SELECT id FROM events "
@@ -19,7 +19,7 @@ static const struct pg_statement old_events = {
     "  (SELECT count(*) FROM w) + (SELECT count(*) FROM q) + (SELECT count(*) FROM u))::text, true)",
     PG_WRITE};
 
-/* A running job's lines of single ranks grow by one a rank and step: $1 steps back, $2 rows. */
+/* A running job adds one line per rank and step. $1: steps to keep; $2: rows. */
 static const struct pg_statement old_ranks = {
     "prune_ranks",
     "WITH k AS (DELETE FROM metrics WHERE ctid = ANY (ARRAY(SELECT x.ctid FROM jobs j JOIN metrics x "
@@ -29,8 +29,9 @@ static const struct pg_statement old_ranks = {
     "  true)",
     PG_WRITE};
 
-/* A few jobs that ended longest ago: the lines of single steps but the last, and all runs but the newest and those
- * that a checkpoint or an artifact comes from (motley_made: who may read it hangs on the run). What is done is marked by the next statement. */
+/* The 50 jobs that ended longest ago lose their lines of single steps except the last, and all runs except
+ * the newest and those that a checkpoint or an artifact comes from (motley_made decides by the run who may
+ * read such a file). The next statement marks the jobs that are done. */
 #define OLD_JOBS \
     "(SELECT id, run FROM jobs WHERE ended_at < now() - $1::integer * interval '1 day' AND swept_at IS NULL " \
     " ORDER BY ended_at LIMIT 50)"
@@ -59,7 +60,7 @@ static const struct pg_statement mark_jobs = {
     "  ELSE current_setting('motley.pruned') END, true)",
     PG_WRITE};
 
-/* A data set that a job in the queue or on devices needs stays, however old. */
+/* A data set that a queued or active job needs is kept, however old it is. */
 static const struct pg_statement old_datasets = {
     "prune_datasets",
     "WITH d AS (DELETE FROM datasets WHERE key IN (SELECT d.key FROM datasets d "

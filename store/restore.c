@@ -1,8 +1,8 @@
-/* A database that came back from a backup begins a new life.
+/* Prepares a database that was restored from a backup.
  *
- * What the backup says of runs, messages and agents' sequences is the past of agents that have gone on
- * without it: none of it can be continued, so all of it ends here, in one transaction, and the jobs begin
- * from their last checkpoint. Ids given out since the backup are unknown, so every sequence moves beyond what
+ * The runs, messages and event seqs in the backup belong to the past, and the agents have gone on since then.
+ * None of it can be continued, so all of it ends here, in one transaction, and the jobs begin from their last
+ * checkpoint. The ids given out after the backup are unknown, so every sequence moves beyond all ids that
  * could have been given out since the last sign of life of a leader.
  */
 #include <stdio.h>
@@ -14,7 +14,7 @@
 enum { ANSWER_MS = 600000 };
 
 /* clang-format off */
-/* The lock of the leader: whoever has it could write meanwhile. */
+/* The leader's lock: its holder could write in the meantime. */
 static const struct pg_statement lock = {"restore_lock", "SELECT pg_try_advisory_xact_lock(5570193040)", PG_WRITE};
 
 static const struct pg_statement renew = {
@@ -23,8 +23,9 @@ static const struct pg_statement renew = {
     "FROM (SELECT motley_incarnation() AS text) fresh WHERE fresh.text > incarnation RETURNING incarnation",
     PG_WRITE};
 
-/* A million, and for each second since a leader last gave a sign of life what could be given out in one at the very
- * most. The leaders' epochs rise too: an old leader that still runs somewhere must find itself replaced. */
+/* Advances each sequence by a million, and for each second since a leader's last sign of life by the most ids
+ * that one second can use. The leader's epoch rises too, so that an old leader that still runs somewhere
+ * finds itself replaced. */
 static const struct pg_statement move_sequences = {
     "restore_sequences",
     "WITH quiet AS (SELECT greatest(0, extract(epoch FROM clock_timestamp() - greatest("
@@ -51,7 +52,7 @@ static const struct pg_statement end_runs = {
     "SELECT (SELECT count(*) FROM j), (SELECT count(*) FROM r), (SELECT count(*) FROM a), (SELECT count(*) FROM e)",
     PG_WRITE};
 
-/* What was on its way to agents, what they were asked, and how far they were heard. */
+/* Forgets the messages for agents, the measurements they were asked for, and the seqs of their events. */
 static const struct pg_statement forget = {
     "restore_forget",
     "WITH o AS (DELETE FROM outbox RETURNING 1), q AS (DELETE FROM requests RETURNING 1), "
@@ -61,7 +62,7 @@ static const struct pg_statement forget = {
     PG_WRITE};
 /* clang-format on */
 
-/* Runs it and keeps the numbers of its row. */
+/* Runs a statement; *result becomes its result. */
 static int step(struct pg_conn *conn, const struct pg_statement *statement, struct pg_result **result,
                 struct err *err)
 {
@@ -104,6 +105,6 @@ int store_restore(const char *conninfo, struct store_restored *restored, struct 
     *restored = (struct store_restored){0};
     int rc = conn != NULL ? restore(conn, restored, &result, err) : -1;
     pg_result_free(result);
-    pg_disconnect(conn); /* what was not committed is undone */
+    pg_disconnect(conn); /* rolls back what was not committed */
     return rc;
 }

@@ -1,4 +1,4 @@
-/* One read of everything a scheduling decision rests on. */
+/* Reads everything that a scheduling decision depends on, in one transaction. */
 #include "store/sched.h"
 #include "store/store_private.h"
 
@@ -267,7 +267,7 @@ static void read_rank(const struct pg_result *result, int row, struct store_sche
     rank->own_fault = pg_bool(result, row, 11);
 }
 
-/* Both results are ordered by run, so one walk joins them. */
+/* Both results are ordered by run, so one pass over the ranks joins them. */
 static void read_runs(struct store_view *view, const struct pg_result *runs, const struct pg_result *ranks,
                       bool *bad)
 {

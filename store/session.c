@@ -1,4 +1,4 @@
-/* Is a connection a session? */
+/* Checks whether a connection is a session of its own. */
 #include <stdio.h>
 
 #include "common/pg.h"
@@ -20,8 +20,8 @@ static int refuse(int64_t pid, const char *seen, struct err *err)
         seen, (long long)pid);
 }
 
-/* One more connection, held in a transaction so that its server process is taken; then ours is looked at
- * again. */
+/* Opens one more connection and holds it in a transaction, so that its server process is taken; then checks
+ * that our first connection still has its own session. */
 static int rival_check(struct pg_conn *ours, int64_t mine, const char *conninfo, struct pg_conn **rival,
                        struct err *err)
 {

@@ -1,4 +1,4 @@
-/* The state machines: every transition there is. */
+/* The state machines' tables. */
 #include "store/states.h"
 
 #include <string.h>
@@ -45,7 +45,7 @@ static const struct state_edge job_edges[] = {
     {JOB_RUNNING, JOB_EVENT_DONE, JOB_SUCCEEDED},
     {JOB_STOPPING, JOB_EVENT_HOLD, JOB_STOPPING},
     {JOB_STOPPING, JOB_EVENT_CANCEL, JOB_STOPPING},
-    {JOB_STOPPING, JOB_EVENT_STOP, JOB_STOPPING}, /* a person asked first; the run is told now */
+    {JOB_STOPPING, JOB_EVENT_STOP, JOB_STOPPING}, /* a person asked first; now the run is told */
     {JOB_STOPPING, JOB_EVENT_DONE, JOB_SUCCEEDED},
     {JOB_STOPPING, JOB_EVENT_FAULT, JOB_FAILED},
     {JOB_STOPPING, JOB_EVENT_REQUEUE, JOB_QUEUED},

@@ -1,11 +1,9 @@
 /* The state machines of jobs, runs and assignments, as tables.
  *
- * Each table lists every {from, event, to} that exists. An event that has no
- * line for the present state is an error (ERR_CONFLICT), never "no change".
- * The same tables are sent to PostgreSQL as parameters of the one statement
- * that changes a state, so the check and the change are one atomic act.
- *
- * Pure: no I/O, no mutable data; any thread.
+ * Each table lists every {from, event, to} that exists. An event without a line for the present state is an
+ * error (ERR_CONFLICT), never "no change". The same tables are sent to PostgreSQL as parameters of the
+ * statement that changes a state, so the check and the change are one atomic act. Pure: no I/O, no mutable
+ * data; any thread.
  */
 #ifndef MOTLEY_STORE_STATES_H
 #define MOTLEY_STORE_STATES_H
@@ -16,10 +14,10 @@
 
 enum job_state {
     JOB_HELD,      /* waits for `release` */
-    JOB_QUEUED,    /* waits for the scheduler (also between attempts) */
-    JOB_STARTING,  /* a run exists; its workers are starting */
-    JOB_RUNNING,   /* every rank is ready and connected */
-    JOB_STOPPING,  /* a stop was asked for; jobs.stop_why says what comes after */
+    JOB_QUEUED,    /* waits for the scheduler, also between two attempts */
+    JOB_STARTING,  /* a run exists and its workers are starting */
+    JOB_RUNNING,   /* every rank is ready and was told its peers */
+    JOB_STOPPING,  /* the run is being stopped; jobs.stop_why says what comes after */
     JOB_SUCCEEDED, /* final, resumable */
     JOB_FAILED,    /* final, resumable */
     JOB_CANCELLED, /* final, resumable */
@@ -27,35 +25,38 @@ enum job_state {
 };
 
 enum job_event {
-    JOB_EVENT_HOLD,      /* person: keep it from starting; a running one writes a checkpoint and stops */
-    JOB_EVENT_RELEASE,   /* person */
-    JOB_EVENT_CANCEL,    /* person; of a running job writes a checkpoint first */
-    JOB_EVENT_RESUME,    /* person: go on from the last checkpoint */
-    JOB_EVENT_REFUSE,    /* scheduler: fits nowhere, even on an empty cluster */
-    JOB_EVENT_PLACE,     /* scheduler: run created */
-    JOB_EVENT_READY,     /* every rank is ready */
-    JOB_EVENT_STOP,      /* scheduler: drain, time limit, lost worker, own fault: the run is being stopped */
-    JOB_EVENT_DONE,      /* every rank done */
-    JOB_EVENT_FAULT,     /* the run has ended by the job's own fault, its time limit, or too many losses */
-    JOB_EVENT_REQUEUE,   /* the run has ended (lost, drained); the job goes on from its last checkpoint */
+    /* by a person: a queued job does not start; a running one writes a checkpoint and stops */
+    JOB_EVENT_HOLD,
+    JOB_EVENT_RELEASE, /* by a person: the held job joins the queue */
+    JOB_EVENT_CANCEL,  /* by a person: a running job writes a checkpoint first */
+    JOB_EVENT_RESUME,  /* by a person: the job goes on from its last checkpoint */
+    JOB_EVENT_REFUSE,  /* by the scheduler: the job fits nowhere, even on an empty cluster */
+    JOB_EVENT_PLACE,   /* by the scheduler: a run was created */
+    JOB_EVENT_READY,   /* every rank is ready */
+    /* by the scheduler: the run is being stopped (drain, time limit, lost worker or own fault) */
+    JOB_EVENT_STOP,
+    JOB_EVENT_DONE,  /* every rank has finished */
+    JOB_EVENT_FAULT, /* the run has ended by the job's own fault, its time limit, or too many losses */
+    /* the run has ended (lost, drained or moved); the job goes on from its last checkpoint */
+    JOB_EVENT_REQUEUE,
     JOB_EVENT_HELD,      /* the run has ended after HOLD */
     JOB_EVENT_CANCELLED, /* the run has ended after CANCEL */
     JOB_EVENTS
 };
 
 enum run_state {
-    RUN_STARTING, /* assignments are out */
-    RUN_RUNNING,  /* peers are out */
-    RUN_STOPPING, /* stops are out; runs.stop_why */
+    RUN_STARTING, /* the assignments are in the outbox */
+    RUN_RUNNING,  /* the ranks were told their peers */
+    RUN_STOPPING, /* the ranks were told to stop; runs.stop_why says why */
     RUN_DONE,     /* final */
-    RUN_FAILED,   /* final: the job's own fault or its limit */
+    RUN_FAILED,   /* final: the job's own fault or its time limit */
     RUN_LOST,     /* final: a worker, agent or device was lost */
-    RUN_STOPPED,  /* final: cancel, hold, drain */
+    RUN_STOPPED,  /* final: cancelled, held, drained or moved */
     RUN_STATES
 };
 
 enum run_event {
-    RUN_EVENT_READY, /* every rank ready */
+    RUN_EVENT_READY, /* every rank is ready */
     RUN_EVENT_STOP,
     RUN_EVENT_DONE,
     RUN_EVENT_FAIL,
@@ -65,12 +66,12 @@ enum run_event {
 };
 
 enum assignment_state {
-    ASSIGNMENT_SENT,    /* in the outbox or with the agent */
-    ASSIGNMENT_READY,   /* worker listens for its peers */
-    ASSIGNMENT_RUNNING, /* worker said `started` */
+    ASSIGNMENT_SENT,    /* the assignment is in the outbox or with the agent */
+    ASSIGNMENT_READY,   /* the worker listens for its peers */
+    ASSIGNMENT_RUNNING, /* the worker said `started` */
     ASSIGNMENT_DONE,    /* final */
-    ASSIGNMENT_FAILED,  /* final: worker said `failed` */
-    ASSIGNMENT_STOPPED, /* final: worker said `stopped` */
+    ASSIGNMENT_FAILED,  /* final: the worker said `failed` */
+    ASSIGNMENT_STOPPED, /* final: the worker said `stopped` */
     ASSIGNMENT_LOST,    /* final: its node or worker was given up */
     ASSIGNMENT_STATES
 };
@@ -89,9 +90,9 @@ struct state_edge {
     int from, event, to;
 };
 
-/* A machine by its names and its edges. */
+/* A state machine: the names of its states and events, and its edges. */
 struct state_machine {
-    const char *noun; /* "job" */
+    const char *noun; /* for example "job" */
     const char *const *states;
     size_t state_count;
     const char *const *events;
@@ -104,15 +105,15 @@ extern const struct state_machine job_machine;
 extern const struct state_machine run_machine;
 extern const struct state_machine assignment_machine;
 
-/* The state after 'event' in 'from'. Returns it, or -1 with ERR_CONFLICT
- * ("job is succeeded: cannot hold"). */
+/* Returns the state that 'event' leads to from 'from', or -1 with ERR_CONFLICT ("a job that is succeeded
+ * cannot hold"). */
 int state_next(const struct state_machine *machine, int from, int event, struct err *err);
 
-/* Name of a state ("queued"), and back; -1 where there is no such name. */
+/* The name of a state ("queued"), and the state of a name; -1 for an unknown name. */
 const char *state_name(const struct state_machine *machine, int state);
 int state_from_name(const struct state_machine *machine, const char *name);
 
-/* True where no event but RESUME leaves it (for a run or assignment: none). */
+/* True when no event but RESUME leaves the state (for a run or an assignment: no event). */
 bool state_is_final(const struct state_machine *machine, int state);
 
 #endif

@@ -1,4 +1,4 @@
-/* The handle: making and ending it, and whether the database is ours. */
+/* Creates and destroys the store, and checks the database's schema. */
 #include "store/store_private.h"
 
 #include <stdlib.h>

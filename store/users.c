@@ -200,7 +200,7 @@ int store_user_set(struct store *store, const struct principal *principal, const
     return store_one_doc(store, &set_user, &params, missing, done, arg, err);
 }
 
-/* Scope bits become names. */
+/* Replaces scope bits by names. */
 static void tokens_deliver(struct store_call *call, const struct pg_result *const *results, int count)
 {
     store_doc_fn *done = (store_doc_fn *)call->done;

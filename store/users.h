@@ -1,5 +1,4 @@
-/* Users, groups, tokens with scopes, the audit. Tokens themselves never reach the database: only their
- * SHA-256.
+/* Users, groups, tokens with scopes, and the audit. The database stores only the SHA-256 of a token.
  */
 #ifndef MOTLEY_STORE_USERS_H
 #define MOTLEY_STORE_USERS_H
@@ -7,7 +6,7 @@
 #include "store/principal.h"
 #include "store/store.h"
 
-/* Scopes are bits here and names ("jobs:read") in documents. */
+/* A scope is a bit here and a name ("jobs:read") in documents. */
 enum store_scope {
     SCOPE_JOBS_READ = 1 << 0,
     SCOPE_JOBS_WRITE = 1 << 1,
@@ -15,65 +14,69 @@ enum store_scope {
     SCOPE_NODES_WRITE = 1 << 3, /* drain, join tokens, imported profiles */
     SCOPE_MODELS_READ = 1 << 4,
     SCOPE_MODELS_WRITE = 1 << 5, /* models, blobs, datasets */
-    SCOPE_ADMIN = 1 << 6,        /* everything of everybody, by-reference models, users */
-    SCOPE_AGENT = 1 << 7,        /* an enrolled node: blobs only */
+    SCOPE_ADMIN = 1 << 6,        /* everybody's objects, models by reference, users */
+    SCOPE_AGENT = 1 << 7,        /* an enrolled node, which may only use blobs */
 };
 #define SCOPES_USER                                                                                          \
     (SCOPE_JOBS_READ | SCOPE_JOBS_WRITE | SCOPE_NODES_READ | SCOPE_MODELS_READ | SCOPE_MODELS_WRITE)
 #define SCOPES_ALL_PEOPLE (SCOPES_USER | SCOPE_NODES_WRITE | SCOPE_ADMIN)
 
-/* Name of one scope bit, NULL where there is none; and back, 0 where unknown. */
+/* The name of one scope bit, NULL for an unknown bit; and the bit of a name, 0 for an unknown name. */
 const char *store_scope_name(unsigned bit);
 unsigned store_scope_from_name(const char *name);
 
 struct store_token_new {
     const uint8_t *hash; /* SHA-256, 32 bytes */
     unsigned scopes;     /* enum store_scope bits */
-    int64_t expires_us;  /* wall µs; 0 = never */
+    int64_t expires_us;  /* wall-clock µs; 0 = never */
     const char *note;    /* or NULL */
 };
 
-/* `principal` is borrowed for the call, NULL exactly when err is not; its address is empty. */
+/* `principal` is borrowed for the callback, and NULL exactly when err is not NULL. Its address is empty. */
 typedef void store_principal_fn(void *arg, const struct err *err, const struct principal *principal);
-/* ERR_AUTH where no valid token has this hash (unknown, expired, revoked: not told apart). */
+/* ERR_AUTH when no valid token has this hash; the text does not say whether it is unknown, expired or
+ * revoked. */
 int store_token_find(struct store *store, const uint8_t hash[32], store_principal_fn *done, void *arg,
                      struct err *err);
 
-/* Makes the user if there is none of that name; answers its id. */
+/* Makes the user if the name is new. Answers the user's id. */
 int store_user_put(struct store *store, const char *name, store_id_fn *done, void *arg, struct err *err);
-/* A token of `user`, who is made if there is none of that name; answers the token's id. Whether `maker` may
- * is the caller's to decide. */
+/* Makes a token for `user`, and the user if the name is new. Answers the token's id. The caller checks
+ * whether `maker` may do this. */
 int store_token_put(struct store *store, const struct principal *maker, const char *user,
                     const struct store_token_new *token, store_id_fn *done, void *arg, struct err *err);
-/* ERR_NOT_FOUND also for another's, unless an administrator asks. */
+/* ERR_NOT_FOUND also for another person's token, unless an administrator asks. */
 int store_token_revoke(struct store *store, const struct principal *principal, int64_t token,
                        store_done_fn *done, void *arg, struct err *err);
-/* {"tokens":[{"id","user","scopes","note","created","expires","made_by": id | null}]}: one's own, an
- * administrator's: all of people's. */
+/* {"tokens":[{"id","user","scopes","note","created","expires","made_by": id | null}]}: the asker's own; for
+ * an administrator those of all people. */
 int store_token_list(struct store *store, const struct principal *principal, store_doc_fn *done, void *arg,
                      struct err *err);
 /* {"users":[{"id","name","created","priority_max","groups":[name]}]} */
 int store_user_list(struct store *store, store_doc_fn *done, void *arg, struct err *err);
-/* Sets what a user may at most; answers {"name","priority_max"}. ERR_NOT_FOUND names the user. */
+/* Sets the highest priority that the user's jobs may have. Answers {"name","priority_max"}. ERR_NOT_FOUND
+ * names the user. */
 int store_user_set(struct store *store, const struct principal *principal, const char *name,
                    int32_t priority_max, store_doc_fn *done, void *arg, struct err *err);
 
-/* {"groups":[{"name","created","members":[name]}]}: those one is in, an administrator's: all. */
+/* {"groups":[{"name","created","members":[name]}]}: the groups that the asker is in; for an administrator
+ * all. */
 int store_group_list(struct store *store, const struct principal *principal, store_doc_fn *done, void *arg,
                      struct err *err);
-/* The group of that name has these members (names of users) from now on; it is made if need be. ERR_INVALID
- * when one is no user. Answers {"name","members"}. */
+/* Sets the members (names of users) of the group, and makes the group if the name is new. ERR_INVALID when a
+ * member is not a user. Answers {"name","members"}. */
 int store_group_put(struct store *store, const struct principal *principal, const char *name,
                     const char *const *members, size_t count, store_doc_fn *done, void *arg, struct err *err);
-/* What was shared with it is its owners' alone afterwards. */
+/* Removes a group. Afterwards only its owner sees an object that was shared with the group. */
 int store_group_remove(struct store *store, const struct principal *principal, const char *name,
                        store_done_fn *done, void *arg, struct err *err);
 
-/* The audit, newest first: {"audit":[{"id","at","who","user_id","token","address","what","object","before",
- * "after"}], "next": id to give as before_id | null}. limit 1..STORE_PAGE_MAX. */
+/* The audit, newest first:
+ * {"audit":[{"id","at","who","user_id","token","address","what","object","before","after"}], "next": id to
+ * give as before_id | null}. limit: 1..STORE_PAGE_MAX. */
 int store_audit_page(struct store *store, int64_t before_id, unsigned limit, store_doc_fn *done, void *arg,
                      struct err *err);
-/* One row, for a change that is not a statement of this room. `before` and `after` may be NULL. */
+/* Adds one audit row for a change that no statement of this room makes. `before` and `after` may be NULL. */
 int store_audit_add(struct store *store, const struct principal *principal, const char *what,
                     const char *object, const json_t *before, const json_t *after, store_done_fn *done,
                     void *arg, struct err *err);
