@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ARRAY_FIRST_CAPACITY = 8 }; /* items; saves the first reallocations of short arrays */
+enum { ARRAY_FIRST_CAPACITY = 8 }; /* in items; avoids the first reallocations of short arrays */
 
 int array_reserve(void *items_pointer, size_t *capacity, size_t need, size_t item_size, struct err *err)
 {

@@ -30,8 +30,7 @@ int buf_reserve(struct buf *buf, size_t more, struct err *err)
         return err_set(err, ERR_TOO_BIG, "%zu more bytes behind %zu are over the limit of %zu", more,
                        buf->size, buf->limit);
     }
-    size_t need =
-        buf->size + more + 1; /* the NUL; cannot overflow: limit is at most what was allocated before */
+    size_t need = buf->size + more + 1; /* plus the NUL; no overflow, because the limit is smaller */
     if (need == 0) {
         return err_set(err, ERR_TOO_BIG, "a buffer of %zu bytes", buf->size + more);
     }

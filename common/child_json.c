@@ -1,4 +1,4 @@
-/* Documents to and from a sandboxed program. */
+/* Sends a document to a sandboxed program and reads its answer. */
 #include "common/child_json.h"
 
 #include <stdlib.h>
@@ -14,7 +14,7 @@ static void words_free(char **words)
     free(words);
 }
 
-/* A list of texts as a NULL-ended array, new. */
+/* Reads a list of texts into a new NULL-terminated array. */
 static int words_read(struct json_reader *reader, const char *key, enum jr_need need, bool paths,
                       char ***words)
 {

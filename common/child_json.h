@@ -1,5 +1,5 @@
-/* A question to somebody else's program: a document on its standard input, a document on its standard output,
- * in the sandbox (sandbox.h). And how such a program is named in a configuration:
+/* Asks a program that we do not trust: one JSON document goes to its standard input and one is read from its
+ * standard output, in the sandbox (sandbox.h). A configuration describes such a program as:
  *
  *     {command: [python3, /opt/planners/mine.py], seconds: 10, memory_mb: 1024, read: [/opt/planners]}
  */
@@ -13,28 +13,28 @@
 
 enum {
     CHILD_QUESTION_BYTES_MAX = 256 << 20,
-    CHILD_ANSWER_BYTES_MAX = 8 << 20, /* parsed, at worst fifty times as much */
+    CHILD_ANSWER_BYTES_MAX = 8 << 20, /* a parsed answer takes at worst fifty times as much memory */
     CHILD_WORDS_MAX = 32,
     CHILD_SECONDS_MAX = 600,
 };
 
 struct child_program {
-    char **command; /* NULL-ended; owned */
-    char *
-        *read; /* absolute paths that it may read beside its own files and the system's; NULL-ended; owned */
-    double seconds;     /* 10 */
-    uint32_t memory_mb; /* 1024, of address space */
+    char **command;     /* NULL-terminated; owned */
+    char **read;        /* absolute paths that it may read in addition to its own and the system's files;
+                           NULL-terminated; owned */
+    double seconds;     /* time limit; default 10 */
+    uint32_t memory_mb; /* limit of its address space; default 1024 */
 };
 
-/* Reads `command` (required), `seconds`, `memory_mb` and `read`; keys beside them are the caller's, who also
- * finishes the reader. −1 with the reader failed; child_program_fini releases either way. */
+/* Reads `command` (required), `seconds`, `memory_mb` and `read`. The caller reads other keys and finishes the
+ * reader. −1 with the reader failed. Call child_program_fini in either case. */
 int child_program_read(struct json_reader *reader, struct child_program *program);
-/* The same for one command line of one word. ERR_NOMEM. */
+/* Describes a program by its path alone, with the default limits. ERR_NOMEM. */
 int child_program_of(const char *path, struct child_program *program, struct err *err);
 void child_program_fini(struct child_program *program);
 
-/* Blocking. *answer becomes new. Errors as sandbox_run's, and ERR_INVALID with line and column when the
- * answer is no JSON document. cancel_fd as in struct sandbox_command. */
+/* Runs the program; blocks. *answer becomes new. Errors are those of sandbox_run, and ERR_INVALID with line
+ * and column when the answer is not a JSON document. cancel_fd is as in struct sandbox_command. */
 int child_json(const struct child_program *program, const json_t *question, int cancel_fd, json_t **answer,
                struct err *err);
 

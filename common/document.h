@@ -1,8 +1,8 @@
-/* A file that a person wrote: a job's specification, a configuration, a cluster file.
+/* Reads files that people write: job specifications, configurations, cluster files.
  *
- * A file whose name ends in ".json" (in any case) is JSON and nothing else. Every other file is YAML, but a
- * text that is valid JSON has the value that JSON gives it: YAML reads "\ud83d\ude00", U+0085 and lines of
- * 100 KiB otherwise or not at all.
+ * A file whose name ends in ".json" (in any case) must be JSON. Every other file is YAML, but a text that is
+ * valid JSON has its JSON value, because YAML reads "\ud83d\ude00", U+0085 and lines of 100 KiB differently
+ * or not at all.
  */
 #ifndef MOTLEY_COMMON_DOCUMENT_H
 #define MOTLEY_COMMON_DOCUMENT_H
@@ -12,7 +12,7 @@
 
 #include "common/err.h"
 
-/* Parse the text of the file called 'path', which is read as to its ending only. A UTF-8 byte order mark is
+/* Parses the text of the file called 'path', of which only the ending matters. A UTF-8 byte order mark is
  * skipped; UTF-16 and UTF-32 are refused by name. The limits and errors are those of json_parse_limited()
  * with JSON_DEPTH_MAX, and of yaml_parse(). Returns new, or NULL. Pure; any thread. */
 json_t *document_parse(const char *path, const char *text, size_t size, struct err *err);

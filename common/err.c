@@ -1,5 +1,5 @@
-/* Errors are values: see err.h. The message is formatted beside the old text first, because err_wrap and
- * callers that quote a lower error pass pointers into the same object. */
+/* See err.h. A message is formatted into a temporary first, because err_wrap and callers that quote an
+ * earlier error pass pointers into the same object. */
 #include "common/err.h"
 
 #include <errno.h>
@@ -133,7 +133,7 @@ enum err_code err_code_from_http(int status)
         return ERR_NONE;
     }
     if (status == 422 || status == 400 || status == 405 || status == 415) {
-        return ERR_INVALID; /* a body that does not say which code: no-fit always says it */
+        return ERR_INVALID; /* the body names no code; ERR_NOFIT always does */
     }
     if (status == 500) {
         return ERR_INTERNAL;

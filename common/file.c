@@ -263,7 +263,7 @@ int file_folder_begin(const char *dir, char *made, size_t size, struct err *err)
     return file_mkdirs(made, 0755, err);
 }
 
-/* What was there goes aside first and away after. */
+/* The old folder is moved aside first and removed after the rename. */
 int file_folder_end(const char *made, const char *dir, struct err *err)
 {
     struct err ignored;

@@ -1,8 +1,9 @@
-/* json_t <-> msgpack.
+/* Converts json_t to and from msgpack.
  *
- * Encoding uses msgpack-c's packer. Decoding is ours: msgpack-c's unpacker takes memory for what a header
- * claims and has no limit on nesting that we could set; here each length is compared with the bytes that are
- * left before anything is made. The format is small (msgpack specification, "Formats"). */
+ * Encoding uses msgpack-c's packer. Decoding is our own, because msgpack-c's unpacker allocates what a header
+ * claims and has no adjustable limit on nesting; here each length is compared with the remaining bytes before
+ * anything is allocated. The format is small (msgpack specification, "Formats").
+ */
 #include "common/frame.h"
 
 #include <errno.h>
@@ -153,7 +154,7 @@ static json_t *decode_fail(struct decoder *decoder, const char *what)
     return NULL;
 }
 
-/* 'size' bytes as a big-endian number; false when they are not there. */
+/* Reads 'size' bytes as a big-endian number; false when they are missing. */
 static bool number_take(struct decoder *decoder, size_t size, uint64_t *out)
 {
     if ((size_t)(decoder->end - decoder->at) < size) {
@@ -197,7 +198,7 @@ static json_t *decode_array(struct decoder *decoder, uint64_t count, uint32_t de
     return array;
 }
 
-/* The key as a text of our own: jansson 2.14 has no keys by length. */
+/* Copies a key into a NUL-terminated text, because jansson 2.14 has no keys with a length. */
 static json_t *decode_key(struct decoder *decoder)
 {
     uint64_t byte;
@@ -268,7 +269,7 @@ static json_t *decode_real(struct decoder *decoder, size_t size)
 
 static json_t *decode_integer(struct decoder *decoder, uint64_t byte)
 {
-    size_t size = (size_t)1 << (byte & 3); /* cc..cf unsigned, d0..d3 signed */
+    size_t size = (size_t)1 << (byte & 3); /* formats cc..cf are unsigned, d0..d3 signed */
     uint64_t bits;
     if (!number_take(decoder, size, &bits)) {
         return NULL;
@@ -281,7 +282,7 @@ static json_t *decode_integer(struct decoder *decoder, uint64_t byte)
     return json_integer((json_int_t)((int64_t)(bits << shift) >> shift));
 }
 
-/* Formats c0..df, whose first byte says no length by itself. */
+/* Decodes the formats c0..df, whose first byte does not contain the length. */
 static json_t *decode_long(struct decoder *decoder, uint64_t byte, uint32_t depth)
 {
     uint64_t length;
@@ -487,7 +488,7 @@ int frame_recv(int fd, const struct frame_limits *limits, uint64_t deadline_ns, 
     if (length_check(length, limits, err) < 0) {
         return -1;
     }
-    /* Memory grows with what has come, not with what was claimed. */
+    /* Memory grows with the bytes that have arrived, not with the claimed length. */
     struct buf bytes;
     buf_init(&bytes, length);
     int result = 0;

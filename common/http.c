@@ -1,5 +1,5 @@
-/* libcurl, one easy handle kept. The answer's body goes to a sink or a buffer only for status < 400; a
- * refusal's body is kept apart (bounded) and read as problem+json. */
+/* Uses one libcurl easy handle for all requests. The body of an answer goes to the sink or buffer only for
+ * status < 400; the body of a refusal is stored separately (bounded) and read as problem+json. */
 #include "common/http.h"
 
 #include <curl/curl.h>
@@ -37,9 +37,9 @@ struct exchange {
     const struct http_request *request;
     struct http_answer *answer;
     struct buf refusal;
-    size_t sent; /* of request->body or of the upload */
+    size_t sent; /* bytes sent of request->body or of the upload */
     uint64_t last_ns;
-    bool failed; /* err says why curl was told to stop */
+    bool failed; /* *err has the reason why a callback stopped curl */
     struct err *err;
 };
 
@@ -118,7 +118,8 @@ static size_t body_arrived(char *data, size_t one, size_t size, void *arg)
     }
     exchange->answer->length += size;
     int result = 0;
-    bool whole = status == 200 && request->range_begin == 0; /* a range that is all of the file may come so */
+    bool whole = status == 200 &&
+                 request->range_begin == 0; /* a range that covers the whole file may be answered with 200 */
     if (request->range_bytes > 0 &&
         ((status != 206 && !whole) || exchange->answer->length > request->range_bytes)) {
         result = err_set(exchange->err, ERR_PEER, "the server did not answer with the range asked for");
@@ -215,7 +216,7 @@ static CURLcode context_pin(CURL *curl, void *context, void *arg)
 
 static struct curl_slist *headers_make(const struct http *http, const struct http_request *request)
 {
-    struct curl_slist *list = curl_slist_append(NULL, "Expect:"); /* no 100-continue round trip */
+    struct curl_slist *list = curl_slist_append(NULL, "Expect:"); /* avoids the round trip of 100-continue */
     char line[512];
     if (http->bearer != NULL) {
         snprintf(line, sizeof(line), "Authorization: Bearer %s", http->bearer);
@@ -239,8 +240,7 @@ static void connection_set_up(struct http *http)
     CURL *curl = http->curl;
     curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
     curl_easy_setopt(curl, CURLOPT_ERRORBUFFER, http->curl_text);
-    curl_easy_setopt(curl, CURLOPT_PROXY,
-                     ""); /* the cluster is reached directly, whatever the environment says */
+    curl_easy_setopt(curl, CURLOPT_PROXY, ""); /* no proxy, whatever the environment says */
     curl_easy_setopt(curl, CURLOPT_PROTOCOLS_STR, "http,https");
     curl_easy_setopt(curl, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
     curl_easy_setopt(curl, CURLOPT_CONNECTTIMEOUT_MS, (long)http->connect_ms);
@@ -324,7 +324,7 @@ static int curl_failed(const struct exchange *exchange, CURLcode code)
     }
 }
 
-/* Turn a refusal's body into the error it tells; without one the status must do. */
+/* Sets the error that a refusal's body describes, or else the one for its status. */
 static int refused(const struct exchange *exchange, int status)
 {
     const struct http_request *request = exchange->request;
@@ -382,8 +382,8 @@ int http_perform(struct http *http, const struct http_request *request, struct h
     curl_easy_getinfo(http->curl, CURLINFO_RESPONSE_CODE, &status);
     answer->status = (int)status;
     if (status >= 300 && !exchange.failed && (code == CURLE_OK || exchange.refusal.size > 0)) {
-        result =
-            refused(&exchange, (int)status); /* also when the server refused before it read all of the body */
+        result = refused(&exchange,
+                         (int)status); /* also when the server refused before it had read the whole body */
     } else if (code != CURLE_OK) {
         result = curl_failed(&exchange, code);
     } else if (request->range_bytes > 0 && answer->length != request->range_bytes) {

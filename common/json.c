@@ -1,5 +1,5 @@
-/* Parsing with limits: jansson checks the grammar; nesting and size are checked in a pass before it, so that
- * no memory is taken for a document that will be refused. */
+/* Parsing with limits: jansson checks the grammar. A pass before it checks nesting and size, so that no
+ * memory is allocated for a document that will be refused. */
 #include "common/json.h"
 
 #include <math.h>
@@ -10,7 +10,7 @@
 
 #include "common/units.h"
 
-/* Deepest nesting of brackets outside strings. */
+/* Returns the deepest nesting of brackets outside strings. */
 static unsigned text_depth(const char *text, size_t size)
 {
     unsigned depth = 0;
@@ -36,7 +36,7 @@ static unsigned text_depth(const char *text, size_t size)
     return deepest;
 }
 
-/* Whether what jansson stumbled over is a bracket that closes after a comma: 'position' is behind it. */
+/* Whether jansson's syntax error is a bracket that closes after a comma; 'position' is just behind it. */
 static bool after_comma(const char *text, size_t size, int position)
 {
     size_t at = position > 0 && (size_t)position <= size ? (size_t)position - 1 : 0;
@@ -164,7 +164,7 @@ void jr_init(struct json_reader *reader, const json_t *object, const char *path,
     }
 }
 
-/* Notes the key; the value when it is there, is not null and the reader has not failed. */
+/* Records the key. Returns its value if it is present and not null and the reader has not failed. */
 static const json_t *value_find(struct json_reader *reader, const char *key, enum jr_need need)
 {
     if (reader->failed) {
@@ -211,7 +211,7 @@ int jr_str(struct json_reader *reader, const char *key, enum jr_need need, size_
     return 1;
 }
 
-/* An integer, also when written as 16.0 or 1e3 as YAML and other languages' printers do. */
+/* Converts an integer, also one written as 16.0 or 1e3, as YAML and other languages do. */
 static bool integer_of(const json_t *value, int64_t *out)
 {
     if (json_is_integer(value)) {
@@ -426,8 +426,8 @@ int jr_any(struct json_reader *reader, const char *key, enum jr_need need, const
     return 1;
 }
 
-/* A reader whose object is missing or of the wrong kind: it has failed already, so that it touches nothing.
- */
+/* Makes a sub-reader for an object that is missing or of the wrong type. It has failed from the start, so it
+ * sets nothing. */
 static void sub_dead(const struct json_reader *reader, struct json_reader *sub)
 {
     sub->object = NULL;
@@ -449,7 +449,7 @@ int jr_sub(struct json_reader *reader, const char *key, enum jr_need need, struc
     path_join(reader, key, path, sizeof(path));
     if (value == NULL) {
         sub->parent = reader;
-        sub->failed = false; /* json_object_get of NULL finds nothing: all defaults */
+        sub->failed = false; /* json_object_get(NULL) finds nothing, so all defaults stay */
         snprintf(sub->path, sizeof(sub->path), "%.*s", (int)sizeof(sub->path) - 1, path);
         return 0;
     }

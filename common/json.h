@@ -1,8 +1,7 @@
-/* JSON in: parsing with limits, and a reader that knows its path.
+/* Reading JSON: a parser with limits, and a reader that knows its path.
  *
- * The one document type is jansson's json_t. Everything that reads a document from outside goes through
- * json_reader: types, ranges and unknown keys are checked, and each refusal names its path
- * ("train.batch_rows: …").
+ * All documents are jansson's json_t. Documents from outside are read through json_reader, which checks
+ * types, ranges and unknown keys; each refusal names its path ("train.batch_rows: …").
  *
  *     struct json_reader r;
  *     int64_t rows = 16;                                   the default
@@ -11,8 +10,8 @@
  *     …
  *     if (jr_finish(&r) < 0) return -1;                    the first error of all calls, or an unknown key
  *
- * After the first error the other calls do nothing, so that one check at the end is enough.
- * Strings and values handed out are borrowed from the document. Thread: the document's owner.
+ * After the first error the other calls do nothing, so one check at the end is enough. Strings and values
+ * that are returned are borrowed from the document. Thread: the document's owner.
  */
 #ifndef MOTLEY_COMMON_JSON_H
 #define MOTLEY_COMMON_JSON_H
@@ -27,35 +26,38 @@
 
 enum { JSON_DEPTH_MAX = 64, JR_KEYS_MAX = 96 };
 
-/* Parse one document of 'size' bytes (any JSON value), nested at most 'depth_max' deep. Duplicate keys, NaN,
- * infinity, invalid UTF-8, U+0000 and anything behind the document are refused with line and column
+/* Parses one document of 'size' bytes (any JSON value), nested at most 'depth_max' levels. Duplicate keys,
+ * NaN, infinity, invalid UTF-8, U+0000 and anything behind the document are refused with line and column
  * (ERR_INVALID). Returns new, or NULL. */
 json_t *json_parse_limited(const char *text, size_t size, unsigned depth_max, struct err *err);
 
-/* The same, but of a key that stands twice in an object the last value counts, as in Python's json. */
+/* As json_parse_limited, but of duplicate keys the last one counts, as in Python's json. */
 json_t *json_parse_last(const char *text, size_t size, unsigned depth_max, struct err *err);
 
-/* Append 'value' as compact JSON (sorted: false keeps insertion order, true sorts keys: for digests). */
+/* Appends 'value' as compact JSON. 'sorted' sorts keys, which digests need; otherwise keys keep their
+ * insertion order. */
 int json_print(const json_t *value, bool sorted, struct buf *out, struct err *err);
 
 enum jr_need { JR_OPTIONAL, JR_REQUIRED };
 
 struct json_reader {
-    const json_t *object;       /* borrowed */
-    struct err *err;            /* borrowed */
-    struct json_reader *parent; /* of a sub-reader: fails with it; must outlive it */
+    const json_t *object; /* borrowed */
+    struct err *err;      /* borrowed */
+    struct json_reader
+        *parent; /* of a sub-reader: the reader that fails when this one fails; must outlive it */
     bool failed;
     unsigned key_count;
-    const char *keys[JR_KEYS_MAX]; /* keys asked for: string literals of the caller */
+    const char *keys[JR_KEYS_MAX]; /* keys that were read: string literals of the caller */
     char path[160];
 };
 
-/* Read 'object' (an error unless it is one), known to the user as 'path' ("" for the root). */
+/* Starts reading 'object' (it is an error if this is not an object). Users know it as 'path' ("" for the
+ * root). */
 void jr_init(struct json_reader *reader, const json_t *object, const char *path, struct err *err);
 
-/* Each returns 1 and sets *out when the key is there, 0 and leaves *out (the default) when it is absent or
- * null and JR_OPTIONAL, -1 after an error. 'key' must live as long as the reader (a literal). min and max are
- * inclusive. */
+/* Each returns 1 and sets *out when the key is there; 0 and leaves *out (the default) when the key is absent
+ * or null and JR_OPTIONAL; -1 after an error. 'key' must live as long as the reader (a literal). min and max
+ * are inclusive. */
 int jr_str(struct json_reader *reader, const char *key, enum jr_need need, size_t bytes_min, size_t bytes_max,
            const char **out);
 int jr_i64(struct json_reader *reader, const char *key, enum jr_need need, int64_t min, int64_t max,
@@ -65,7 +67,7 @@ int jr_u32(struct json_reader *reader, const char *key, enum jr_need need, uint3
 int jr_f64(struct json_reader *reader, const char *key, enum jr_need need, double min, double max,
            double *out);
 int jr_bool(struct json_reader *reader, const char *key, enum jr_need need, bool *out);
-/* 'names' ends with NULL; *out becomes the index of the one given. */
+/* 'names' is NULL-terminated; *out becomes the index of the given name. */
 int jr_choice(struct json_reader *reader, const char *key, enum jr_need need, const char *const *names,
               int *out);
 /* A number of bytes, or a text such as "450MiB". */
@@ -82,25 +84,24 @@ int jr_array(struct json_reader *reader, const char *key, enum jr_need need, siz
 int jr_object(struct json_reader *reader, const char *key, enum jr_need need, const json_t **out);
 int jr_any(struct json_reader *reader, const char *key, enum jr_need need, const json_t **out);
 
-/* A reader over the object under 'key' (path "train.lora"), sharing err; its owner calls jr_finish on it (a
- * failure of it is one of 'reader' too).
- * When absent and optional the sub-reader reads an empty object (returns 0): so that defaults are filled by
- * the same code. */
+/* Makes a reader of the object under 'key' (path "train.lora") that shares err. Its owner calls jr_finish on
+ * it; its failure is also one of 'reader'. When the key is absent and optional, the sub-reader reads an empty
+ * object (returns 0), so that the same code sets the defaults. */
 int jr_sub(struct json_reader *reader, const char *key, enum jr_need need, struct json_reader *sub);
 
-/* A reader over element 'index' of 'array', which stood under 'key' (path "agents[2]"). */
+/* Makes a reader of element 'index' of 'array', which was read from 'key' (path "agents[2]"). */
 int jr_item(struct json_reader *reader, const char *key, const json_t *array, size_t index,
             struct json_reader *sub);
 
-/* Say that the value of 'key' (NULL: the object itself) is wrong: "path.key: …". Always -1. */
+/* Reports that the value of 'key' (NULL: the object itself) is wrong: "path.key: …". Always returns -1. */
 int jr_fail(struct json_reader *reader, const char *key, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* 0 if all calls were good and every key of the object was asked for; else -1. The unknown key's message
- * lists the known ones. */
+/* Returns 0 if all calls succeeded and every key of the object was read, else -1. The error for an unknown
+ * key lists the known ones. */
 int jr_finish(struct json_reader *reader);
 
-/* As jr_finish without refusing unknown keys: for documents of peers that may be newer. */
+/* As jr_finish, but unknown keys are allowed: for documents of peers that may be newer. */
 int jr_finish_loose(struct json_reader *reader);
 
 #endif

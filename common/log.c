@@ -1,4 +1,4 @@
-/* One event, one line, one write: lines of several processes on one terminal or file do not mix. */
+/* Each event is one line and one write, so lines of several processes on one terminal or file do not mix. */
 #include "common/log.h"
 
 #include <errno.h>
@@ -38,6 +38,6 @@ void log_event(enum log_level level, const char *event, const char *fmt, ...)
     }
     line[length++] = '\n';
     ssize_t written = write(STDERR_FILENO, line, length);
-    (void)written; /* nowhere left to say it */
+    (void)written; /* a failure to log cannot be reported */
     errno = saved;
 }

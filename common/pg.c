@@ -1,16 +1,16 @@
-/* Asynchronous PostgreSQL.
+/* The asynchronous PostgreSQL pool.
  *
- * Works wait in two lists (reads, writes). A *link* is one connection in pipeline mode; when it is free it
- * takes a *group* of works from a list, sends all their statements and one Sync, and answers the works when
- * the Sync has come back: between two Syncs the server runs one implicit transaction, so the works share one
- * commit. While a group waits for the disk, works gather for the next: groups grow with the load by
- * themselves.
+ * Works wait in two lists (reads and writes). A *link* is one connection in pipeline mode. A free link takes
+ * a *group* of works from a list, sends all their statements and one Sync, and answers the works when the
+ * Sync has returned. Between two Syncs the server runs one implicit transaction, so the works share one
+ * commit. While a group waits for the disk, works gather for the next one, so groups grow with the load.
  *
- * A group that fails was rolled back as a whole. The work that failed is run again alone (its error then is
- * its own), the others are put back in front of the list.
+ * A group that fails was rolled back as a whole. The work that failed runs again alone, so that its error is
+ * its own; the others return to the front of the list.
  *
- * Callbacks may queue works or destroy the pool: 'depth' counts our handlers on the stack, the memory goes
- * when the outermost returns. */
+ * Callbacks may queue works or destroy the pool: 'depth' counts our handlers on the stack, and the memory is
+ * freed when the outermost one returns.
+ */
 #include "common/pg.h"
 
 #include <event2/util.h>
@@ -29,7 +29,7 @@ enum {
     BACKOFF_MIN_MS = 50,
     BACKOFF_MAX_MS = 2000,
     SWEEP_MS = 50,
-    GRACE_MS = 2000 /* the server's statement_timeout speaks first */
+    GRACE_MS = 2000 /* longer than the server's statement_timeout, which should report first */
 };
 
 /* ---- works ---- */
@@ -39,7 +39,7 @@ static size_t round8(size_t size)
     return (size + 7) & ~(size_t)7;
 }
 
-/* Bytes of the copies of one step's parameters: arrays, then texts. */
+/* Bytes of the copies of one step's parameters: first arrays, then texts. */
 static size_t params_size(const struct pg_params *params)
 {
     if (params == NULL) {
@@ -173,7 +173,7 @@ static void pump_run(evutil_socket_t fd, short what, void *arg)
     pg_handler_leave(pg);
 }
 
-/* Answer waiting works whose deadline passed. */
+/* Answers waiting works whose deadline passed. */
 static void list_sweep(struct pg *pg, struct pg_list *list, uint64_t now_ns)
 {
     struct pg_list late = {0};
@@ -191,7 +191,7 @@ static void list_sweep(struct pg *pg, struct pg_list *list, uint64_t now_ns)
     }
 }
 
-/* Answer works in flight whose deadline passed; a connection that is silent for long after is dropped. */
+/* Answers works in flight whose deadline passed. A connection that stays silent after that is dropped. */
 static void link_sweep(struct pg_link *link, uint64_t now_ns)
 {
     struct err err;
@@ -365,7 +365,7 @@ int pg_listen(struct pg *pg, const char *channel, pg_notify_fn *notified, void *
         }
         pg->listener->listener = true;
     } else {
-        pg_link_timer(pg->listener, 0); /* LISTEN to it soon, outside this call */
+        pg_link_timer(pg->listener, 0); /* send LISTEN soon, outside this call */
     }
     return 0;
 }

@@ -1,4 +1,4 @@
-/* The blocking connection: for migrations, the leader's lock, tools and tests. */
+/* The blocking connection, used by migrations, the leader's lock, tools and tests. */
 #include "common/pg.h"
 
 #include <errno.h>
@@ -20,7 +20,7 @@ struct pg_conn {
 static void notice_ignore(void *arg, const PGresult *result)
 {
     (void)arg;
-    (void)result; /* "relation exists, skipping": libpq would print it */
+    (void)result; /* libpq would print notices such as "relation exists, skipping" */
 }
 
 struct pg_conn *pg_connect(const char *conninfo, uint32_t timeout_ms, struct err *err)
@@ -68,10 +68,11 @@ bool pg_conn_alive(struct pg_conn *conn)
     return PQconsumeInput(conn->conn) == 1 && PQstatus(conn->conn) == CONNECTION_OK;
 }
 
-/* Wait for all results of what was sent; the last one that is an error, or else the last. NULL with err. */
+/* Waits for all results of a statement. Returns the last error result, else the last result; NULL with err.
+ */
 static PGresult *results_wait(struct pg_conn *conn, struct err *err)
 {
-    /* The server ends the statement at timeout_ms; two seconds more for the way. */
+    /* The server ends the statement at timeout_ms; two more seconds are for the way. */
     uint64_t deadline_ns = clock_mono_ns() + ((uint64_t)conn->timeout_ms + 2000) * 1000000;
     PGresult *kept = NULL;
     for (;;) {
@@ -81,7 +82,7 @@ static PGresult *results_wait(struct pg_conn *conn, struct err *err)
             if (left == 0) {
                 PQclear(kept);
                 shutdown(PQsocket(conn->conn),
-                         SHUT_RDWR); /* not usable any more: the answer may still come */
+                         SHUT_RDWR); /* the connection is unusable, because the answer may still arrive */
                 err_set(err, ERR_TIMEOUT, "PostgreSQL did not answer within %u ms", conn->timeout_ms);
                 return NULL;
             }

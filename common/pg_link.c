@@ -1,5 +1,5 @@
-/* Connections of the pool: groups out, results in, notifications, reconnection. pg.c says how it fits
- * together. */
+/* Connections of the pool: sending groups, receiving results, notifications, reconnection. pg.c describes the
+ * design. */
 #include <event2/util.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +9,7 @@
 
 enum {
     CONNECT_MS = 5000,
-    RETRIES_MAX = 3 /* of deadlocks and serialization failures of a work alone */
+    RETRIES_MAX = 3 /* retries of a work alone after deadlocks and serialization failures */
 };
 
 static void link_start(struct pg_link *link);
@@ -31,7 +31,7 @@ static bool slot_push(struct pg_link *link, struct pg_work *work, int step, bool
     return true;
 }
 
-/* Queue the statements of one work on the connection; false: the connection is to be dropped. */
+/* Queues the statements of one work on the connection; false when the connection must be dropped. */
 static bool work_send(struct pg_link *link, struct pg_work *work)
 {
     for (int i = 0; i < work->step_count; i++) {
@@ -64,7 +64,7 @@ static void link_flush(struct pg_link *link)
     }
 }
 
-/* Take works of one list until the group is full; a work that wants to be alone is a group of its own. */
+/* Takes works of one list until the group is full. A work with `alone` is a group of its own. */
 static void group_take(struct pg_link *link, struct pg_list *list)
 {
     uint32_t count = 0;
@@ -106,14 +106,14 @@ static void group_succeeded(struct pg_link *link)
     struct pg *pg = link->pg;
     struct pg_list done = link->group;
     link->group = (struct pg_list){0};
-    pg_pump_soon(pg); /* the next group may start before these callbacks queue more */
+    pg_pump_soon(pg); /* the next group may start before these callbacks queue more works */
     struct pg_work *work;
     while ((work = pg_list_pop(&done)) != NULL) {
         pg_work_finish(pg, work, NULL);
     }
 }
 
-/* Put the group's works back in front, in their order. */
+/* Puts the group's works back to the front of their lists, in order. */
 static void group_put_back(struct pg_link *link, struct pg_list *works)
 {
     struct pg_list turned = {0};
@@ -171,7 +171,7 @@ static void result_failed(struct pg_link *link, const struct pg_slot *slot, PGre
     PQclear(result);
 }
 
-/* Take one result; false when the link is gone or has no group any more. */
+/* Handles one result; false when the link is gone or has no group any more. */
 static bool result_take(struct pg_link *link, PGresult *result)
 {
     struct pg_slot *slot = link->slot_at < link->slot_count ? &link->slots[link->slot_at] : NULL;
@@ -219,7 +219,7 @@ static void results_read(struct pg_link *link)
             pg_link_lost(link, &why);
             return;
         } else {
-            return; /* the Sync is still to come */
+            return; /* the result of the Sync has not arrived yet */
         }
     }
 }
@@ -262,7 +262,7 @@ static void notifications_read(struct pg_link *link)
         idle = result == NULL;
         PQclear(result);
     }
-    if (idle) { /* from here on nothing is missed: only now may what was there before be read */
+    if (idle) { /* from here on no notification is missed, so callers may now read the present state */
         while (link->told < link->listened && !pg->destroyed && link->state == PG_LINK_READY) {
             const uint32_t i = link->told++;
             pg->channels[i].notified(pg->channels[i].arg, pg->channels[i].name, NULL);
@@ -290,8 +290,7 @@ static void link_read(evutil_socket_t fd, short what, void *arg)
     struct pg *pg = link->pg;
     pg->depth++;
     if (PQconsumeInput(link->conn) == 0) {
-        /* What the server said before it closed ("terminating connection …") is in the connection's message.
-         */
+        /* The server's last message ("terminating connection …") is in the connection's error text. */
         struct err why;
         pg_error_conn(link->conn, &why);
         pg_link_lost(link, &why);
@@ -304,7 +303,7 @@ static void link_read(evutil_socket_t fd, short what, void *arg)
     } else {
         results_read(link);
         if (!pg->destroyed && link->state == PG_LINK_READY && event_pending(link->writable, EV_WRITE, NULL)) {
-            link_flush(link); /* reading may have made room: libpq asks for both */
+            link_flush(link); /* reading may have made room for writing: libpq requires both */
         }
     }
     pg_handler_leave(pg);
@@ -352,7 +351,7 @@ void pg_link_close(struct pg_link *link)
     link->told = 0;
 }
 
-/* Close, answer or keep what was in flight, come back later. */
+/* Closes the connection, answers or keeps the works in flight, and reconnects later. */
 void pg_link_lost(struct pg_link *link, const struct err *why)
 {
     struct pg *pg = link->pg;
@@ -423,7 +422,7 @@ static void link_connecting(evutil_socket_t fd, short what, void *arg)
     if (polled == PGRES_POLLING_OK) {
         link_ready(link);
     } else if (polled == PGRES_POLLING_READING || polled == PGRES_POLLING_WRITING) {
-        /* The socket may be another one now. */
+        /* libpq may have changed the socket. */
         link_events_drop(link);
         short wanted = polled == PGRES_POLLING_READING ? EV_READ : EV_WRITE;
         link->readable = event_new(pg->base, PQsocket(link->conn), wanted, link_connecting, link);
@@ -472,7 +471,7 @@ static void link_timer(evutil_socket_t fd, short what, void *arg)
         err_set(&why, ERR_TIMEOUT, "PostgreSQL did not accept a connection within %d ms", CONNECT_MS);
         pg_link_lost(link, &why);
     } else if (link->listener) {
-        listen_send(link); /* pg_listen asked for one more channel */
+        listen_send(link); /* pg_listen has added a channel */
     }
     pg_handler_leave(pg);
 }

@@ -1,5 +1,5 @@
-/* What pg.c, pg_link.c, pg_work.c, pg_value.c and pg_block.c share. Not for other rooms. struct pg_result is
- * libpq's PGresult by our name. */
+/* Declarations that pg.c, pg_link.c, pg_work.c, pg_value.c and pg_block.c share; not for other rooms. struct
+ * pg_result is another name for libpq's PGresult. */
 #ifndef MOTLEY_COMMON_PG_PRIVATE_H
 #define MOTLEY_COMMON_PG_PRIVATE_H
 
@@ -19,21 +19,23 @@ struct pg_prepared {
 };
 
 bool pg_prepared_has(const struct pg_prepared *prepared, const struct pg_statement *statement);
-bool pg_prepared_add(struct pg_prepared *prepared, const struct pg_statement *statement); /* false: full */
+bool pg_prepared_add(struct pg_prepared *prepared,
+                     const struct pg_statement *statement); /* false when the list is full */
 void pg_prepared_remove(struct pg_prepared *prepared, const struct pg_statement *statement);
 
-/* Fill err from a failed result, as pg.h's table of codes says. Always -1. */
+/* Fills err from a failed result, by pg.h's table of codes. Always returns -1. */
 int pg_error_result(const PGresult *result, struct err *err);
-/* … from a connection that failed: ERR_NET (ERR_AUTH when the server refused the user). Always -1. */
+/* Fills err from a failed connection: ERR_NET, or ERR_AUTH when the server refused the user. Always returns
+ * -1. */
 int pg_error_conn(const PGconn *conn, struct err *err);
-/* The result says that the server is going away. */
+/* Whether the result says that the server is shutting down. */
 bool pg_error_is_shutdown(const PGresult *result);
 
-/* 0, or -1 with what went wrong while the parameters were filled. 'params' may be NULL. */
+/* Returns 0, or -1 with the error that occurred while the parameters were filled. 'params' may be NULL. */
 int pg_params_check(const struct pg_params *params, struct err *err);
 
-/* Keywords and values for PQconnectStartParams / PQconnectdbParams: NULL-ended, at most 8, valid while 'room'
- * is. */
+/* Keywords and values for PQconnectStartParams and PQconnectdbParams: NULL-terminated, at most 8, valid as
+ * long as 'room'. */
 struct pg_conn_params {
     const char *keywords[8];
     const char *values[8];
@@ -43,7 +45,7 @@ struct pg_conn_params {
 void pg_conn_params_make(struct pg_conn_params *room, const char *conninfo, const char *application,
                          uint32_t timeout_ms);
 
-/* ---- the pool's insides (pg.c, pg_link.c) ---- */
+/* the pool (pg.c, pg_link.c) ---- */
 
 struct pg_work_step {
     const struct pg_statement *statement;
@@ -59,12 +61,12 @@ struct pg_work {
     void *arg;
     uint64_t deadline_ns;
     bool write;
-    bool alone;     /* a transaction of its own */
-    bool abandoned; /* answered by its deadline while in flight */
+    bool alone;     /* runs in a transaction of its own */
+    bool abandoned; /* answered at its deadline while it was in flight */
     int retries;
     int step_count;
     PGresult *results[PG_STEPS_MAX];
-    struct pg_work_step steps[]; /* then the parameters */
+    struct pg_work_step steps[]; /* followed by the parameters */
 };
 
 struct pg_list {
@@ -74,7 +76,7 @@ struct pg_list {
 
 enum pg_link_state { PG_LINK_DOWN, PG_LINK_CONNECTING, PG_LINK_READY };
 
-/* What the next result of a link answers: the statement of a step, or its preparation. */
+/* What one of the results of a link belongs to: the statement of a step, or its preparation. */
 struct pg_slot {
     struct pg_work *work;
     int step;
@@ -93,16 +95,16 @@ struct pg_link {
     bool reads;
     bool listener;
     struct pg_prepared prepared;
-    struct pg_list group; /* in flight */
+    struct pg_list group; /* works in flight */
     struct pg_slot *slots;
     int slot_count;
     int slot_capacity;
     int slot_at;
-    bool failed; /* the group, by 'culprit' (NULL: by its commit) */
+    bool failed; /* the group failed, because of 'culprit' (NULL: its commit) */
     struct pg_work *culprit;
     struct err error;
-    uint32_t listened; /* channels of the listener asked for on this connection */
-    uint32_t told;     /* of those: LISTEN is done, and whoever listens was told so */
+    uint32_t listened; /* number of channels for which LISTEN was sent on this connection */
+    uint32_t told;     /* number of those for which LISTEN is complete and the callback was called */
 };
 
 struct pg_channel {
@@ -118,7 +120,7 @@ struct pg {
     struct pg_list reads;
     struct pg_list writes;
     uint32_t queued;
-    struct pg_link *links[PG_LINKS_MAX + 1]; /* the listener, once there is one, last */
+    struct pg_link *links[PG_LINKS_MAX + 1]; /* the listener, if there is one, is the last */
     unsigned link_count;
     struct pg_link *listener;
     struct pg_channel channels[PG_CHANNELS_MAX];
@@ -128,33 +130,34 @@ struct pg {
     struct pg_config config;
     unsigned depth;
     bool destroyed;
-    void (*free)(struct pg *pg); /* when it was destroyed and the outermost handler returns */
+    void (*free)(struct pg *pg); /* called when the pool was destroyed and the outermost handler returns */
 };
 
 /* pg_work.c */
 void pg_list_push(struct pg_list *list, struct pg_work *work);
 void pg_list_push_front(struct pg_list *list, struct pg_work *work);
-struct pg_work *pg_list_pop(struct pg_list *list); /* NULL: empty */
+struct pg_work *pg_list_pop(struct pg_list *list); /* NULL when the list is empty */
 
-/* Forget the results of a work that will be sent again. */
+/* Drops the results of a work that will be sent again. */
 void pg_work_clear(struct pg_work *work);
-/* Answer (err NULL: with its results) and free. The callback may do anything with the pool. */
+/* Answers a work (with its results when err is NULL) and frees it. The callback may do anything with the
+ * pool. */
 void pg_work_finish(struct pg *pg, struct pg_work *work, const struct err *err);
 
-/* Give free links groups, after the running handler. */
+/* Schedules free links to take groups after the running handler. */
 void pg_pump_soon(struct pg *pg);
-/* End of a handler that did pg->depth++: frees a pool destroyed meanwhile. */
+/* Ends a handler that did pg->depth++; frees the pool if it was destroyed meanwhile. */
 void pg_handler_leave(struct pg *pg);
 
-/* A new link of the pool that connects soon; NULL: no memory. */
+/* Makes a link of the pool, which connects soon. NULL when memory is short. */
 struct pg_link *pg_link_create(struct pg *pg);
-/* (Re)connect, or listen to new channels, in 'ms' milliseconds. */
+/* Schedules a (re)connection, or LISTEN for new channels, in 'ms' milliseconds. */
 void pg_link_timer(struct pg_link *link, uint32_t ms);
-/* Close the connection; what is in flight stays with the link. */
+/* Closes the connection; works in flight stay with the link. */
 void pg_link_close(struct pg_link *link);
-/* Close, answer or put back what was in flight, connect again after the back-off. */
+/* Closes the connection, answers or requeues the works in flight, and reconnects after the back-off. */
 void pg_link_lost(struct pg_link *link, const struct err *why);
-/* Send the next group of 'list' over a free link. */
+/* Sends the next group of 'list' over a free link. */
 void pg_group_start(struct pg_link *link, struct pg_list *list);
 
 #endif

@@ -1,4 +1,4 @@
-/* Parameters, results and errors of PostgreSQL: the part without connections. */
+/* Parameters, results and errors of PostgreSQL: everything that needs no connection. */
 #include "common/pg.h"
 
 #include <inttypes.h>
@@ -97,7 +97,7 @@ void pg_param_bool(struct pg_params *params, bool value)
     pg_param_text(params, value ? "t" : "f");
 }
 
-/* Hands the buffer's memory to the parameters. */
+/* Gives the buffer's memory to the parameters. */
 static void param_buf(struct pg_params *params, struct buf *text, bool good)
 {
     if (good) {
@@ -146,7 +146,7 @@ void pg_param_f64_array(struct pg_params *params, const double *values, size_t c
     param_buf(params, &text, good && buf_text(&text, "}", &err) == 0);
 }
 
-/* Quoted for an array literal: '"' and '\' escaped. */
+/* Appends a text quoted for an array literal: '"' and '\' are escaped. */
 static bool array_text(struct buf *out, const char *text)
 {
     struct err err;
@@ -159,7 +159,7 @@ static bool array_text(struct buf *out, const char *text)
         good = buf_append(out, text, plain, &err) == 0;
         text += plain;
         if (good && *text != '\0') {
-            const char escaped[2] = {'\\', *text++}; /* a document has hundreds */
+            const char escaped[2] = {'\\', *text++}; /* a document has hundreds of quotes */
             good = buf_append(out, escaped, sizeof(escaped), &err) == 0;
         }
     }
@@ -266,7 +266,7 @@ void pg_result_free(struct pg_result *result)
 /* ---- errors ---- */
 
 static const struct {
-    const char *prefix; /* of SQLSTATE; the first that matches */
+    const char *prefix; /* prefix of the SQLSTATE; the first match counts */
     enum err_code code;
 } sqlstate_table[] = {
     {"23505", ERR_CONFLICT}, {"23P01", ERR_CONFLICT}, {"23", ERR_INVALID},    {"22", ERR_INVALID},
@@ -314,7 +314,7 @@ int pg_error_conn(const PGconn *conn, struct err *err)
                    text[0] == '\0' ? "connection lost" : text);
 }
 
-/* ---- what a connection remembers ---- */
+/* the prepared statements of a connection ---- */
 
 bool pg_prepared_has(const struct pg_prepared *prepared, const struct pg_statement *statement)
 {
@@ -352,7 +352,8 @@ void pg_conn_params_make(struct pg_conn_params *room, const char *conninfo, cons
     uint32_t seconds = timeout_ms / 1000;
     snprintf(room->timeout, sizeof(room->timeout), "%u", seconds < 2 ? 2 : seconds > 10 ? 10 : seconds);
     int i = 0;
-    room->keywords[i] = "dbname"; /* expanded: a whole conninfo; what follows wins over it */
+    room->keywords[i] =
+        "dbname"; /* a whole conninfo, which libpq expands; the keywords that follow override it */
     room->values[i++] = conninfo;
     room->keywords[i] = "options";
     room->values[i++] = room->options;

@@ -1,4 +1,4 @@
-/* Works of the pool on their way: lists, answers, and the end of a handler. */
+/* Works of the pool: lists, answers, and the end of a handler. */
 #include <stdlib.h>
 
 #include "common/pg_private.h"
@@ -45,7 +45,7 @@ static void work_free(struct pg_work *work)
     free(work);
 }
 
-/* Answer and free. */
+/* Answers a work and frees it. */
 void pg_work_finish(struct pg *pg, struct pg_work *work, const struct err *err)
 {
     pg->queued--;

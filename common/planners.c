@@ -11,7 +11,8 @@ bool planner_name_good(const char *name)
            strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789-") == size;
 }
 
-/* `object` stands at `path`; the entry is counted before it is read, so that what was read is released. */
+/* Reads one planner from `object`, which is at `path`. The entry is counted before it is read, so that
+ * planners_fini frees a partly read one. */
 static int entry_read(struct planners *planners, const char *name, const char *path, const json_t *object,
                       struct json_reader *top)
 {

@@ -1,5 +1,5 @@
-/* Processes by posix-like means, but fork and exec by hand: posix_spawn has no pdeathsig, no user change and
- * no close of all other descriptors. Between fork and exec only async-signal-safe calls are made. */
+/* Starts processes by fork and exec: posix_spawn can set neither a parent-death signal nor another user, and
+ * cannot close all other descriptors. Between fork and exec only async-signal-safe calls are made. */
 #include "common/process.h"
 
 #include <errno.h>
@@ -25,7 +25,7 @@ extern char **environ;
 /* ---- starting ---- */
 
 struct child_error {
-    const char *what; /* could not be done: a literal, at the same address in parent and child */
+    const char *what; /* the failed action: a literal, which has the same address in parent and child */
     int number;
 };
 
@@ -34,7 +34,7 @@ static size_t name_length(const char *pair)
     return strcspn(pair, "=");
 }
 
-/* The inherited environment with 'changes' over it: an array of borrowed texts. */
+/* Returns the inherited environment with 'changes' applied, as an array of borrowed texts. */
 static char **environment_make(const char *const *changes, bool alone, struct err *err)
 {
     size_t count = 0;
@@ -98,7 +98,7 @@ static int child_output(const struct process_options *options)
         if (fd < 0 || dup2(fd, STDOUT_FILENO + i) < 0) {
             return -1;
         }
-        if (given <= 2 && fd > STDERR_FILENO) { /* a given one is closed with all the others */
+        if (given <= 2 && fd > STDERR_FILENO) { /* descriptors of the caller are closed with all others */
             close(fd);
         }
     }
@@ -116,7 +116,7 @@ static void child_signals(void)
     sigprocmask(SIG_SETMASK, &none, NULL);
 }
 
-/* Close everything but 0-2, 'keep' and 'report'. */
+/* Closes all descriptors except 0-2, 'keep' and 'report'. */
 static void child_close(int keep, int report)
 {
     int low = keep < report ? keep : report;
@@ -134,7 +134,9 @@ static void child_close(int keep, int report)
 static int group_join(const char *procs)
 {
     const int fd = open(procs, O_WRONLY);
-    const ssize_t wrote = fd >= 0 ? write(fd, "0", 1) : -1; /* 0: whoever writes it; closed with all others */
+    const ssize_t wrote =
+        fd >= 0 ? write(fd, "0", 1)
+                : -1; /* "0" means the writing process; the descriptor is closed with all others */
     return wrote == 1 ? 0 : -1;
 }
 
@@ -168,7 +170,7 @@ static void child_run(const struct process_options *options, char **env, pid_t p
         failed.what = "change its user";
         goto out;
     }
-    /* After setuid, which clears it. The parent may have died before. */
+    /* This follows setuid, which clears it. The parent may have ended before. */
     if (options->die_with_parent && (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0 || getppid() != parent)) {
         goto out;
     }
@@ -201,7 +203,7 @@ int process_spawn(const struct process_options *options, pid_t *pid, struct err 
         return err_errno(err, ERR_IO, errno, "could not make a pipe");
     }
     pid_t parent = getpid();
-    /* No handler of ours may run in the child before its signals are reset. */
+    /* No signal handler of ours may run in the child before its signals are reset. */
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -227,7 +229,7 @@ int process_spawn(const struct process_options *options, pid_t *pid, struct err 
     if (got == sizeof(failed)) {
         waitpid(child, NULL, 0);
         bool missing =
-            failed.number == ENOSYS || failed.number == EOPNOTSUPP; /* the kernel has no such thing */
+            failed.number == ENOSYS || failed.number == EOPNOTSUPP; /* the kernel lacks the feature */
         enum err_code code = failed.number == ENOENT ? ERR_NOT_FOUND : missing ? ERR_UNSUPPORTED : ERR_IO;
         return err_errno(err, code, failed.number, "\"%s\" could not %s", options->argv[0], failed.what);
     }
@@ -305,7 +307,8 @@ uint64_t process_start_time(pid_t pid)
     struct err err;
     uint64_t start = 0;
     if (file_read_all(path, 4000, &text, &err) == 0) {
-        /* "pid (name) state …": the name may hold anything, so count from the last ')'. */
+        /* The format is "pid (name) state …". The name may contain anything, so fields are counted from the
+         * last ')'. */
         const char *at = strrchr(buf_str(&text), ')');
         char state = at != NULL && at[1] == ' ' ? at[2] : 'X';
         int field = 2;
@@ -339,7 +342,7 @@ int process_kill_group(pid_t pid, int signal_number, struct err *err)
     return err_errno(err, ERR_IO, errno, "could not signal process %d", (int)pid);
 }
 
-/* Wait until the process is gone, reaping it if it is ours. */
+/* Waits until the process has ended and reaps it if it is our child. */
 static bool wait_gone(pid_t pid, int fd, uint64_t deadline_ns)
 {
     for (;;) {
@@ -365,7 +368,7 @@ int process_stop(pid_t pid, uint64_t start_time, int signal_number, uint32_t gra
         return err_set(err, ERR_INTERNAL, "process %d is not to be stopped", (int)pid);
     }
     if (start_time != 0 && !process_is(pid, start_time)) {
-        waitpid(pid, NULL, WNOHANG); /* perhaps our zombie */
+        waitpid(pid, NULL, WNOHANG); /* it may be our zombie */
         return 0;
     }
     int fd = (int)syscall(SYS_pidfd_open, pid, 0);

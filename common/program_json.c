@@ -14,7 +14,7 @@
 
 enum { DEPTH_MAX = 16, END_MS = 1000 };
 
-/* All that it prints until it closes its output. */
+/* Reads everything that the program prints until it closes its output. */
 static int read_all(int fd, uint64_t deadline_ns, const char *program, struct buf *out, struct err *err)
 {
     char piece[4096];
@@ -41,7 +41,7 @@ static int read_all(int fd, uint64_t deadline_ns, const char *program, struct bu
     }
 }
 
-/* Its end, which follows that of its output; a program that stays is ended. */
+/* Waits for the program to end after it closed its output; stops one that does not. */
 static int reap(pid_t pid, uint64_t deadline_ns, int *status, struct err *err)
 {
     const struct timespec pause = {.tv_nsec = 1000000};
@@ -55,7 +55,7 @@ static int reap(pid_t pid, uint64_t deadline_ns, int *status, struct err *err)
         }
         nanosleep(&pause, NULL);
     }
-    struct err ignored; /* it is killed at the latest then */
+    struct err ignored; /* at the latest process_stop kills it */
     process_stop(pid, 0, SIGTERM, END_MS, &ignored);
     return err_set(err, ERR_TIMEOUT, "it has not ended in time");
 }

@@ -1,5 +1,5 @@
-/* The JSON document that a program of our own prints, asked in a process of its own so that what crashes or
- * hangs there (a vendor's driver) harms nobody here. Somebody else's program is asked in the sandbox:
+/* Reads the JSON document that a program of our own prints. It runs as a process of its own, so that a crash
+ * or hang there (of a vendor's driver) does no harm here. Programs that we do not trust run in the sandbox:
  * child_json.h. Thread: any. */
 #ifndef MOTLEY_COMMON_PROGRAM_JSON_H
 #define MOTLEY_COMMON_PROGRAM_JSON_H
@@ -11,9 +11,10 @@
 
 enum { PROGRAM_ANSWER_BYTES_MAX = 1 << 20 };
 
-/* Run argv (NULL at the end) and return what it prints, new; or NULL. Blocking, at most `seconds` and a
- * moment to end it. ERR_NOT_FOUND, ERR_IO when it cannot be started or read; ERR_TIMEOUT; ERR_PEER when it
- * fails; ERR_TOO_BIG beyond PROGRAM_ANSWER_BYTES_MAX; ERR_INVALID when it prints no JSON. */
+/* Runs argv (NULL-terminated) and returns the document that it prints (new), or NULL. Blocks for at most
+ * `seconds` and a moment to end the process. ERR_NOT_FOUND or ERR_IO when it cannot be started or read;
+ * ERR_TIMEOUT; ERR_PEER when it fails; ERR_TOO_BIG above PROGRAM_ANSWER_BYTES_MAX; ERR_INVALID when it does
+ * not print JSON. */
 json_t *program_json(const char *const *argv, uint32_t seconds, struct err *err);
 
 #endif

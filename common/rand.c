@@ -1,12 +1,13 @@
-/* Philox4x32-10: ten rounds of two 32x32-bit multiplications each; constants from the paper's table 2. */
+/* Philox4x32-10: ten rounds of two 32x32-bit multiplications each. The constants are from table 2 of the
+ * paper. */
 #include "common/rand.h"
 
 #include <math.h>
 
 static const uint32_t philox_m0 = 0xD2511F53u;
 static const uint32_t philox_m1 = 0xCD9E8D57u;
-static const uint32_t philox_w0 = 0x9E3779B9u; /* golden ratio */
-static const uint32_t philox_w1 = 0xBB67AE85u; /* sqrt(3) - 1 */
+static const uint32_t philox_w0 = 0x9E3779B9u; /* from the golden ratio */
+static const uint32_t philox_w1 = 0xBB67AE85u; /* from sqrt(3) - 1 */
 
 void rand_u32x4(const uint32_t key[2], const uint32_t counter[4], uint32_t out[4])
 {
@@ -72,7 +73,7 @@ double rand_stream_unit(struct rand_stream *stream)
 
 double rand_stream_normal(struct rand_stream *stream)
 {
-    double u = 1.0 - rand_stream_unit(stream); /* (0, 1]: the logarithm is finite */
+    double u = 1.0 - rand_stream_unit(stream); /* in (0, 1], so the logarithm is finite */
     double v = rand_stream_unit(stream);
     return sqrt(-2.0 * log(u)) * cos(6.283185307179586476925 * v);
 }
@@ -81,7 +82,8 @@ uint32_t rand_stream_below(struct rand_stream *stream, uint32_t bound)
 {
     uint64_t product = (uint64_t)rand_stream_u32(stream) * bound;
     if ((uint32_t)product < bound) {
-        uint32_t threshold = -bound % bound; /* 2^32 mod bound: values below it would count once too often */
+        uint32_t threshold =
+            -bound % bound; /* 2^32 mod bound: products below it would make some values too frequent */
         while ((uint32_t)product < threshold) {
             product = (uint64_t)rand_stream_u32(stream) * bound;
         }

@@ -1,8 +1,8 @@
 /* Counter-based random numbers: Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3",
  * SC 2011).
  *
- * A number is a pure function of (key, counter), so that any split of the work draws the same ones. No state,
- * any thread. Not for secrets: digest.h has random_bytes.
+ * A number is a pure function of (key, counter), so any division of the work draws the same numbers. No
+ * state, any thread. Not for secrets: use random_bytes of digest.h.
  */
 #ifndef MOTLEY_COMMON_RAND_H
 #define MOTLEY_COMMON_RAND_H
@@ -10,30 +10,30 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Four uniform 32-bit numbers of 'key' at 'counter'. 'out' may alias 'counter'. */
+/* Writes four uniform 32-bit numbers for 'key' at 'counter'. 'out' may alias 'counter'. */
 void rand_u32x4(const uint32_t key[2], const uint32_t counter[4], uint32_t out[4]);
 
-/* A number of [0, 1): u / 2^32. */
+/* Converts to a number in [0, 1): u / 2^32. */
 double rand_unit(uint32_t u);
 
-/* A sequence: numbers of key = seed, counter = (position, stream). Copying copies the position. */
+/* A sequence of numbers: key = seed, counter = (position, stream). Copying a stream copies its position. */
 struct rand_stream {
     uint32_t key[2];
-    uint32_t counter[4]; /* [0..1] position in fours, [2..3] stream */
+    uint32_t counter[4]; /* [0..1] position in units of four numbers, [2..3] stream */
     uint32_t ready[4];
-    unsigned left; /* numbers of 'ready' not yet taken, from the end */
+    unsigned left; /* numbers of 'ready' not yet used; they are taken from its end */
 };
 
 void rand_stream_init(struct rand_stream *stream, uint64_t seed, uint64_t number);
 uint32_t rand_stream_u32(struct rand_stream *stream);
 uint64_t rand_stream_u64(struct rand_stream *stream);
 double rand_stream_unit(struct rand_stream *stream); /* [0, 1) with 53 bits */
-double
-rand_stream_normal(struct rand_stream *stream); /* mean 0, variance 1 (Box and Muller 1958; takes two) */
-/* Uniform in [0, bound), without bias (Lemire 2019, section 4). bound > 0. */
+double rand_stream_normal(
+    struct rand_stream *stream); /* mean 0, variance 1 (Box and Muller 1958); uses two numbers */
+/* A uniform number in [0, bound), without bias (Lemire 2019, section 4). bound > 0. */
 uint32_t rand_stream_below(struct rand_stream *stream, uint32_t bound);
 
-/* Fisher and Yates's shuffle of 'items' with the stream (seed, number). */
+/* Shuffles 'items' (Fisher and Yates) with the stream (seed, number). */
 void rand_shuffle(uint64_t seed, uint64_t number, uint32_t *items, size_t count);
 
 #endif

@@ -1,11 +1,12 @@
 /* Redis over a libevent bufferevent.
  *
- * A command is one node of one list, oldest first: [sent … sent, waiting … waiting]. Replies answer the head.
- * On a lost connection the sent ones fail and the rest stays. AUTH (or PING) is sent first on each
- * connection, ahead of the list: its reply makes the connection ready.
+ * Commands are in one list, oldest first: [sent … sent, waiting … waiting]. A reply answers the head. When
+ * the connection is lost the sent commands fail and the others stay. AUTH (or PING) is sent first on each
+ * connection, outside the list; its reply makes the connection ready.
  *
- * Callbacks may destroy the client or queue more commands, so the client is freed only when the outermost of
- * our own event handlers returns ('depth'), and the list is re-read after each callback. */
+ * Callbacks may destroy the client or queue more commands. So the client is freed only when the outermost of
+ * our event handlers returns ('depth'), and the list is read again after each callback.
+ */
 #include "common/redis.h"
 
 #include <event2/buffer.h>
@@ -32,10 +33,10 @@ enum {
     BACKOFF_MIN_MS = 50,
     BACKOFF_MAX_MS = 2000,
     COMMAND_MS = 5000,
-    SWEEP_MS = 50,      /* how late a passed deadline may be told */
-    STREAMS_MAX = 1000, /* read by one command */
+    SWEEP_MS = 50,      /* a passed deadline may be reported so late */
+    STREAMS_MAX = 1000, /* streams read by one command */
     ARGS_MAX = 2 * STREAMS_MAX + 6,
-    ELEMENTS_MAX = 4096, /* of one array of a reply */
+    ELEMENTS_MAX = 4096, /* elements of one array of a reply */
     REPLY_BYTES_MAX = 512 << 20
 };
 
@@ -55,19 +56,19 @@ struct command {
     uint64_t deadline_ns;
     size_t size;
     bool sent;
-    bool abandoned; /* answered by its deadline; the reply is still to come */
+    bool abandoned; /* answered at its deadline; the reply has not arrived yet */
     char *bytes;
 };
 
 struct redis {
     struct event_base *base;
     struct evdns_base *dns;
-    struct event *timer; /* reconnection */
-    struct event *sweep; /* deadlines */
+    struct event *timer; /* for reconnection */
+    struct event *sweep; /* for deadlines */
     struct bufferevent *stream;
     redisReader *reader;
-    redisReplyObjectFunctions making; /* hiredis' own, but for arrays */
-    array_create_fn *array_create;    /* hiredis' own */
+    redisReplyObjectFunctions making; /* hiredis' own functions, except for arrays */
+    array_create_fn *array_create;    /* hiredis' own function */
     enum state state;
     struct redis_events events;
     void *arg;
@@ -79,7 +80,7 @@ struct redis {
     SSL_CTX *tls;
     struct command *head;
     struct command *tail;
-    struct command *unsent; /* the first waiting one */
+    struct command *unsent; /* the first command that was not sent */
     uint32_t count;
     uint32_t queue_max;
     uint64_t bytes;
@@ -88,7 +89,7 @@ struct redis {
     uint32_t backoff_min_ms;
     uint32_t backoff_max_ms;
     uint32_t backoff_ms;
-    unsigned depth; /* of our handlers on the stack */
+    unsigned depth; /* number of our handlers on the stack */
     bool destroyed;
 };
 
@@ -201,7 +202,7 @@ static void commands_send(struct redis *redis)
     for (; redis->unsent != NULL; redis->unsent = redis->unsent->next) {
         struct command *command = redis->unsent;
         if (bufferevent_write(redis->stream, command->bytes, command->size) < 0) {
-            return; /* no memory: the deadline ends it */
+            return; /* memory is short: the deadline ends the command */
         }
         command->sent = true;
         free(command->bytes);
@@ -230,7 +231,7 @@ int redis_command(struct redis *redis, uint32_t timeout_ms, redis_reply_fn *repl
         return err_set(err, ERR_BUSY, "%u commands wait for Redis already", redis->count);
     }
     char *bytes = NULL;
-    /* hiredis takes a mutable array of pointers that it does not change. */
+    /* hiredis takes a mutable array of pointers but does not change it. */
     long long size = redisFormatCommandArgv(&bytes, argc, (const char **)(uintptr_t)argv, lengths);
     struct command *command = size < 0 ? NULL : calloc(1, sizeof(*command));
     if (command == NULL) {
@@ -265,8 +266,8 @@ int redis_command(struct redis *redis, uint32_t timeout_ms, redis_reply_fn *repl
     return 0;
 }
 
-/* Answer those whose deadline passed: waiting ones leave the list, sent ones stay as a place holder for their
- * reply. */
+/* Answers commands whose deadline passed. Waiting ones leave the list; sent ones stay as placeholders for
+ * their reply. */
 static void deadlines_sweep(struct redis *redis, uint64_t now_ns)
 {
     struct err late;
@@ -306,8 +307,8 @@ static void sweep_due(evutil_socket_t fd, short what, void *arg)
     handler_enter(redis);
     deadlines_sweep(redis, clock_mono_ns());
     if (!redis->destroyed && redis->head != NULL) {
-        /* A server that answered nothing for a long time past a deadline is replaced: its place holders would
-         * hold up everything behind them. */
+        /* The connection is replaced if the server has answered nothing for 10 s after a deadline, because
+         * the placeholders would hold up everything behind them. */
         uint64_t grace_ns = 10000000000u;
         if (redis->head->abandoned && clock_mono_ns() > redis->head->deadline_ns + grace_ns) {
             struct err why;
@@ -342,7 +343,7 @@ static void reply_error(const redisReply *reply, struct err *err)
     err_set(err, code, "Redis: %.300s", reply->str);
 }
 
-/* The reply to AUTH or PING on a new connection. */
+/* Handles the reply to AUTH or PING on a new connection. */
 static void greeting_answered(struct redis *redis, const redisReply *reply)
 {
     if (reply->type == REDIS_REPLY_ERROR) {
@@ -431,7 +432,7 @@ static void greeting_send(struct redis *redis)
         explicit_bzero(bytes, (size_t)size);
         free(bytes);
     }
-    redis->state = STATE_GREETING; /* the connection timer still runs */
+    redis->state = STATE_GREETING; /* the connection timer is still running */
 }
 
 static void stream_error(struct redis *redis, short what, struct err *why)
@@ -445,8 +446,8 @@ static void stream_error(struct redis *redis, short what, struct err *why)
     } else if (ssl != NULL && (ERR_GET_LIB(code) > ERR_LIB_SYS || SSL_get_verify_result(ssl) != X509_V_OK)) {
         tls_error(ssl, redis->host, code, why);
     } else if (ssl != NULL && redis->state == STATE_GREETING) {
-        /* In TLS 1.3 a refusal of our certificate comes after our side has finished, and a reset may swallow
-         * it. */
+        /* In TLS 1.3 a refusal of our certificate arrives after our side has finished, and a reset may
+         * discard it. */
         err_set(why, ERR_PEER,
                 "Redis at %s closed the connection after the handshake: our certificate may be of another "
                 "cluster",
@@ -483,7 +484,7 @@ static void timer_arm(struct redis *redis, uint32_t ms)
     event_add(redis->timer, &wait);
 }
 
-/* Drop the connection, fail what was sent, try again later. */
+/* Drops the connection, fails the sent commands, and reconnects later. */
 static void connection_lost(struct redis *redis, const struct err *why)
 {
     handler_enter(redis);
@@ -520,7 +521,8 @@ static int stream_connect(struct redis *redis)
                                                redis->port);
 }
 
-/* An element costs us some hundred times what its sender paid: refuse an array before it is made. */
+/* Refuses a large array before it is made, because an element costs us about a hundred times the bytes that
+ * its sender pays. */
 static void *array_create_bounded(const redisReadTask *task, array_size count)
 {
     struct redis *redis = task->privdata;
@@ -586,7 +588,7 @@ static void timer_due(evutil_socket_t fd, short what, void *arg)
     handler_leave(redis);
 }
 
-/* "unix:/path", "host:port", "[v6]:port" */
+/* Parses "unix:/path", "host:port" or "[v6]:port". */
 static int address_parse(struct redis *redis, const char *address, struct err *err)
 {
     if (strncmp(address, "unix:", 5) == 0) {
@@ -645,7 +647,7 @@ struct redis *redis_create(struct event_base *base, const struct redis_config *c
     redis->sweep = evtimer_new(base, sweep_due, redis);
     redis->reader = redisReaderCreate();
     if (!redis->is_unix && !is_numeric(redis->host)) {
-        /* No event of its own while idle: a base with nothing else to do must be able to end. */
+        /* The resolver has no event while idle, so that an event base with nothing else to do can end. */
         redis->dns =
             evdns_base_new(base, EVDNS_BASE_INITIALIZE_NAMESERVERS | EVDNS_BASE_DISABLE_WHEN_INACTIVE);
     }
@@ -654,7 +656,7 @@ struct redis *redis_create(struct event_base *base, const struct redis_config *c
         err_set(err, ERR_NOMEM, "no memory for a Redis client");
         return NULL;
     }
-    timer_arm(redis, 0); /* callbacks never run inside redis_create */
+    timer_arm(redis, 0); /* delayed, because callbacks never run inside redis_create */
     return redis;
 }
 
@@ -740,7 +742,7 @@ static void fields_read(const redisReply *fields, struct redis_entry *entry)
     }
 }
 
-/* [[id, [field, value, …]], …] */
+/* Visits the entries of [[id, [field, value, …]], …]. */
 static int entries_walk(const char *stream, const redisReply *list, redis_entry_fn *entry, void *arg,
                         struct err *err)
 {
@@ -770,7 +772,7 @@ int redis_stream_entries(const redisReply *reply, redis_entry_fn *entry, void *a
     if (reply->type != REDIS_REPLY_ARRAY) {
         return entries_fail(err);
     }
-    /* XREAD: [[stream, entries], …]; XRANGE: entries. */
+    /* XREAD answers [[stream, entries], …]; XRANGE answers entries. */
     bool of_streams = reply->elements > 0 && reply->element[0]->type == REDIS_REPLY_ARRAY &&
                       reply->element[0]->elements == 2 &&
                       reply->element[0]->element[1]->type == REDIS_REPLY_ARRAY &&

@@ -1,16 +1,16 @@
-/* An asynchronous Redis client on one event base: hiredis formats and parses, libevent moves the bytes, so
- * that plain TCP, unix sockets and TLS are one path.
+/* An asynchronous Redis client on one event base. hiredis formats and parses, libevent moves the bytes, so
+ * plain TCP, unix sockets and TLS share one code path.
  *
- * Order: commands are sent and answered in the order given. While not connected they wait in a bounded queue;
- * a connection that breaks fails those already sent with ERR_NET (done or not: unknown; ERR_PEER when what
- * came is no reply, or has more than 4096 elements in one array) and keeps the rest.
- * Reconnection backs off from backoff_ms_min to backoff_ms_max and goes on for ever; a command's own deadline
+ * Commands are sent and answered in the order given. Without a connection they wait in a bounded queue. A
+ * connection that breaks fails the commands already sent with ERR_NET (whether they were done is unknown;
+ * ERR_PEER when the bytes received are not a reply or an array has more than 4096 elements) and keeps the
+ * rest. Reconnection backs off from backoff_ms_min to backoff_ms_max without end; a command's own deadline
  * ends its wait. A command that blocks in Redis (XREAD BLOCK) blocks those behind it: use a second client for
- * it. A reply is borrowed for the call; a Redis error reply ("-ERR …") arrives as err (ERR_INVALID, ERR_AUTH
- * for NOAUTH and WRONGPASS, ERR_DENIED for NOPERM, ERR_BUSY for LOADING and OOM) with reply NULL. Callbacks
- * never run inside redis_command. redis_destroy may be called inside one; it answers every command still
- * waiting with ERR_CANCELLED before it returns (libevent frees the socket in the base's next turn). Thread:
- * the event base's.
+ * it. A reply is borrowed during the call. A Redis error reply ("-ERR …") arrives as err (ERR_INVALID;
+ * ERR_AUTH for NOAUTH and WRONGPASS; ERR_DENIED for NOPERM; ERR_BUSY for LOADING and OOM) with reply NULL.
+ * Callbacks never run inside redis_command. redis_destroy may be called inside a callback; it ends every
+ * waiting command with ERR_CANCELLED before it returns (libevent frees the socket in the base's next turn).
+ * Thread: the event base's.
  */
 #ifndef MOTLEY_COMMON_REDIS_H
 #define MOTLEY_COMMON_REDIS_H
@@ -28,20 +28,22 @@ struct redis;
 
 struct redis_config {
     const char *address; /* "unix:/path" or "host:port" or "[v6]:port"; names are resolved without blocking */
-    const char *user;    /* or NULL */
-    const char *password;     /* or NULL: no AUTH */
-    SSL_CTX *tls;             /* borrowed until destroy; NULL: plain */
-    uint32_t queue_max;       /* commands waiting or in flight; 0: 8192 */
-    uint64_t queue_bytes_max; /* 0: 256 MiB */
-    uint32_t connect_ms;      /* 0: 3000 */
-    uint32_t backoff_ms_min;  /* 0: 50 */
-    uint32_t backoff_ms_max;  /* 0: 2000 */
+    const char *user;    /* may be NULL */
+    const char *password;     /* NULL: no AUTH is sent */
+    SSL_CTX *tls;             /* borrowed until redis_destroy; NULL: no TLS */
+    uint32_t queue_max;       /* commands waiting or in flight; 0 means 8192 */
+    uint64_t queue_bytes_max; /* 0 means 256 MiB */
+    uint32_t connect_ms;      /* 0 means 3000 */
+    uint32_t backoff_ms_min;  /* 0 means 50 */
+    uint32_t backoff_ms_max;  /* 0 means 2000 */
 };
 
-struct redis_events {             /* each may be NULL */
-    void (*connected)(void *arg); /* authenticated and ready; again after each reconnection */
-    void (*disconnected)(void *arg,
-                         const struct err *why); /* also a failed attempt; the next one is scheduled */
+struct redis_events { /* each may be NULL */
+    void (*connected)(
+        void *arg); /* the connection is authenticated and ready; called again after each reconnection */
+    void (*disconnected)(
+        void *arg,
+        const struct err *why); /* the connection broke or an attempt failed; the next attempt is scheduled */
 };
 
 /* 'reply' is NULL exactly when err->code is set. */
@@ -53,35 +55,35 @@ struct redis *redis_create(struct event_base *base, const struct redis_config *c
 void redis_destroy(struct redis *redis);
 bool redis_is_connected(const struct redis *redis);
 
-/* Queue a command; the arguments are copied. 'reply' (may be NULL) is called once unless -1 is returned:
- * ERR_BUSY when the queue is full, ERR_TOO_BIG. timeout_ms counts from now; 0: 5000. */
+/* Queues a command; the arguments are copied. 'reply' (may be NULL) is called once unless -1 is returned:
+ * ERR_BUSY when the queue is full, ERR_TOO_BIG. timeout_ms counts from now; 0 means 5000. */
 int redis_command(struct redis *redis, uint32_t timeout_ms, redis_reply_fn *reply, void *arg, int argc,
                   const char *const *argv, const size_t *lengths, struct err *err);
 
 /* The streams of this system have two fields: "m", the document, and "a", its seal (common/seal.h). */
 struct redis_entry {
-    const void *payload, *seal; /* NULL with size 0: the field is missing */
+    const void *payload, *seal; /* NULL with size 0 when the field is missing */
     size_t size, seal_size;
 };
 
-/* XADD stream [MAXLEN ~ length_max] * m payload [a seal]; the reply is the id. */
+/* Sends XADD stream [MAXLEN ~ length_max] * m payload [a seal]; the reply is the id. */
 int redis_stream_add(struct redis *redis, const char *stream, uint32_t length_max,
                      const struct redis_entry *entry, uint32_t timeout_ms, redis_reply_fn *reply, void *arg,
                      struct err *err);
 
 struct redis_position {
-    const char *stream, *after; /* "0": from the start, "$": only new ones */
+    const char *stream, *after; /* after: "0" reads from the start, "$" only new entries */
 };
-/* XREAD COUNT count (of each stream) BLOCK block_ms STREAMS stream… after…; at most 1000 streams. */
+/* Sends XREAD COUNT count (for each stream) BLOCK block_ms STREAMS stream… after…; at most 1000 streams. */
 int redis_streams_read(struct redis *redis, const struct redis_position *positions, size_t stream_count,
                        uint32_t count, uint32_t block_ms, redis_reply_fn *reply, void *arg, struct err *err);
 
-/* XTRIM stream MINID id: drop entries before 'id'. */
+/* Sends XTRIM stream MINID id, which removes entries before 'id'. */
 int redis_stream_trim(struct redis *redis, const char *stream, const char *id, redis_reply_fn *reply,
                       void *arg, struct err *err);
 
-/* Call 'entry' for each entry of an XREAD or XRANGE reply (nil: none; 'stream' is NULL of an XRANGE), stream
- * by stream, oldest first, until it returns -1 (passed on). Malformed replies: ERR_CORRUPT. */
+/* Calls 'entry' for each entry of an XREAD or XRANGE reply (nil has none; 'stream' is NULL for XRANGE),
+ * stream by stream, oldest first, until it returns -1 (passed on). Malformed replies: ERR_CORRUPT. */
 typedef int redis_entry_fn(void *arg, const char *stream, const char *id, const struct redis_entry *entry,
                            struct err *err);
 int redis_stream_entries(const redisReply *reply, redis_entry_fn *entry, void *arg, struct err *err);

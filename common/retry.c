@@ -1,4 +1,4 @@
-/* Pauses between attempts. */
+/* Pauses between attempts. See retry.h. */
 #include "common/retry.h"
 
 #include <time.h>

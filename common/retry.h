@@ -1,5 +1,5 @@
-/* Asking again: after an error that may pass, with pauses that grow from 50 ms to 2 s, as long as the
- * patience lasts. Whoever gets on says so and has the whole patience again: what is slow but moves is never
+/* Repeats requests after temporary errors, with pauses that grow from 50 ms to 2 s, until no progress was
+ * made for `patience_ns`. Every retry_moved() restarts that time, so a slow transfer that progresses is never
  * given up.
  *
  *     struct retry retry = {.patience_ns = …};
@@ -8,7 +8,8 @@
  *         if (retry_pause(&retry, &err) < 0)
  *             return -1;
  *
- * A plain value of one thread. */
+ * A plain value for one thread.
+ */
 #ifndef MOTLEY_COMMON_RETRY_H
 #define MOTLEY_COMMON_RETRY_H
 
@@ -18,17 +19,18 @@
 #include "common/err.h"
 
 struct retry {
-    uint64_t patience_ns;             /* without anything moving */
-    bool (*stopped)(const void *arg); /* looked at while it pauses; NULL: never */
+    uint64_t patience_ns;             /* time without progress after which it gives up */
+    bool (*stopped)(const void *arg); /* checked while it pauses; true ends the retries; NULL: never */
     const void *arg;
-    uint64_t deadline_ns; /* of clock_mono_ns() */
-    unsigned attempt;     /* since something moved */
+    uint64_t deadline_ns; /* clock_mono_ns() at which it gives up */
+    unsigned attempt;     /* attempts since the last progress */
 };
 
-/* At the beginning, and whenever something moved. */
+/* Restarts the patience: call it at the beginning and after any progress. */
 void retry_moved(struct retry *retry);
-/* After a failure. 0: paused, ask again. -1: *err stays when it is not one that passes (network, timeout,
- * busy) or patience is at its end; ERR_CANCELLED when stopped. */
+/* Pauses after a failure. Returns 0 when the request should be repeated. -1 with *err unchanged when the
+ * error is not temporary (network, timeout, busy) or the patience is exhausted; -1 with ERR_CANCELLED when
+ * stopped. */
 int retry_pause(struct retry *retry, struct err *err);
 
 #endif

@@ -1,15 +1,15 @@
-/* Entering the sandbox: limits, privileges, Landlock, seccomp, in this order, since the filter ends what the
- * others need.
+/* Enters the sandbox: limits, privileges, Landlock, seccomp. The filter comes last, because it forbids the
+ * calls that the other steps need.
  *
- * The filter is an allowlist. What it lets through reads, computes, waits and talks on descriptors that are
- * there; a few calls are looked into by their arguments (openat for reading alone, clone for threads alone,
- * fcntl, ioctl and prctl by command, kill for the process itself). Pointers cannot be looked into, so openat2
- * and clone3 do not exist here (ENOSYS: libraries then take openat and clone). setsid and setpgid are
- * refused, so that a signal to the process group reaches everything that was started.
+ * The filter is an allowlist of calls that read, compute, wait and use existing descriptors. A few calls are
+ * checked by argument: openat only for reading, clone only for threads, fcntl, ioctl and prctl by command,
+ * kill only for the process itself. Arguments behind pointers cannot be checked, so openat2 and clone3 answer
+ * ENOSYS and libraries fall back to openat and clone. setsid and setpgid are refused, so that a signal to the
+ * process group reaches everything that was started.
  *
- * One execve. A filter has no memory, so "the first alone" is said by address: the path is put at an address
- * drawn at random, the filter lets an execve through that names its path there, and the new program has
- * neither that mapping nor a way to learn where it was.
+ * Only one execve is allowed. A filter has no memory, so it identifies that call by the address of the path:
+ * the path is placed at a random address, the filter allows an execve that passes this address, and the new
+ * program has neither that mapping nor a way to learn the address.
  */
 #include "common/sandbox.h"
 
@@ -33,23 +33,23 @@
 
 #if defined(__x86_64__)
 #define MACHINE AUDIT_ARCH_X86_64
-#define NUMBERS_END 0x40000000u /* x32's calls begin */
+#define NUMBERS_END 0x40000000u /* numbers of x32 calls begin here */
 #elif defined(__aarch64__)
 #define MACHINE AUDIT_ARCH_AARCH64
 #define NUMBERS_END 0x40000000u
 #else
-#define MACHINE 0u /* nobody looked at its calls: sandbox_enter refuses */
+#define MACHINE 0u /* the calls of other machines were not reviewed: sandbox_enter refuses */
 #define NUMBERS_END 0u
 #endif
 
-/* Newer than the headers we build with. */
+/* Constants that are newer than the headers of our build machines. */
 #define LANDLOCK_REFER (1u << 13)
 #define LANDLOCK_TRUNCATE (1u << 14)
 #define LANDLOCK_IOCTL_DEV (1u << 15)
 #define LANDLOCK_NET_ALL 3u
 #define LANDLOCK_SCOPE_ALL 3u
 
-struct landlock_rules { /* struct landlock_ruleset_attr as of ABI 6 */
+struct landlock_rules { /* struct landlock_ruleset_attr of ABI 6 */
     uint64_t access_fs, access_net, scoped;
 };
 
@@ -167,7 +167,7 @@ static const int allowed[] = {
 static const uint32_t fcntl_commands[] = {F_DUPFD, F_DUPFD_CLOEXEC, F_GETFD, F_SETFD, F_GETFL, F_SETFL};
 static const uint32_t ioctl_commands[] = {TCGETS, TIOCGWINSZ, FIOCLEX, FIONCLEX, FIONREAD};
 static const uint32_t prctl_commands[] = {PR_SET_NAME, PR_GET_NAME, PR_GET_DUMPABLE};
-/* What a library must believe not to exist, to do without. */
+/* Calls that answer ENOSYS, so that libraries use older ones. */
 static const int absent[] = {SYS_clone3, SYS_openat2};
 
 enum { FILTER_MAX = 2 * sizeof(allowed) / sizeof(allowed[0]) + 96 };
@@ -192,13 +192,15 @@ static void put_load(struct filter *f, size_t offset)
     put(f, BPF_LD | BPF_W | BPF_ABS, (uint32_t)offset, 0, 0);
 }
 
-/* The low half of an argument (what an int or a flag is in), the machines above being little-endian. */
+/* Loads the low half of an argument, which holds an int or flags, or the high half. The supported machines
+ * are little-endian. */
 static void put_argument(struct filter *f, unsigned number, bool high_half)
 {
     put_load(f, offsetof(struct seccomp_data, args) + number * sizeof(uint64_t) + (high_half ? 4 : 0));
 }
 
-/* Behind it, `count` instructions for that call alone, the last of which answers. */
+/* Begins the instructions for one call: the next `count` instructions apply to that call only, and the last
+ * of them answers. */
 static void put_call(struct filter *f, int call, unsigned count)
 {
     put(f, BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)call, 0, (uint8_t)count);
@@ -206,7 +208,7 @@ static void put_call(struct filter *f, int call, unsigned count)
 
 static const uint32_t refused = SECCOMP_RET_ERRNO | EPERM;
 
-/* argument & mask == value, else refused. */
+/* Allows the call if argument & mask == value, else refuses it. */
 static void put_masked(struct filter *f, int call, unsigned argument, uint32_t mask, uint32_t value)
 {
     put_call(f, call, 5);
@@ -217,7 +219,7 @@ static void put_masked(struct filter *f, int call, unsigned argument, uint32_t m
     put_answer(f, refused);
 }
 
-/* The argument is one of the values, else `otherwise`. */
+/* Allows the call if the argument is one of the values, else answers `otherwise`. */
 static void put_one_of(struct filter *f, int call, unsigned argument, const uint32_t *values, size_t count,
                        uint32_t otherwise)
 {
@@ -230,7 +232,7 @@ static void put_one_of(struct filter *f, int call, unsigned argument, const uint
     put_answer(f, SECCOMP_RET_ALLOW);
 }
 
-/* Both halves of the argument are the value's, else refused. */
+/* Allows the call if both halves of the argument equal the value's, else refuses it. */
 static void put_exactly(struct filter *f, int call, unsigned argument, uint64_t value)
 {
     put_call(f, call, 6);
@@ -242,7 +244,7 @@ static void put_exactly(struct filter *f, int call, unsigned argument, uint64_t 
     put_answer(f, refused);
 }
 
-/* Limits may be asked for, of the process itself, and not set: pid 0 and no new ones. */
+/* Allows prlimit64 only to read the limits of the process itself: pid 0 and no new limits. */
 static void put_prlimit(struct filter *f)
 {
     put_call(f, SYS_prlimit64, 8);
@@ -324,9 +326,8 @@ static int limits_set(const struct sandbox_limits *limits)
     return memory != 0 ? limit_set(RLIMIT_AS, memory, memory) : 0;
 }
 
-/* Without capabilities root is a user that owns root's files; no_new_privs keeps execve from giving them
- * back.
- */
+/* Drops all capabilities and sets no_new_privs, so that execve cannot return them. Root without capabilities
+ * is a user that owns root's files. */
 static int privileges_drop(void)
 {
     struct __user_cap_header_struct head = {.version = _LINUX_CAPABILITY_VERSION_3};
@@ -350,11 +351,11 @@ static int readable_add(int rules, const char *path)
     const uint64_t of_file = LANDLOCK_ACCESS_FS_EXECUTE | LANDLOCK_ACCESS_FS_READ_FILE;
     struct landlock_path_beneath_attr beneath = {.allowed_access = of_file | LANDLOCK_ACCESS_FS_READ_DIR};
     beneath.parent_fd = open(path, O_PATH | O_CLOEXEC);
-    if (beneath.parent_fd < 0) { /* what is not there, or not ours to look at, needs no leave */
+    if (beneath.parent_fd < 0) { /* a path that is absent or not accessible needs no rule */
         return errno == ENOENT || errno == ENOTDIR || errno == EACCES ? 0 : -1;
     }
     long added = syscall(SYS_landlock_add_rule, rules, LANDLOCK_RULE_PATH_BENEATH, &beneath, 0);
-    if (added < 0 && errno == EINVAL) { /* a file is not listed */
+    if (added < 0 && errno == EINVAL) { /* a file does not accept the rights of a folder */
         beneath.allowed_access = of_file;
         added = syscall(SYS_landlock_add_rule, rules, LANDLOCK_RULE_PATH_BENEATH, &beneath, 0);
     }
@@ -364,11 +365,12 @@ static int readable_add(int rules, const char *path)
     return added < 0 ? -1 : 0;
 }
 
-/* Everything that this kernel's Landlock can forbid is forbidden, but reading where that is allowed. */
+/* Forbids everything that this kernel's Landlock can, except reading where that is allowed. */
 static int landlock_enter(const struct sandbox_limits *limits)
 {
     long abi = syscall(SYS_landlock_create_ruleset, NULL, 0, LANDLOCK_CREATE_RULESET_VERSION);
-    if (abi < 0) { /* it would hold back nothing but reading that the filter does not */
+    if (abi <
+        0) { /* without Landlock only reading stays unrestricted, which is enough if everything may be read */
         return limits->readable == NULL || reads_all(limits) ? 0 : -1;
     }
     struct landlock_rules want = {.access_fs = (1u << 13) - 1};
@@ -394,33 +396,34 @@ static int landlock_enter(const struct sandbox_limits *limits)
     return result < 0 ? -1 : 0;
 }
 
-/* A copy of the path at an address that nobody can guess; NULL with errno. */
+/* Copies the path to an address that cannot be guessed; NULL with errno. */
 static const char *path_hide(const char *path)
 {
     const size_t page = (size_t)sysconf(_SC_PAGESIZE), length = strlen(path) + 1;
     uint64_t drawn = 0;
-    /* programs have the addresses below a power of two, 47 bits or as few as 39; the stack is near the end */
+    /* programs have the addresses below a power of two (2^47, or as little as 2^39), and the stack is near
+     * the end */
     const uint64_t span = (uint64_t)1 << (63 - __builtin_clzll((uint64_t)(uintptr_t)&drawn));
     for (int tries = 0; tries < 64; tries++) {
         if (syscall(SYS_getrandom, &drawn, sizeof(drawn), 0) != (long)sizeof(drawn)) {
             return NULL;
         }
         const uint64_t address = (drawn % span | 1ull << 32) / page * page;
-        const size_t inside = (size_t)(drawn >> 52); /* within the first 4096 bytes */
+        const size_t inside = (size_t)(drawn >> 52); /* offset within the first 4096 bytes */
         char *at = mmap((void *)(uintptr_t)address, (inside + length + page - 1) / page * page,
                         PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
         if (at == (char *)(uintptr_t)address) {
             return memcpy(at + inside, path, length);
         }
-        if (at != MAP_FAILED) { /* a kernel that takes the address for a hint */
+        if (at != MAP_FAILED) { /* the kernel treats the address as a hint only */
             errno = ENOSYS;
             return NULL;
         }
-    } /* taken, or beyond the end */
+    } /* the address is taken or too high: try another */
     return NULL;
 }
 
-/* What could not be done, with errno; NULL: all of it was. */
+/* Returns the failed action, with errno; NULL on success. */
 static const char *enter(const struct sandbox_limits *limits, const char *program)
 {
     struct filter filter;

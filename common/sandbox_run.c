@@ -1,5 +1,5 @@
-/* A program in the sandbox: its input is a sealed piece of memory, so that nothing is written to a pipe that
- * nobody reads; its output and what it says are read until both end, under one deadline. */
+/* Runs a program in the sandbox. Its input is a sealed memory file, so nothing is written to a pipe that
+ * nobody reads. Its output and standard error are read until both end, under one deadline. */
 #include "common/sandbox.h"
 
 #include <errno.h>
@@ -21,15 +21,15 @@
 
 enum {
     READABLE_MAX = 128,
-    SAID_BYTES = 4096, /* of standard error, the last ones */
+    SAID_BYTES = 4096, /* last bytes of standard error that are stored */
     LINE_BYTES = 160,
     SHEBANG_BYTES = 256,
     WORDS_MAX = 64,
     PIPE_BYTES = 1 << 20,
-    REAP_MS = 5000, /* after SIGKILL */
+    REAP_MS = 5000, /* time to reap after SIGKILL */
 };
 
-/* Programs, libraries, and what those look at. No folder of anybody's, and nothing secret. */
+/* Programs, libraries and the files that they read. No user's folder and nothing secret. */
 static const char *const system_readable[] = {
     "/usr",
     "/lib",
@@ -60,7 +60,7 @@ struct running {
     struct sandbox_limits limits;
     const char *readable[READABLE_MAX + 1];
     size_t readable_count;
-    glob_t python; /* Debian keeps a part of the interpreter's library there */
+    glob_t python; /* Debian has a part of the interpreter's library there */
     char program[4096], shebang[SHEBANG_BYTES], by_shebang[4096];
     const char *argv[WORDS_MAX + 2];
     pid_t pid;
@@ -73,7 +73,7 @@ struct running {
 
 /* ---- before it starts ---- */
 
-/* "NAME" → "/usr/bin/NAME", over the same folders as its PATH. */
+/* Resolves "NAME" to "/usr/bin/NAME", in the folders of the sandbox's PATH. */
 static int program_find(const char *name, char out[4096], struct err *err)
 {
     static const char *const folders[] = {"/usr/local/bin", "/usr/bin", "/bin"};
@@ -96,7 +96,8 @@ static int program_find(const char *name, char out[4096], struct err *err)
                    name);
 }
 
-/* "#!/usr/bin/env NAME" would be two executions, and there is one: NAME is found here. */
+/* Resolves the NAME of "#!/usr/bin/env NAME" here, because env would need a second execve and only one is
+ * allowed. */
 static int shebang_resolve(struct running *run, size_t *words, struct err *err)
 {
     static const char env[] = "#!/usr/bin/env ";
@@ -188,7 +189,7 @@ static int input_make(struct running *run, struct err *err)
 
 /* ---- the start ---- */
 
-/* In the child. */
+/* Runs in the child and executes the program. */
 static const char *execute(void *arg, const char *const *argv, char *const *env)
 {
     const struct running *run = arg;
@@ -232,13 +233,13 @@ static int start(struct running *run, struct err *err)
         ends[1] = -1;
         fcntl(ends[0], F_SETFL, O_NONBLOCK);
     }
-    fcntl(run->out[0], F_SETPIPE_SZ, PIPE_BYTES); /* else it stays as it is */
+    fcntl(run->out[0], F_SETPIPE_SZ, PIPE_BYTES); /* if this fails the pipe keeps its size */
     return 0;
 }
 
 /* ---- while it runs ---- */
 
-/* The last SAID_BYTES are kept. */
+/* Stores the last SAID_BYTES of standard error. */
 static void said_keep(struct running *run, const char *bytes, size_t size)
 {
     if (size >= SAID_BYTES) {
@@ -251,7 +252,7 @@ static void said_keep(struct running *run, const char *bytes, size_t size)
     run->last_size = keep + size;
 }
 
-/* Reads once. Closes the pipe at its end. */
+/* Reads once from a pipe and closes it at its end. */
 static int take(struct running *run, int *fd, struct buf *out, size_t *taken, struct err *err)
 {
     char bytes[65536];
@@ -277,7 +278,7 @@ static int take(struct running *run, int *fd, struct buf *out, size_t *taken, st
                                  : buf_append(out, bytes, (size_t)got, err);
 }
 
-/* Until it has ended and both pipes have. */
+/* Reads until the program and both pipes have ended. */
 static int follow(struct running *run, struct buf *out, uint64_t deadline_ns, struct err *err)
 {
     size_t taken = 0;
@@ -315,7 +316,7 @@ static int follow(struct running *run, struct buf *out, uint64_t deadline_ns, st
 
 /* ---- after it ---- */
 
-/* The last line that is not empty, into out; "" when there is none. */
+/* Writes the last line of standard error that is not empty; "" when there is none. */
 static void last_line(const struct running *run, char out[LINE_BYTES + 3])
 {
     size_t end = run->last_size;
@@ -352,7 +353,7 @@ static int judge(const struct running *run, struct err *err)
                    process_status_text(run->status, how), line);
 }
 
-/* It and all its threads; nothing of it can have left its group. */
+/* Kills the program and all its threads; none of them can have left its group. */
 static void end(struct running *run)
 {
     struct pollfd gone = {.fd = run->pidfd, .events = POLLIN};

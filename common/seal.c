@@ -9,13 +9,13 @@
 #include "common/digest.h"
 
 struct seal {
-    EVP_MAC_CTX *keyed; /* holds the key; each message begins it anew */
+    EVP_MAC_CTX *keyed; /* holds the key; reset for each message */
     char *node;
 };
 
 struct seal *seal_create(const uint8_t key[SEAL_KEY_SIZE], const char *node, struct err *err)
 {
-    static char sha256[] = "SHA256"; /* OpenSSL's parameters are not const */
+    static char sha256[] = "SHA256"; /* not const, because OpenSSL's parameters are not */
     const OSSL_PARAM params[] = {OSSL_PARAM_utf8_string(OSSL_MAC_PARAM_DIGEST, sha256, sizeof(sha256) - 1),
                                  OSSL_PARAM_END};
     struct seal *seal = calloc(1, sizeof(*seal));
@@ -24,7 +24,7 @@ struct seal *seal_create(const uint8_t key[SEAL_KEY_SIZE], const char *node, str
         seal->node = strdup(node);
         seal->keyed = hmac == NULL ? NULL : EVP_MAC_CTX_new(hmac);
     }
-    EVP_MAC_free(hmac); /* the context holds its own reference */
+    EVP_MAC_free(hmac); /* the context has its own reference */
     if (seal == NULL || seal->node == NULL || seal->keyed == NULL ||
         EVP_MAC_init(seal->keyed, key, SEAL_KEY_SIZE, params) != 1) {
         seal_destroy(seal);
@@ -70,7 +70,7 @@ bool seal_holds(struct seal *seal, enum seal_direction direction, const void *bo
                 const void *mac, size_t mac_size)
 {
     uint8_t right[SEAL_SIZE];
-    struct err ignored; /* no seal can be made: nothing can be believed */
+    struct err ignored; /* if no seal can be made, no message is accepted */
     return mac_size == SEAL_SIZE && seal_make(seal, direction, body, size, right, &ignored) == 0 &&
            digest_equal(right, mac, SEAL_SIZE);
 }

@@ -1,10 +1,10 @@
-/* Everything TLS: the cluster's CA, certificates, contexts and the check of who the peer is. No other file
- * makes an SSL_CTX. TLS 1.3 only; session tickets off (a reset after close has been seen to lose up to 4
- * MiB).
+/* All of TLS: the cluster's CA, certificates, contexts and the check of a peer's identity. No other file
+ * makes an SSL_CTX. Only TLS 1.3 is used, without session tickets (a reset after close has been seen to lose
+ * up to 4 MiB).
  *
  * An identity is "agent:NODE:GENERATION", "server:NAME" or "client:NAME" (at most 90 characters of
- * [A-Za-z0-9._:/-]); it stands as the URI SAN "motley:IDENTITY" in the certificate. An agent's generation
- * rises whenever its node is enrolled anew or removed, and its certificate names no host: it can pose neither
+ * [A-Za-z0-9._:/-]); the certificate has it as the URI SAN "motley:IDENTITY". An agent's generation rises
+ * whenever its node is enrolled again or removed, and its certificate names no host, so it can pose neither
  * as an earlier or later holder of the name nor as a server. Keys are P-256. All processes of a node, its
  * workers included, use the node's certificate. Texts are PEM. Thread: contexts may be shared once made.
  */
@@ -22,51 +22,55 @@ enum {
     TLS_IDENTITY_SIZE = 96,
     TLS_FINGERPRINT_SIZE = 32,
     TLS_JOIN_TOKEN_SIZE = 160,
-    TLS_REQUEST_BYTES_MAX = 16384 /* of a certificate request in PEM */
+    TLS_REQUEST_BYTES_MAX = 16384 /* largest certificate request in PEM */
 };
 
-/* "agent:NODE:GENERATION" */
+/* Writes "agent:NODE:GENERATION". */
 void tls_agent_identity(const char *node, int64_t generation, char identity[TLS_IDENTITY_SIZE]);
 
-/* A new CA certificate (self-signed) and its key, appended as PEM. */
+/* Makes a CA certificate (self-signed) and its key, and appends both as PEM. */
 int tls_ca_create(const char *name, unsigned days, struct buf *cert_pem, struct buf *key_pem,
                   struct err *err);
 
-/* A request for 'identity' (at most 64 characters here; an agent asks for "agent:NODE", its generation is the
- * cluster's to give), signed by the key in 'key_pem', or, where that is empty, by a new one put there. */
+/* Makes a certificate request for 'identity' (at most 64 characters here; an agent requests "agent:NODE",
+ * because the cluster assigns its generation). It is signed by the key in 'key_pem' or, if that is empty, by
+ * a new one that is written there. */
 int tls_request_create(const char *identity, struct buf *key_pem, struct buf *csr_pem, struct err *err);
 
-/* The identity a request asks for and SHA-256 of its public key, its self-signature checked. ERR_INVALID too
- * for one that asks for anything beside an identity (host names, for instance). */
+/* Reads the identity that a request asks for and the SHA-256 of its public key, and checks its own signature.
+ * ERR_INVALID also for a request that asks for anything else, such as host names. */
 int tls_request_read(const char *csr_pem, char identity[TLS_IDENTITY_SIZE], uint8_t key[TLS_FINGERPRINT_SIZE],
                      struct err *err);
 
-/* Sign 'csr_pem' with the CA for 'identity' (the request's own wish is not looked at beyond its key), for
- * 'seconds' from now. 'hosts' are DNS names and IP addresses, count of them 'host_count'; an agent has none.
- * Good as server and client. Appends the certificate. */
+/* Signs 'csr_pem' with the CA for 'identity' (only the request's key is used), for 'seconds' from now.
+ * 'hosts' are DNS names and IP addresses; an agent has none. The certificate is valid for servers and
+ * clients. Appends it. */
 int tls_issue(const char *ca_cert_pem, const char *ca_key_pem, const char *csr_pem, const char *identity,
               const char *const *hosts, unsigned host_count, uint32_t seconds, struct buf *cert_pem,
               struct err *err);
 
-/* A certificate of the cluster: its identity, when it was issued and when it ends, in seconds since 1970. */
+/* Reads a certificate of the cluster: its identity, and when it was issued and ends, in seconds since 1970.
+ */
 int tls_certificate_read(const char *cert_pem, char identity[TLS_IDENTITY_SIZE], int64_t *issued_s,
                          int64_t *ends_s, struct err *err);
 
-/* SHA-256 of a certificate's DER. */
+/* Writes the SHA-256 of a certificate's DER. */
 int tls_fingerprint(const char *cert_pem, uint8_t out[TLS_FINGERPRINT_SIZE], struct err *err);
 
-/* Join tokens: "SECRET.HEX(fingerprint of the CA)". 'secret' out is NUL-terminated, at most 95 characters. */
+/* Formats and parses join tokens, "SECRET.HEX(fingerprint of the CA)". The parsed secret is NUL-terminated
+ * and at most 95 characters. */
 int tls_join_token_format(const char *secret, const uint8_t ca[TLS_FINGERPRINT_SIZE],
                           char out[TLS_JOIN_TOKEN_SIZE], struct err *err);
 int tls_join_token_parse(const char *token, char secret[96], uint8_t ca[TLS_FINGERPRINT_SIZE],
                          struct err *err);
 
 enum tls_role {
-    TLS_ROLE_SERVER,        /* presents a certificate (and the CA behind it), asks for none */
-    TLS_ROLE_SERVER_MUTUAL, /* … and requires one of the cluster */
-    TLS_ROLE_CLIENT,        /* verifies the server by the CA, and that it is a "server:" of the cluster;
-                               presents its certificate if it has one */
-    TLS_ROLE_PEER,          /* dials one like itself: verifies it by the CA; who it is, is checked later */
+    TLS_ROLE_SERVER,        /* presents a certificate with its CA, requires none */
+    TLS_ROLE_SERVER_MUTUAL, /* presents a certificate and requires one of the cluster */
+    TLS_ROLE_CLIENT, /* verifies the server by the CA and its identity "server:"; presents its certificate if
+                        it has one */
+    TLS_ROLE_PEER,   /* connects to an equal peer and verifies it by the CA; the caller checks its identity
+                        later */
 };
 
 struct tls_files {
@@ -75,38 +79,38 @@ struct tls_files {
     const char *key_file;
 };
 
-/* Returns new (tls_context_free), or NULL. ERR_IO, ERR_INVALID name the file. */
+/* Makes a context (free with tls_context_free), or returns NULL. ERR_IO and ERR_INVALID name the file. */
 SSL_CTX *tls_context_create(const struct tls_files *files, enum tls_role role, struct err *err);
 
-/* Give 'context' the certificate that now stands in its files, for connections made from now on. Nobody else
- * may use the context meanwhile. */
+/* Gives 'context' the certificate that is now in its files, for later connections. No other thread may use
+ * the context meanwhile. */
 int tls_context_reload(SSL_CTX *context, const struct tls_files *files, enum tls_role role, struct err *err);
 
-/* NULL is fine. Connections made from it may live on. */
+/* Frees a context; its connections may continue. NULL is a no-op. */
 void tls_context_free(SSL_CTX *context);
 
-/* Make 'context' (a client's, of curl for instance) insist on a "server:" of the cluster beside the chain. */
+/* Makes a client's 'context' (curl's, for instance) require a "server:" identity of the cluster in addition
+ * to a valid chain. */
 void tls_context_server(SSL_CTX *context);
 
-/* The same, and make it trust exactly the CA whose certificate has this
- * fingerprint, which the server must send behind its own. 'fingerprint' (32 bytes) is borrowed for the
- * context's life. */
+/* As tls_context_server, and trusts only the CA whose certificate has this fingerprint (32 bytes, borrowed
+ * for the context's lifetime). The server must send that CA with its own certificate. */
 void tls_context_pin(SSL_CTX *context, const uint8_t *fingerprint);
 
-/* A connection of 'context' for a client that expects the DNS name or address 'host' in the peer's
- * certificate (NULL: only the cluster identity is checked, later). Returns new (SSL_free), or NULL. */
+/* Makes a client's connection that expects the DNS name or address 'host' in the peer's certificate (NULL:
+ * only the cluster identity is checked, later). Returns new (SSL_free), or NULL. */
 SSL *tls_client_create(SSL_CTX *context, const char *host, struct err *err);
 
-/* After the handshake: the peer's cluster identity. ERR_PEER when it has none. */
+/* Reads the peer's cluster identity after the handshake. ERR_PEER when it has none. */
 int tls_peer_identity(SSL *ssl, char identity[TLS_IDENTITY_SIZE], struct err *err);
 
-/* … and that it is 'wanted' exactly: else ERR_PEER naming both. */
+/* Checks that the peer's identity is exactly 'wanted': else ERR_PEER names both. */
 int tls_peer_check(SSL *ssl, const char *wanted, struct err *err);
 
-/* Say why the handshake or a read with 'peer' (a name for people) failed: the verification result, the peer's
- * alert or OpenSSL's error 'code' (ERR_get_error or bufferevent_get_openssl_error; 0: none known).
- * "peer 10.0.0.2:7000 belongs to another cluster: …". Always -1; ERR_PEER, or ERR_NET when it was no matter
- * of trust. Clears OpenSSL's queue. */
+/* Explains why the handshake or a read with 'peer' (a name for people) failed, from the verification result,
+ * the peer's alert or OpenSSL's error 'code' (ERR_get_error or bufferevent_get_openssl_error; 0: none known):
+ * "peer 10.0.0.2:7000 belongs to another cluster: …". Always returns -1, with ERR_PEER, or ERR_NET when trust
+ * was not the reason. Clears OpenSSL's error queue. */
 int tls_error(SSL *ssl, const char *peer, unsigned long code, struct err *err);
 
 #endif

@@ -40,8 +40,8 @@ static const struct unit *unit_find(const struct unit *units, const char *name, 
     return NULL;
 }
 
-/* One "number unit" at *at; the unit ends at a digit or the end. Digits, one point and an exponent only:
- * strtod alone would take "inf", hex and signs. */
+/* Reads one "number unit" at *at; the unit ends at a digit or the end of the text. Only digits, one point and
+ * an exponent are allowed: strtod alone would accept "inf", hex and signs. */
 static bool amount_take(const char **at, const struct unit *units, double *value, const struct unit **unit)
 {
     const char *start = *at;
@@ -83,7 +83,7 @@ int units_parse_bytes(const char *text, uint64_t *bytes, struct err *err)
         return err_set(err, ERR_INVALID, "\"%.40s\" is no whole number of bytes", text);
     }
     *bytes = (uint64_t)(total + 0.5);
-    if (unit->factor == 1) { /* exact beyond 2^53 */
+    if (unit->factor == 1) { /* exact above 2^53, too */
         *bytes = strspn(text, "0123456789") == strcspn(text, " B") ? strtoull(text, NULL, 10) : *bytes;
     }
     return 0;
@@ -108,7 +108,7 @@ int units_parse_seconds(const char *text, double *seconds, struct err *err)
 {
     const char *at = text;
     double total = 0;
-    double last = INFINITY; /* units must fall: 1h30m, not 30m1h */
+    double last = INFINITY; /* units must get smaller: 1h30m, not 30m1h */
     do {
         double value;
         const struct unit *unit;

@@ -11,13 +11,14 @@
 
 #include "common/err.h"
 
-/* ERR_INVALID names the text and what would be right. Negative amounts, NaN and amounts over 2^63-1 are
- * refused. */
+/* Parse an amount. ERR_INVALID names the text and valid forms. Negative amounts, NaN and amounts above 2^63-1
+ * are refused. */
 int units_parse_bytes(const char *text, uint64_t *bytes, struct err *err);
 int units_parse_rate(const char *text, double *bytes_per_s, struct err *err);
 int units_parse_seconds(const char *text, double *seconds, struct err *err);
 
-/* For people: "412 MiB", "1.50 GiB"; "1.23 s", "41.0 ms", "3 h 05 m"; "1.00 Gbit/s". Return 'out'. */
+/* Format an amount for people: "412 MiB", "1.50 GiB"; "1.23 s", "41.0 ms", "3 h 05 m"; "1.00 Gbit/s". They
+ * return 'out'. */
 char *units_bytes(char out[32], uint64_t bytes);
 char *units_seconds(char out[32], double seconds);
 char *units_rate(char out[32], double bytes_per_s);

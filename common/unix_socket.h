@@ -11,7 +11,7 @@
 
 #include "common/err.h"
 
-/* Fill *address so that bind or connect reaches the socket at 'path'. *folder becomes -1, or a descriptor
+/* Fills *address so that bind or connect reaches the socket at 'path'. *folder becomes -1, or a descriptor
  * that the caller closes after bind or connect. Returns 0, or -1: ERR_IO when the folder cannot be opened,
  * ERR_TOO_BIG when even the socket's name in its folder is too long. */
 int unix_socket_address(const char *path, struct sockaddr_un *address, int *folder, struct err *err);

@@ -1,4 +1,5 @@
-/* Parts one after the other; after an error an empty part asks how far the file has come. */
+/* Uploads the parts one after the other. After an error an empty part asks the server how much of the file it
+ * has. */
 #include "common/upload.h"
 
 #include <stdio.h>
@@ -29,7 +30,7 @@ static int64_t part_read(void *arg, void *dst, size_t size, struct err *err)
     return (int64_t)size;
 }
 
-/* What a 202 says. */
+/* Reads the body of a 202 answer. */
 static int answer_read(const struct buf *answer, uint64_t size, uint64_t *received, bool *busy,
                        struct err *err)
 {
@@ -44,8 +45,8 @@ static int answer_read(const struct buf *answer, uint64_t size, uint64_t *receiv
     return 0;
 }
 
-/* Send `bytes` at `offset`. 1: the file is whole; 0: *received of it are there, and whether another request
- * adds to it; -1. */
+/* Sends `bytes` at `offset`. Returns 1 when the server has the whole file; 0 when it has *received bytes,
+ * with *busy if another request is adding to it; -1 on error. */
 static int part_send(struct http *http, const struct upload_file *file, uint64_t offset, uint64_t bytes,
                      uint64_t *received, bool *busy, struct err *err)
 {
@@ -72,9 +73,7 @@ static int part_send(struct http *http, const struct upload_file *file, uint64_t
     return result;
 }
 
-/* The server found the file damaged and dropped what it had (parts that a crash took): once from the
- * beginning.
- */
+/* Whether to start again, once: the server found the file damaged and dropped its parts (after a crash). */
 static bool begins_anew(const struct err *err, uint64_t *at, bool *again)
 {
     if (err->code != ERR_CORRUPT || *at == 0 || *again)

@@ -1,5 +1,5 @@
-/* libyaml's events turned into json_t, with our own limits. Scalars follow the core schema of YAML 1.2
- * (section 10.3.2): plain ones only; a quoted or block scalar is always a text. */
+/* Converts libyaml's events to json_t, with our own limits. Scalars follow the core schema of YAML 1.2
+ * (section 10.3.2) if they are plain; quoted and block scalars are always text. */
 #include "common/yaml.h"
 
 #include <errno.h>
@@ -11,7 +11,7 @@
 
 struct loader {
     yaml_parser_t parser;
-    const char *text; /* what is parsed, borrowed */
+    const char *text; /* the text being parsed, borrowed */
     size_t size;
     unsigned nodes;
     struct err *err;
@@ -26,7 +26,7 @@ static json_t *load_fail(struct loader *loader, const yaml_mark_t *mark, const c
     return NULL;
 }
 
-/* Whether a tab stands at a place, or is what indents its line. */
+/* Whether there is a tab at a mark or in the indentation in front of it. */
 static bool tab_at(const struct loader *loader, const yaml_mark_t *mark)
 {
     size_t at = mark->index < loader->size ? mark->index : loader->size;
@@ -49,7 +49,7 @@ static bool event_next(struct loader *loader, yaml_event_t *event)
     return false;
 }
 
-/* Digits of a base only (strtoll alone would take spaces and signs). */
+/* Converts digits of a base; strtoll alone would accept spaces and signs. */
 static json_t *integer_load(const char *text, const char *digits, int base)
 {
     const char *first = text + (base == 10 && (*text == '-' || *text == '+'));
@@ -61,7 +61,7 @@ static json_t *integer_load(const char *text, const char *digits, int base)
     return errno == 0 ? json_integer(value) : NULL;
 }
 
-/* [-+]? ( \. [0-9]+ | [0-9]+ ( \. [0-9]* )? ) ( [eE] [-+]? [0-9]+ )? */
+/* Whether a text matches [-+]? ( \. [0-9]+ | [0-9]+ ( \. [0-9]* )? ) ( [eE] [-+]? [0-9]+ )? */
 static bool is_real(const char *text)
 {
     text += *text == '-' || *text == '+';
@@ -90,7 +90,7 @@ static bool is_one_of(const char *text, const char *a, const char *b, const char
     return strcmp(text, a) == 0 || strcmp(text, b) == 0 || strcmp(text, c) == 0;
 }
 
-/* A whole number that YAML 1.1 reads as octal and YAML 1.2 as decimal. */
+/* Whether a text is a number that YAML 1.1 reads as octal and YAML 1.2 as decimal. */
 static bool is_octal_or_not(const char *text)
 {
     text += *text == '-' || *text == '+';
@@ -175,7 +175,7 @@ static json_t *sequence_load(struct loader *loader, unsigned depth)
     return NULL;
 }
 
-/* One key and its value into 'object'; 'event' is the key's. */
+/* Loads one key and its value into 'object'; 'event' is the key's. */
 static bool entry_load(struct loader *loader, yaml_event_t *event, json_t *object, unsigned depth)
 {
     if (event->type != YAML_SCALAR_EVENT) {
@@ -259,7 +259,7 @@ static json_t *node_load(struct loader *loader, yaml_event_t *event, unsigned de
     }
 }
 
-/* Skip events up to one of 'type' or 'other'; false with err on trouble. */
+/* Reads the next event, which must be of 'type' or 'other'; false with err on failure. */
 static bool event_expect(struct loader *loader, yaml_event_type_t type, yaml_event_type_t other,
                          yaml_event_type_t *found)
 {
@@ -301,7 +301,7 @@ static json_t *document_load(struct loader *loader)
     return value;
 }
 
-/* Characters that end a line in YAML 1.1, which libyaml follows, and stand for themselves in YAML 1.2. */
+/* Refuses characters that end a line in YAML 1.1, which libyaml follows, and are ordinary in YAML 1.2. */
 static int check_line_ends(const char *text, size_t size, struct err *err)
 {
     static const struct {
