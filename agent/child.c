@@ -172,7 +172,7 @@ char *child_log_tail(const char *dir, char *out, size_t size)
     return out;
 }
 
-/* ---- telling gone ---- */
+/* ---- reporting the end of a worker ---- */
 
 static void gone_tell(struct child *child)
 {
@@ -362,7 +362,7 @@ static void stream_readable(struct bufferevent *stream, void *arg)
     }
 }
 
-/* ---- life ---- */
+/* ---- starting, adopting, ending ---- */
 
 static void kill_due(evutil_socket_t fd, short what, void *arg)
 {

@@ -54,7 +54,7 @@ void feed_key(char key[JOURNAL_KEY_SIZE], int64_t run, int64_t epoch, int64_t ra
     snprintf(key, JOURNAL_KEY_SIZE, "run-%" PRId64 "-%" PRId64 "-%" PRId64, run, epoch, rank);
 }
 
-/* ---- out ---- */
+/* ---- sending events ---- */
 
 static void inbox_read(struct feed *feed);
 
@@ -243,7 +243,7 @@ static void tick_due(evutil_socket_t fd, short what, void *arg)
     }
 }
 
-/* ---- in ---- */
+/* ---- reading messages ---- */
 
 static int entry_take(void *arg, const char *stream, const char *id, const struct redis_entry *entry,
                       struct err *err)

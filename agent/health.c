@@ -405,7 +405,7 @@ static void ticked(evutil_socket_t fd, short what, void *arg)
     health->heard_ns = now_ns;
 }
 
-/* ---- life ---- */
+/* ---- creating and destroying ---- */
 
 static bool is_watched(const struct agent_device *device)
 {

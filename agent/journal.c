@@ -391,7 +391,7 @@ static int stream_rewrite(struct journal_stream *stream, struct err *err)
     return result;
 }
 
-/* ---- to the disk ---- */
+/* ---- syncing ---- */
 
 int journal_sync_begin(struct journal_stream *stream, struct journal_sync *sync, struct err *err)
 {

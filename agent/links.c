@@ -70,7 +70,7 @@ struct links {
     struct tls_files files;
 };
 
-/* blocking TLS with a deadline: the socket is non-blocking, and poll waits ---- */
+/* ---- blocking TLS with a deadline: the socket is non-blocking, and poll waits ---- */
 
 struct pipe_end {
     SSL *ssl;
@@ -160,7 +160,7 @@ static void socket_prepare(int fd)
     fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
 }
 
-/* identities ---- */
+/* ---- identities ---- */
 
 /* Sets the present identity of 'node'; waits up to KNOWN_MS for a node that we were not told of yet. */
 static int identity_of(struct links *links, const char *node, char identity[TLS_IDENTITY_SIZE],
@@ -474,7 +474,7 @@ static void results_take(evutil_socket_t fd, short what, void *arg)
     }
 }
 
-/* ---- life ---- */
+/* ---- creating and destroying ---- */
 
 static int listen_on(struct links *links, const struct links_config *config, struct err *err)
 {

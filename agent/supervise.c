@@ -54,7 +54,7 @@ static void child_event(void *arg, struct child *child, json_t *event);
 static void child_gone(void *arg, struct child *child, const char *why);
 static const struct child_events child_callbacks = {.event = child_event, .gone = child_gone};
 
-/* ---- small things ---- */
+/* ---- lookups ---- */
 
 static struct place *place_of_device(struct supervisor *supervisor, const char *device)
 {
@@ -549,7 +549,7 @@ void supervisor_message(struct supervisor *supervisor, const json_t *message)
     feed_note(supervisor->feed, "received", json_pack("{s:I}", "message", json_integer_value(id)));
 }
 
-/* ---- ends ---- */
+/* ---- ends of workers ---- */
 
 static void maybe_ended(struct supervisor *supervisor)
 {
@@ -648,7 +648,7 @@ json_t *supervisor_workers(const struct supervisor *supervisor)
     return workers;
 }
 
-/* ---- life ---- */
+/* ---- creating, connecting, ending ---- */
 
 /* Adopts the worker of a folder that an earlier agent made, or reports its end once the feed exists. */
 static void folder_adopt(struct supervisor *supervisor, const char *dir)

@@ -31,7 +31,7 @@ struct http {
     char curl_text[CURL_ERROR_SIZE];
 };
 
-/* One request in flight. */
+/* A request in flight. */
 struct exchange {
     struct http *http;
     const struct http_request *request;

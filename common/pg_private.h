@@ -45,7 +45,7 @@ struct pg_conn_params {
 void pg_conn_params_make(struct pg_conn_params *room, const char *conninfo, const char *application,
                          uint32_t timeout_ms);
 
-/* the pool (pg.c, pg_link.c) ---- */
+/* ---- the pool (pg.c, pg_link.c) ---- */
 
 struct pg_work_step {
     const struct pg_statement *statement;

@@ -314,7 +314,7 @@ int pg_error_conn(const PGconn *conn, struct err *err)
                    text[0] == '\0' ? "connection lost" : text);
 }
 
-/* the prepared statements of a connection ---- */
+/* ---- the prepared statements of a connection ---- */
 
 bool pg_prepared_has(const struct pg_prepared *prepared, const struct pg_statement *statement)
 {

@@ -96,7 +96,7 @@ struct redis {
 static void connection_start(struct redis *redis);
 static void connection_lost(struct redis *redis, const struct err *why);
 
-/* ---- life ---- */
+/* ---- creating and destroying ---- */
 
 static void redis_free(struct redis *redis)
 {

@@ -314,7 +314,7 @@ static int follow(struct running *run, struct buf *out, uint64_t deadline_ns, st
     return 0;
 }
 
-/* ---- after it ---- */
+/* ---- after it has ended ---- */
 
 /* Writes the last line of standard error that is not empty; "" when there is none. */
 static void last_line(const struct running *run, char out[LINE_BYTES + 3])

@@ -103,7 +103,7 @@ static bool socket_write(struct mesh_conn *c)
     return true;
 }
 
-/* the BIO that OpenSSL uses ---- */
+/* ---- the BIO that OpenSSL uses ---- */
 
 static int bio_read(BIO *bio, char *dst, size_t size, size_t *got)
 {

@@ -31,7 +31,7 @@ static uint64_t seconds_from_now(unsigned seconds)
     return clock_mono_ns() + (uint64_t)seconds * 1000000000u;
 }
 
-/* peers that connect to us ---- */
+/* ---- peers that connect to us ---- */
 
 /* Records why a connection was refused; mesh_connect() reports it when its deadline passes. */
 static void note_refusal(struct mesh *mesh, const struct err *err)
@@ -305,7 +305,7 @@ void mesh_join_stop(struct mesh *mesh)
     mesh->listener = -1;
 }
 
-/* peers that we connect to ---- */
+/* ---- peers that we connect to ---- */
 
 static int say_hello(struct mesh_peer_state *p, struct mesh_conn *conn, bool we_send, struct err *err)
 {

@@ -18,7 +18,7 @@ static const uint64_t message_default = (uint64_t)4 << 30, message_max = (uint64
 static const uint64_t silence_default_ns = 30000000000u;
 enum { PINGS = 16, PROBE_BYTES = 32 << 20 };
 
-/* the thread that watches deadlines ---- */
+/* ---- the thread that watches deadlines ---- */
 
 void mesh_keeper_note(struct mesh *mesh, uint64_t deadline_ns)
 {
@@ -312,7 +312,7 @@ int mesh_recv(struct mesh *mesh, uint32_t peer, uint32_t queue, uint64_t tag, vo
     return 0;
 }
 
-/* ---- waiting for one ---- */
+/* ---- posting and waiting ---- */
 
 struct waiter {
     pthread_mutex_t lock;

@@ -96,8 +96,8 @@ struct mesh_peer_state {
     struct err failure;     /* has the code ERR_NONE while the peer works */
     struct tx_queue tx[MESH_QUEUES];
     struct rx_queue rx[MESH_QUEUES];
-    uint64_t tx_busy;     /* bit q: tx[q].ops is not empty */
-    uint64_t tell;        /* bit q: rx[q].tell */
+    uint64_t tx_busy;     /* bit q is set while tx[q].ops is not empty */
+    uint64_t tell;        /* bit q is set while rx[q].tell is */
     struct op_list ready; /* receives whose early message is complete; the sender's thread copies the bytes */
     struct early *ready_early, *ready_early_last; /* their early messages, in the same order */
     uint32_t turn, small_run;

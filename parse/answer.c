@@ -1,4 +1,5 @@
-/* Each kind of question, a row of a table. Runs in the sandbox; what it calls is the same as everywhere. */
+/* Answers the questions; each kind is a row of a table. It runs in the sandbox and calls the same functions
+ * as other programs. */
 #include "parse/serve.h"
 
 #include <stdlib.h>
@@ -14,15 +15,15 @@
 #include "model/text/tokenizer.h"
 #include "parse/parse.h"
 
-/* Of the first row, for the job's log. */
+/* Longest text of the first row in the job's log, in bytes. */
 enum { FIRST_BYTES_MAX = 2000 };
 enum { ADAPTER_LIST_BYTES_MAX = 4096, ADAPTER_CONFIG_BYTES_MAX = 1 << 20, ADAPTER_DEPTH_MAX = 16 };
 
 struct asked {
     const json_t *question;
     struct parse_files *files;
-    struct model *model;         /* of questions about one */
-    struct tokenizer *tokenizer; /* NULL: it has none */
+    struct model *model;         /* set for questions about a model */
+    struct tokenizer *tokenizer; /* NULL when the model has none */
     struct rows **rows;
 };
 
@@ -81,7 +82,8 @@ static int options_read(const struct asked *asked, struct text_options *options,
     return 0;
 }
 
-/* What was found, and the first row with what is learnt between ⟦ and ⟧: for people. */
+/* Adds a description of the rows to the stats, and the first row with its labelled part between ⟦ and ⟧, for
+ * people. */
 static int stats_say(json_t *stats, const struct asked *asked, const struct rows_report *report,
                      uint32_t sequence_tokens, struct err *err)
 {
@@ -202,7 +204,7 @@ static json_t *answer_adapter_files(struct asked *asked, struct err *err)
     return list;
 }
 
-/* The adapter with everything that its tensors and the base's say of it. */
+/* Answers with the adapter's config, checked against its tensors and the base model's. */
 static json_t *answer_adapter(struct asked *asked, struct err *err)
 {
     const struct parse_files *files = asked->files;
@@ -243,7 +245,7 @@ static const struct kind {
     {.name = "adapter", .answer = answer_adapter, .of_model = true, .of_upload = true, .of_weights = true},
 };
 
-/* Open it as any reader will, so that a bad file is refused here and not on a worker. */
+/* Opens the model as every reader does, so that a bad file is refused here and not on a worker. */
 static int model_take(struct asked *asked, struct err *err)
 {
     struct model_source *source = asked->files->model;

@@ -1,4 +1,4 @@
-/* motley-parse MEMORY_BYTES SECONDS: what motley-api starts for each file of a user's (parse/parse.h). */
+/* motley-parse MEMORY_BYTES SECONDS: motley-api starts it for each file of a user (parse/parse.h). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -18,5 +18,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "%s\n", err.text);
         fflush(stderr);
     }
-    _exit(result < 0 ? 1 : 0); /* in the sandbox: nothing that libraries do at their end */
+    _exit(result < 0
+              ? 1
+              : 0); /* _exit, because libraries' exit handlers may make calls that the sandbox forbids */
 }

@@ -1,4 +1,4 @@
-/* One process a question: made, heard to its end, gone. */
+/* Runs one process for each question: starts it, reads its answer, and waits for its end. */
 #include "parse/parse.h"
 
 #include <inttypes.h>
@@ -10,14 +10,14 @@
 #include "common/json.h"
 #include "common/sandbox.h"
 
-/* What has been heard. */
+/* The part of an answer that was read. */
 struct hearing {
-    struct buf head; /* until the answer's frame is whole */
+    struct buf head; /* bytes read until the answer's frame is complete */
     json_t *document;
-    uint64_t due; /* bytes to come behind it */
+    uint64_t due; /* bytes that follow the frame */
     parse_sink_fn *sink;
     void *arg;
-    bool sink_failed; /* the error is the asker's own */
+    bool sink_failed; /* the error is the caller's own */
 };
 
 static int put_texts(const struct parse_question *question, struct buf *out, struct err *err)
@@ -58,7 +58,7 @@ static int hear_bytes(struct hearing *hearing, const void *bytes, size_t size, s
     return 0;
 }
 
-/* The answer's frame is there: is it one? */
+/* Checks the answer's frame once it is complete. */
 static int head_check(struct hearing *hearing, struct err *err)
 {
     struct json_reader reader;
@@ -94,7 +94,7 @@ static int hear(void *arg, const void *bytes, size_t size, struct err *err)
                : hear_bytes(hearing, hearing->head.data + used, hearing->head.size - used, err);
 }
 
-/* What it says is wrong with the file. */
+/* Sets *err to the error that the parser reports for the file. */
 static int refusal(const json_t *said, struct err *err)
 {
     const char *code = json_string_value(json_object_get(said, "code"));
@@ -106,7 +106,8 @@ static int refusal(const json_t *said, struct err *err)
     return err_set(err, number != ERR_NONE ? number : ERR_INVALID, "%s", text);
 }
 
-/* Why there is no answer; 'why' is sandbox_run's, or what is wrong in what was heard. */
+/* Sets *err to the reason why there is no answer. 'why' is sandbox_run's error, or what is wrong with the
+ * answer. */
 static int no_answer(const struct err *why, struct err *err)
 {
     switch (why->code) {

@@ -1,27 +1,28 @@
-/* Users' files, read by a process that can do nothing else: what the asker sees of it.
+/* Users' files are parsed by a separate process that can do nothing else. This is the caller's side.
  *
- * A model's config, headers and tokenizer, a data set's rows, a chat template, an adapter's config: nobody
- * knows what they make a parser do. `motley-parse` is started for one question, maps the files that the
- * question names, enters the sandbox (common/sandbox.h: it opens nothing, writes nothing, reaches nobody, has
- * so much memory and time) and only then looks at a byte of them. It answers with a document and, for rows,
- * bytes through a pipe. Whatever becomes of it, it was one upload's.
+ * A model's config, headers and tokenizer, a data set's rows, a chat template, an adapter's config: a
+ * malicious file may take over its parser. `motley-parse` is started for one question, maps the files that
+ * the question names, enters the sandbox (common/sandbox.h: it opens nothing, writes nothing, reaches nobody,
+ * and has limited memory and time), and only then reads their content. It answers with a document and, for
+ * rows, bytes through a pipe. Whatever happens to it affects one upload only.
  *
- * Answers come from a process that may have been taken over: they are bounded here and for the asker to
- * check.
+ * Answers come from a process that may have been taken over: their size is limited here, and the caller must
+ * check their content.
  *
- * Questions (`do`) and answers:
- *   ready          {}                                              → {}
- *   model          the model's files                               → {config, tokenizer: has it one?}
- *   rows           those, UPLOAD; {format, learn, sequence_tokens, chat?, memory, rows_max}
- *                                             → {stats, rows}, then rows × 8 bytes (struct row_size), then
- * the rows' file (model/rows/rows.h) to the end prompt         the model's files; {prompt, format, learn,
- * sequence_tokens, chat?}   → {ids} adapter_files  UPLOAD, a list of an adapter's two files        → {file
- * name: sha256} adapter        the model's files, UPLOAD, an adapter_config.json, and WEIGHTS
- *                                             → the config, of what fits that model
+ * Questions (`do`), what they need, and their answers:
+ *   ready          {}  → {}
+ *   model          the model's files  → {config, tokenizer: whether it has one}
+ *   rows           the model's files, UPLOAD; {format, learn, sequence_tokens, chat?, memory, rows_max}
+ *                  → {stats, rows}, then rows × 8 bytes (struct row_size), then the rows' file
+ *                  (model/rows/rows.h) to the end
+ *   prompt         the model's files; {prompt, format, learn, sequence_tokens, chat?}  → {ids}
+ *   adapter_files  UPLOAD, a list of an adapter's two files  → {file name: sha256}
+ *   adapter        the model's files, UPLOAD, an adapter_config.json, and WEIGHTS
+ *                  → the config, if it fits that model
  *
- * On the wire: the question is a frame's length and NUL-terminated texts, name and path of each file in turn;
- * then a frame (common/frame.h) of the document. The answer is a frame, {"answer", "bytes"} or {"error":
- * {"code", "text"}}, and `bytes` bytes.
+ * On the wire the question is a frame's length and NUL-terminated texts (name and path of each file in turn),
+ * then a frame (common/frame.h) with the document. The answer is a frame, {"answer", "bytes"} or {"error":
+ * {"code", "text"}}, followed by `bytes` bytes.
  */
 #ifndef MOTLEY_PARSE_PARSE_H
 #define MOTLEY_PARSE_PARSE_H
@@ -33,17 +34,17 @@
 #include "common/err.h"
 #include "model/files/source.h"
 
-/* Names of files that are no part of a model. */
+/* Names of files that are not a part of a model. */
 #define PARSE_UPLOAD ""
-#define PARSE_WEIGHTS "/" /* adapter_model.safetensors, beside its config as PARSE_UPLOAD */
+#define PARSE_WEIGHTS "/" /* adapter_model.safetensors, whose config is PARSE_UPLOAD */
 
 enum { PARSE_QUESTION_BYTES_MAX = 32 << 20, PARSE_PROMPT_BYTES_MAX = 1 << 20 };
 
-/* How it is started. Immutable, shared. */
+/* How motley-parse is started. Immutable and shared. */
 struct parser {
     const char *program;   /* path of motley-parse */
-    uint64_t memory_bytes; /* beside the files it maps */
-    uint32_t seconds;      /* until it must have ended */
+    uint64_t memory_bytes; /* memory in addition to the files that it maps */
+    uint32_t seconds;      /* time in which it must have ended */
 };
 
 struct parse_question {
@@ -52,13 +53,14 @@ struct parse_question {
     uint32_t file_count;
 };
 
-/* Takes the bytes behind an answer, piece by piece; 'answer' is borrowed. -1 ends it. */
+/* Takes the bytes behind an answer piece by piece; 'answer' is borrowed. -1 ends the question. */
 typedef int parse_sink_fn(void *arg, const json_t *answer, const void *bytes, size_t size, struct err *err);
 
-/* Ask, blocking; any thread. *answer becomes new. 'sink' may be NULL where no bytes are due. Errors: what the
- * parser says of the file (ERR_INVALID, ERR_UNSUPPORTED, ERR_CORRUPT, ERR_NOT_FOUND, ERR_TOO_BIG …);
- * ERR_INVALID too when it died, took too long or answered nonsense, which is held against the file; the
- * sink's; ERR_INTERNAL when it could not be started, or not in a sandbox. */
+/* Asks a question; blocks; any thread. *answer becomes new. 'sink' may be NULL if the answer has no bytes.
+ * Errors: what the parser reports about the file (ERR_INVALID, ERR_UNSUPPORTED, ERR_CORRUPT, ERR_NOT_FOUND,
+ * ERR_TOO_BIG …); ERR_INVALID also when the parser crashed, took too long or gave an invalid answer, because
+ * the file is the likely cause; the sink's error; ERR_INTERNAL when it could not be started, or not in a
+ * sandbox. */
 int parse_ask(const struct parser *parser, const struct parse_question *question, parse_sink_fn *sink,
               void *arg, json_t **answer, struct err *err);
 

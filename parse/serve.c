@@ -1,4 +1,4 @@
-/* In this order: the question's files are mapped, the sandbox is entered, and then they are looked at. */
+/* Maps the question's files, enters the sandbox, and then reads them, in this order. */
 #include "parse/serve.h"
 
 #include <errno.h>
@@ -61,7 +61,8 @@ static int upload_map(const char *path, const void **bytes, size_t *size, struct
     return result;
 }
 
-/* Texts [from, end): name and path in turn. Ours, as the asker wrote them. */
+/* Maps the files named by the texts [from, end): name and path in turn. The texts are from the caller, which
+ * is trusted. */
 static int files_map(const char *from, const char *end, struct parse_files *files, struct err *err)
 {
     struct model_path *paths = calloc(MODEL_FILES_MAX, sizeof(*paths));
@@ -88,7 +89,7 @@ static int files_map(const char *from, const char *end, struct parse_files *file
     return result;
 }
 
-/* Address space in use, in bytes; 0 when nobody says. */
+/* Address space in use, in bytes; 0 when unknown. */
 static uint64_t mapped_bytes(void)
 {
     struct buf text = {.limit = 4096};
@@ -151,10 +152,10 @@ static int put_rows(struct out *out, const struct rows *rows, struct err *err)
 
 static int refuse(struct out *out, const struct err *why, struct err *err)
 {
-    /* its memory is its share, whatever the machine has */
+    /* the parser's memory limit is its share, whatever the machine has, so the file is too big */
     const enum err_code code = why->code == ERR_NOMEM ? ERR_TOO_BIG : why->code;
     json_t *document = json_pack("{s:{s:s, s:s}}", "error", "code", err_code_name(code), "text", why->text);
-    if (document == NULL) { /* its text quotes the file, which need not be UTF-8 */
+    if (document == NULL) { /* the text quotes the file, which need not be valid UTF-8 */
         document = json_pack("{s:{s:s, s:s}}", "error", "code", err_code_name(code), "text",
                              "the file is wrong where it is not UTF-8");
     }
@@ -173,7 +174,7 @@ static int answer(struct out *out, const json_t *question, struct parse_files *f
     return put_document(out, json_pack("{s:o, s:I}", "answer", document, "bytes", (json_int_t)bytes), err) < 0
                ? -1
            : rows != NULL ? put_rows(out, rows, err)
-                          : 0; /* nothing is freed: the process ends */
+                          : 0; /* nothing is freed, because the process ends */
 }
 
 int parse_serve(int in, int out_fd, uint64_t memory_bytes, uint32_t seconds, struct err *err)
@@ -195,7 +196,7 @@ int parse_serve(int in, int out_fd, uint64_t memory_bytes, uint32_t seconds, str
     }
     const char *from = (const char *)asked.data + 4;
     const int mapped = files_map(from, from + texts, &files, &why);
-    /* OpenSSL looks for its configuration once, which it can only do outside */
+    /* OpenSSL reads its configuration once, which it can do only outside the sandbox */
     const struct sandbox_limits limits = {.memory_bytes = mapped_bytes() + memory_bytes,
                                           .cpu_s = seconds + 1};
     if (digest_sha256("", 0, warm, err) < 0 || sandbox_enter(&limits, err) < 0) {

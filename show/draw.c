@@ -1,4 +1,4 @@
-/* The picture's frame: styles, title, words. */
+/* Draws the frame of the picture: styles, title, text. */
 #include "show/draw_private.h"
 
 #include <math.h>
@@ -9,9 +9,9 @@
 #include "common/units.h"
 
 #define WORDS_LINES_MAX 5
-#define TRIES_MAX 8 /* with coarser and coarser shapes */
+#define TRIES_MAX 8 /* attempts, each with coarser shapes, to stay below the size limit */
 
-/* Colours that hold on white and on near-black; what must differ between the two is set twice. */
+/* Writes the styles. Most colours work on white and on near-black; those that must differ are set twice. */
 static void styles(struct pen *pen)
 {
     pen_put(pen, "<style>\n"
@@ -33,7 +33,7 @@ static void styles(struct pen *pen)
                  "class=\"hat\" d=\"M0 0v6\"/></pattern></defs>\n");
 }
 
-/* Words in lines of the picture's width; the last says when there is more. */
+/* Writes a text in lines of the picture's width; the last line shows when text was cut. */
 static double words(struct pen *pen, const char *text, double y)
 {
     size_t wide = (size_t)((DRAW_WIDTH - 2 * DRAW_MARGIN) / DRAW_CHAR);
@@ -115,7 +115,7 @@ int draw_svg(const struct draw_input *input, struct buf *out, struct err *err)
         result = picture(input, merge_px, &body, &height, err);
         if (result == 0 || err->code != ERR_TOO_BIG || tries == TRIES_MAX - 1)
             break;
-        result = 0; /* once more, coarser */
+        result = 0; /* try again with coarser shapes */
     }
     if (result == 0) {
         struct pen pen = {.out = out, .err = err};

@@ -1,10 +1,11 @@
-/* The timeline: a lane a rank. Computing fills the lane; beneath it a strip shows sends, collectives from
- * when they begin, and of receives what matters: the time in which nothing is computed while one is awaited.
- * What is left of the lane is idle and hatched.
+/* Draws the timeline, one lane for each rank. Computing fills the lane. A strip beneath it shows sends,
+ * collectives from their beginning, and those parts of receives in which the rank computes nothing. The rest
+ * of the lane is idle and hatched.
  *
- * Scale. The whole step when its turns (the instructions of one micro-batch, or of two in alternation, one
- * way) are wide enough to be told apart, else its first and last stretch with a marked cut. Shapes of one
- * kind in one lane are one path: about 25 bytes each. */
+ * Scale: the whole step is drawn if its turns (the consecutive instructions of one micro-batch, or of two in
+ * alternation, in one direction) are wide enough to be told apart, else its first and last part with a marked
+ * cut. Shapes of one kind in one lane form one path, about 25 bytes each.
+ */
 #include "show/draw_private.h"
 #include "show/words.h"
 
@@ -30,7 +31,7 @@ enum kind {
 
 static const struct {
     const char *css, *name;
-    bool strip; /* drawn beneath computing */
+    bool strip; /* drawn in the strip beneath computing */
 } kinds[KINDS] = {
     [KIND_FORWARD] = {"f", "forward", false},
     [KIND_BACKWARD] = {"b", "backward", false},
@@ -45,10 +46,10 @@ static const struct {
 
 #define LABEL_PX 215.0
 #define RIGHT_PX 265.0
-#define LANES_MAX 72u     /* more ranks: evenly chosen ones */
-#define TOLD_APART_PX 6.0 /* mean width of a turn of computing below which the step is cut */
+#define LANES_MAX 72u     /* with more ranks evenly chosen ones are drawn */
+#define TOLD_APART_PX 6.0 /* the step is cut when the mean width of a turn is below this */
 #define CUT_PX 26.0
-#define TIPS_MAX 1500u /* shapes that get a tooltip and a number each */
+#define TIPS_MAX 1500u /* with more shapes than this none gets a tooltip and a number */
 
 static enum kind kind_of(const struct instr *x)
 {
@@ -80,30 +81,31 @@ static enum kind kind_of(const struct instr *x)
 
 struct view {
     const struct draw_input *input;
-    double step_s;           /* of the timeline: its last end */
-    double x, width;         /* of the lanes, px */
-    double stretch_s;        /* drawn at each end; 0: the whole step */
-    double per_s;            /* px a second */
-    double lane, gap, strip; /* heights, px */
-    uint32_t lanes, ranks;   /* drawn; of so many, which the timeline holds whole */
+    double step_s;           /* end of the timeline */
+    double x, width;         /* left edge and width of the lanes in px */
+    double stretch_s;        /* seconds drawn at each end of the step; 0: the whole step */
+    double per_s;            /* px per second */
+    double lane, gap, strip; /* heights in px */
+    uint32_t lanes, ranks;   /* lanes drawn, of the ranks that the timeline holds completely */
     bool tips;
-    const uint32_t *event_first; /* [ranks + 1]: into order */
-    const uint32_t *order;       /* events by rank, then as they stand */
+    const uint32_t *event_first; /* [ranks + 1] first index in `order` of each rank */
+    const uint32_t *order;       /* event numbers, grouped by rank, in the timeline's order */
 };
 
-/* A piece of a lane to be drawn: an event, or a part of it. */
+/* A piece of a lane: an event or a part of one. */
 struct piece {
     const struct trace_event *event;
     double x0, x1; /* px */
 };
 
-/* Goes over the pieces of one kind in one lane. */
+/* An iterator over the pieces of one kind in one lane. */
 struct pieces {
     const struct view *view;
     enum kind kind;
-    uint32_t at, end;    /* into order */
-    uint32_t busy, stop; /* of a receive: computing events that may still cut it; stop: none under way */
-    double from_s;       /* of a receive that is being cut: drawn up to here; below 0: none is */
+    uint32_t at, end;    /* range of `order` */
+    uint32_t busy, stop; /* range of the computing events that may still divide the present receive; stop is 0
+                            when no receive is being divided */
+    double from_s;       /* the present receive is drawn up to here; below 0: no receive is being divided */
 };
 
 static const struct instr *instr_of(const struct view *v, const struct trace_event *e)
@@ -111,19 +113,19 @@ static const struct instr *instr_of(const struct view *v, const struct trace_eve
     return &v->input->plan->ranks[e->rank].programs[e->program].instrs[e->instr];
 }
 
-/* px of a moment; false when it lies in what is cut out. */
+/* The px of a moment. A moment in the part that is cut out gives the edge of the cut. */
 static double at(const struct view *v, double s)
 {
     if (v->stretch_s == 0 || s <= v->stretch_s)
         return v->x + s * v->per_s;
     if (s < v->step_s - v->stretch_s)
-        return v->x + v->stretch_s * v->per_s; /* the cut's edge */
+        return v->x + v->stretch_s * v->per_s; /* the edge of the cut */
     return v->x + v->stretch_s * v->per_s + CUT_PX + (s - (v->step_s - v->stretch_s)) * v->per_s;
 }
 
 /* --- preparation --- */
 
-/* Events by rank. Returns new order (and *first, new), or NULL. */
+/* Groups the events by rank. Returns a new order (and *first, new), or NULL. */
 static uint32_t *events_by_rank(const struct trace *timeline, uint32_t ranks, uint32_t **first)
 {
     uint32_t *order = calloc((size_t)timeline->count + 1, sizeof *order);
@@ -143,11 +145,11 @@ static uint32_t *events_by_rank(const struct trace *timeline, uint32_t ranks, ui
     return order;
 }
 
-/* Goes on with a rank's turn, or begins another: true. */
+/* Whether an instruction begins another turn of its rank; otherwise it continues the present one. */
 static bool turn_begins(enum kind kind, int32_t micro_batch, enum kind *last, int32_t of[2])
 {
     bool same = kind == *last && (micro_batch == of[0] || micro_batch == of[1]);
-    if (kind == *last && !same && of[1] < 0) { /* the other of two that are worked on in alternation */
+    if (kind == *last && !same && of[1] < 0) { /* the second of two micro-batches in alternation */
         of[1] = micro_batch;
         return false;
     }
@@ -175,7 +177,7 @@ static void scale(struct view *v)
                 continue;
             computing += (double)(e->end_ns - e->begin_ns) * 1e-9;
             if (!together)
-                of[1] = of[0]; /* no other */
+                of[1] = of[0]; /* this turn has no second micro-batch */
             count += turn_begins(kind_of(instr), instr->micro_batch, &last, of);
         }
     }
@@ -193,7 +195,7 @@ static void scale(struct view *v)
 
 /* --- one lane --- */
 
-struct path { /* of one kind, being written */
+struct path { /* the path of one kind that is being written */
     double x0, x1;
     bool open, begun;
 };
@@ -207,7 +209,7 @@ static void path_shape(struct pen *pen, const struct path *path, double y, doubl
     pen_put(pen, "M%s %sh%sv%sh%sz", pen_px(x, path->x0), pen_px(top, y), w, pen_px(h, height), wb);
 }
 
-/* px of a stretch of time; false when nothing of it is drawn. */
+/* Sets the px of a time range; false when nothing of it is drawn. */
 static bool stretch_px(const struct view *v, double begin, double end, struct piece *piece)
 {
     if (end <= begin || (v->stretch_s > 0 && begin >= v->stretch_s && end <= v->step_s - v->stretch_s))
@@ -215,7 +217,7 @@ static bool stretch_px(const struct view *v, double begin, double end, struct pi
     piece->x0 = at(v, begin);
     piece->x1 = at(v, end);
     if (v->stretch_s > 0 && begin >= v->stretch_s && begin < v->step_s - v->stretch_s)
-        piece->x0 = v->x + v->stretch_s * v->per_s + CUT_PX; /* begun in what is cut out */
+        piece->x0 = v->x + v->stretch_s * v->per_s + CUT_PX; /* it begins in the part that is cut out */
     return piece->x1 > piece->x0;
 }
 
@@ -224,8 +226,8 @@ static const struct trace_event *event_at(const struct view *v, uint32_t k)
     return &v->input->timeline->events[v->order[k]];
 }
 
-/* The next idle stretch within a receive: [*from, *to); moves over the computing that ends it. Computing
- * events stand in order, being of one queue. */
+/* Finds the next idle range [*from, *to) within a receive and moves behind the computing event that ends it.
+ * Computing events are in order, because they are of one queue. */
 static bool idle_next(struct pieces *p, const struct trace_event *receive, double *from, double *to)
 {
     const struct view *v = p->view;
@@ -264,7 +266,7 @@ static bool piece_next(struct pieces *p, struct piece *piece)
             p->at--;
             continue;
         }
-        if (p->from_s < 0) { /* its first stretch */
+        if (p->from_s < 0) { /* the first range of this receive */
             p->from_s = begin;
             p->busy = v->event_first[e->rank];
         }
@@ -312,7 +314,8 @@ static void lane_paths(struct pen *pen, const struct view *v, uint32_t rank, enu
         pen_put(pen, "\"/>\n");
 }
 
-/* Each shape with what it is and how long, and its micro-batch's number where there is room. */
+/* Draws each shape with a tooltip (what it is and how long) and, where there is room, its micro-batch's
+ * number. */
 static void lane_shapes(struct pen *pen, const struct view *v, uint32_t rank, enum kind kind, double y,
                         double height)
 {
@@ -411,7 +414,7 @@ static void ticks(struct pen *pen, const struct view *v, double from_s, double t
     double every = nice(110 / v->per_s);
     for (double k = fmax(0, ceil(from_s / every - 1e-9)); k * every <= to_s * (1 + 1e-9) && k < 1e9; k++) {
         char x[24];
-        if (from_s > 0 && (k * every - from_s) * v->per_s < 34) /* its label would lie over the cut */
+        if (from_s > 0 && (k * every - from_s) * v->per_s < 34) /* its label would overlap the cut */
             continue;
         pen_px(x, at(v, k * every));
         pen_put(pen,
@@ -421,7 +424,7 @@ static void ticks(struct pen *pen, const struct view *v, double from_s, double t
     }
 }
 
-/* One kind in the legend; in another line where this one is full of them. */
+/* Draws one kind in the legend, on a new line when the present one is full. */
 static void legend_item(struct pen *pen, const struct view *v, const char *look, const char *name, double *x,
                         double *y)
 {
@@ -484,7 +487,8 @@ static void view_init(struct view *v, const struct draw_input *input, const uint
                        .width = DRAW_WIDTH - 2 * DRAW_MARGIN - LABEL_PX - RIGHT_PX + 25};
     scale(v);
     v->ranks = ranks;
-    if (input->timeline->dropped > 0) { /* what a bounded timeline holds of the last rank is a part */
+    if (input->timeline->dropped >
+        0) { /* a timeline that dropped events holds only a part of the last rank */
         v->ranks = 1;
         for (uint32_t i = 0; i < input->timeline->count; i++)
             if (input->timeline->events[i].rank > v->ranks)

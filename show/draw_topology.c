@@ -1,4 +1,4 @@
-/* The topology: a box a node with its devices, and the links that the plan's tensors take. */
+/* Draws the topology: a box for each node with its devices, and the links that the plan's tensors use. */
 #include "show/draw_private.h"
 
 #include <math.h>
@@ -12,27 +12,29 @@
 #define BOX_PX 168.0
 #define HEAD_PX 22.0
 #define LINE_PX 16.0
-#define LINES_MAX 8u       /* devices of one node that are named */
-#define NODES_FEW 8u       /* with fewer in use, nodes are drawn of which nothing is */
-#define LINKS_SAID_ONCE 3u /* of equal figures: on each they would lie over each other */
-#define BOXES_MAX 96u      /* nodes that are drawn at all */
-#define SMALL_PX 76.0      /* width of a box when there are many */
+#define LINES_MAX 8u /* devices of one node that are named */
+#define NODES_FEW 8u /* with fewer nodes in use, nodes that are not used are drawn too */
+#define LINKS_SAID_ONCE                                                                                      \
+    3u /* with more links of equal figures the figures are written once, because they would overlap */
+#define BOXES_MAX 96u /* most nodes that are drawn */
+#define SMALL_PX 76.0 /* width of a box when there are many */
 #define LAYOUT_BYTES_MAX (1u << 20)
-#define POINTS_MAX 64u /* of one of Graphviz's curves */
+#define POINTS_MAX 64u /* most points of a curve of Graphviz */
 
 struct box {
-    const char *name;           /* node */
-    uint32_t ranks, out;        /* devices in use and left out */
-    double x, y, width, height; /* px, upper left corner */
+    const char *name;           /* name of the node */
+    uint32_t ranks, out;        /* number of devices in use and left out */
+    double x, y, width, height; /* px; x and y are the upper left corner */
 };
 
 struct topology {
     const struct draw_input *input;
     uint32_t count;
-    struct box *boxes;       /* in order of first use, then those of left-out devices */
-    uint32_t *box_of;        /* [ranks] */
-    uint32_t hidden_devices; /* left out, on nodes that are not drawn */
-    uint8_t *linked;         /* [count × count], upper triangle; NULL with too many nodes */
+    struct box *boxes;       /* boxes in order of first use, then boxes of left-out devices */
+    uint32_t *box_of;        /* [ranks] box of each rank */
+    uint32_t hidden_devices; /* number of left-out devices on nodes that are not drawn */
+    uint8_t
+        *linked; /* [count × count] whether two boxes are linked, upper triangle; NULL with too many nodes */
     double height;
 };
 
@@ -45,7 +47,7 @@ static uint32_t box_find(struct topology *t, const char *name)
     return t->count++;
 }
 
-/* A left-out device: on a node that is drawn, or on one more as long as there are few. */
+/* Counts a left-out device at the box of its node, and makes a box for it as long as there are few. */
 static void out_add(struct topology *t, const char *name)
 {
     for (uint32_t i = 0; i < t->count; i++) {
@@ -171,18 +173,18 @@ int draw_dot(const struct draw_input *input, struct buf *out, struct err *err)
     return result;
 }
 
-struct curve { /* what Graphviz drew between two boxes, px */
+struct curve { /* a curve that Graphviz drew between two boxes, in px */
     uint32_t a, b, count;
     double x[POINTS_MAX], y[POINTS_MAX];
 };
 
 struct layout {
-    double scale, height_in, x, y; /* to px */
+    double scale, height_in, x, y; /* conversion from inches to px */
     uint32_t placed, curve_count, curve_room;
     struct curve *curves;
 };
 
-/* The next word of a line as a number; *at moves behind it. */
+/* Reads the next word of a line as a number and moves *at behind it. */
 static bool number(const char **at, double *value)
 {
     char *end;
@@ -236,7 +238,8 @@ static bool read_node(const char *line, struct topology *t, struct layout *layou
     return true;
 }
 
-/* Takes places and curves from `dot -Tplain`; false when it is not understood or too wide to be read. */
+/* Takes positions and curves from the answer of `dot -Tplain`; false when it cannot be read or is too wide.
+ */
 static bool layout_read(struct topology *t, struct layout *layout, const char *text, double top)
 {
     double width_in = 0, factor;
@@ -262,9 +265,10 @@ static bool layout_read(struct topology *t, struct layout *layout, const char *t
     return good;
 }
 
-/* --- our own --- */
+/* --- our own layout --- */
 
-/* Boxes in rows, in the order of the plan; every other row backwards, so that neighbours stay neighbours. */
+/* Places the boxes in rows, in the order of the plan. Every other row runs backwards, so that neighbours stay
+ * neighbours. */
 static void rows_place(struct topology *t, double top)
 {
     bool small = t->count > DRAW_NODES_MAX;
@@ -290,12 +294,12 @@ static void rows_place(struct topology *t, double top)
 
 /* --- drawing --- */
 
-struct figures { /* of a link */
+struct figures { /* figures of a link */
     double latency_s, bytes_per_s;
     bool emulated, assumed;
 };
 
-/* Of the link between two nodes' first devices; false where it is not known. */
+/* Finds the figures of the link between two nodes' first devices; false when they are unknown. */
 static bool link_figures(const struct topology *t, uint32_t a, uint32_t b, struct figures *f)
 {
     const struct plan *plan = t->input->plan;
@@ -320,7 +324,7 @@ static const char *figures_note(const struct figures *f)
     return f->emulated ? ", emulated" : f->assumed ? ", assumed" : "";
 }
 
-/* Are so many links drawn, all with the same figures, that it is better said once? */
+/* Whether so many links are drawn, all with the same figures, that the figures are written once. */
 static bool links_equal(const struct topology *t, struct figures *f)
 {
     uint32_t links = 0;
@@ -348,8 +352,8 @@ static void link_draw(struct pen *pen, const struct topology *t, uint32_t a, uin
     struct figures f = {0};
     double mid_x, mid_y;
     bool known = link_figures(t, a, b, &f);
-    double wide =
-        known ? fmin(5, fmax(1.2, log10(f.bytes_per_s) - 6.5)) : 1.5; /* 100 MB/s: 1.5, 10 GB/s: 3.5 */
+    double wide = known ? fmin(5, fmax(1.2, log10(f.bytes_per_s) - 6.5))
+                        : 1.5; /* 100 MB/s gives 1.5 px, 10 GB/s gives 3.5 px */
     pen_put(pen, "<path class=\"link\" stroke-width=\"%.1f\"%s d=\"", wide,
             f.emulated ? " stroke-dasharray=\"5 4\"" : "");
     if (curve && curve->count >= 4 && curve->count % 3 == 1) {

@@ -1,4 +1,4 @@
-/* The pen that everything is written with, and what several parts of the picture ask of a plan. */
+/* The pen that writes the picture, and questions about a plan that several parts of the picture ask. */
 #include "show/pen.h"
 
 #include <math.h>

@@ -1,5 +1,5 @@
-/* An answer for people: the verdict first, then who does what, then what else there is. From the document, so
- * that a server's answer reads like one made here. */
+/* Prints an answer: first the verdict, then the ranks, then alternatives. It prints from the document, so a
+ * server's answer reads like one made here. */
 #include "show/print.h"
 
 #include <stdio.h>
@@ -9,23 +9,23 @@
 #include "common/units.h"
 #include "show/words.h"
 
-#define SHARES_SHOWN 6u       /* of the critical path */
-#define SHARE_LEAST 0.0005    /* of the step: less is nothing */
-#define IMPROVEMENTS_SHOWN 8u /* those that save nothing are not */
-#define OTHERS_SHOWN 16u      /* alternatives */
+#define SHARES_SHOWN 6u       /* parts of the critical path that are printed */
+#define SHARE_LEAST 0.0005    /* smallest share of the step that is printed */
+#define IMPROVEMENTS_SHOWN 8u /* most improvements that are printed; those that save nothing are omitted */
+#define OTHERS_SHOWN 16u      /* most alternatives that are printed */
 #define LEFT_OUT_SHOWN 16u
-#define BETTER_LEAST 0.005 /* of the step: less is no difference */
-#define LACKS_LEAST 4096.0 /* bytes: a page; what lacks less found no division at all */
+#define BETTER_LEAST 0.005 /* smallest difference, as a share of the step, that counts */
+#define LACKS_LEAST 4096.0 /* 4096 bytes, a page; an alternative that lacks less found no division at all */
 #define NAME_WIDTH_MAX 40
 #define HOLDS_WIDTH_MAX 48
 
 struct print {
     struct buf *out;
     struct err *err;
-    int name_width;  /* of the longest device named */
-    int32_t blocks;  /* of the model; 0: no ranks say */
-    int holds_width; /* of what a rank holds */
-    bool windows;    /* does a rank have several micro-batches under way? */
+    int name_width;  /* width of the longest device name */
+    int32_t blocks;  /* blocks of the model; 0 when no rank says */
+    int holds_width; /* width of the column with a rank's blocks */
+    bool windows;    /* whether a rank has several micro-batches under way */
 };
 
 static double number(const json_t *object, const char *key)
@@ -39,7 +39,7 @@ static const char *text(const json_t *object, const char *key)
     return value ? value : "";
 }
 
-/* "1 row", "3 rows", "2 micro-batches" */
+/* Writes a count with its noun: "1 row", "3 rows", "2 micro-batches". */
 static const char *many(char out[48], double count, const char *what)
 {
     const char *plural = count == 1 ? "" : what[strlen(what) - 1] == 'h' ? "es" : "s";
@@ -47,7 +47,7 @@ static const char *many(char out[48], double count, const char *what)
     return out;
 }
 
-/* "left/0", or with what it is: "left/0 (rtx-3090)". */
+/* Writes a device's name, with its kind if that is known: "left/0 (rtx-3090)". */
 static const char *device_name(char out[360], const json_t *line)
 {
     const char *like = text(line, "like");
@@ -98,7 +98,8 @@ static int head_print(struct print *p, const json_t *a)
     return buf_printf(p->out, p->err, "\n");
 }
 
-/* What of each layer, or of the vocabulary where it holds no layer, a member of a tensor group keeps. */
+/* Prints the part of each layer, or of the vocabulary if it holds no layer, that a member of a tensor group
+ * keeps. */
 static int tensor_note(struct print *p, const json_t *rank, const json_t *ranks)
 {
     const json_t *tensor = json_object_get(rank, "tensor"), *blocks = json_object_get(rank, "blocks");
@@ -110,7 +111,7 @@ static int tensor_note(struct print *p, const json_t *rank, const json_t *ranks)
     int last = (int)json_integer_value(json_array_get(part, 1));
     for (size_t i = 0; i < json_array_size(ranks); i++)
         members += number(json_array_get(ranks, i), "stage") == number(rank, "stage");
-    if (members < 2) /* all of it */
+    if (members < 2) /* the rank keeps all of it */
         return 0;
     if (!layers)
         return first <= last ? buf_printf(p->out, p->err, "  words %d-%d of the vocabulary", first, last) : 0;
@@ -119,7 +120,7 @@ static int tensor_note(struct print *p, const json_t *rank, const json_t *ranks)
     return first < last ? buf_printf(p->out, p->err, "  kv heads %d-%d of each layer", first, last) : 0;
 }
 
-/* What else there is to say of a rank, at the end of its line. */
+/* Prints further properties of a rank at the end of its line. */
 static int rank_notes(struct print *p, const json_t *rank, const json_t *time, const json_t *ranks,
                       double step_s)
 {
@@ -155,13 +156,14 @@ static int rank_notes(struct print *p, const json_t *rank, const json_t *time, c
                                         : 0;
 }
 
-/* "layers 1-18"; of a rank with several ranges all of them, with dots where there are too many. */
+/* Writes the blocks of a rank: "layers 1-18"; several ranges are listed, with dots when there are too many.
+ */
 static void holds_say(const struct print *p, const json_t *rank, char *out, size_t size)
 {
     const json_t *ranges = json_object_get(rank, "block_ranges"), *blocks = json_object_get(rank, "blocks");
     size_t count = json_array_size(ranges), used = 0;
     char one[64];
-    bool said = false; /* "layers": what follows are more of them */
+    bool said = false; /* "layers" was written; further ranges need only their numbers */
     for (size_t i = 0; i < (count ? count : 1); i++) {
         const json_t *range = count ? json_array_get(ranges, i) : blocks;
         words_range(one, sizeof(one), (int32_t)json_integer_value(json_array_get(range, 0)),
@@ -232,7 +234,7 @@ static int ranks_print(struct print *p, const json_t *a)
                : 0;
 }
 
-/* --- what else there is --- */
+/* --- alternatives --- */
 
 static bool fits(const json_t *line)
 {
@@ -241,11 +243,11 @@ static bool fits(const json_t *line)
 
 struct other {
     const json_t *line;
-    size_t at; /* in the document */
+    size_t at; /* index in the document */
 };
 
-/* Those that fit first, the fastest of them first; of the others several devices together before each alone;
- * else as listed. */
+/* Orders alternatives: those that fit first, the fastest first; of the others, several devices together
+ * before single ones; else in the document's order. */
 static int other_compare(const void *left, const void *right)
 {
     const struct other *a = left, *b = right;
@@ -257,7 +259,7 @@ static int other_compare(const void *left, const void *right)
     return x != y ? (x < y ? -1 : 1) : a->at < b->at ? -1 : a->at > b->at;
 }
 
-/* Do two lines say the same of devices of one kind? */
+/* Whether two lines say the same about devices of one kind. */
 static bool alike(const json_t *a, const json_t *b)
 {
     return *text(a, "like") && strcmp(text(a, "like"), text(b, "like")) == 0 &&
@@ -346,9 +348,9 @@ static int alternatives_print(struct print *p, const json_t *a)
     return result;
 }
 
-enum { LEFT_OUT_WORDS = 320 }; /* characters; what is longer is cut off */
+enum { LEFT_OUT_WORDS = 320 }; /* in characters; a longer text is cut */
 
-/* Why a device is left out, and what a step would take with it. */
+/* Writes why a device is left out, and how long a step would take with it. */
 static const char *left_out_words(char out[LEFT_OUT_WORDS], const json_t *line, double step_s)
 {
     char step[32], ratio[48];
@@ -367,7 +369,8 @@ static const char *left_out_words(char out[LEFT_OUT_WORDS], const json_t *line, 
     return out;
 }
 
-/* Is the same said of a device of its kind that is listed before it? *more: how many say it after it. */
+/* Whether the same text was already printed for an earlier device of the same kind. *more is the number of
+ * later devices with that text. */
 static bool left_out_told(const json_t *list, size_t at, double step_s, size_t *more)
 {
     char own[LEFT_OUT_WORDS], its[LEFT_OUT_WORDS];
@@ -389,7 +392,8 @@ static int left_out_print(struct print *p, const json_t *a)
 {
     const json_t *list = json_object_get(a, "left_out");
     char words[LEFT_OUT_WORDS], name[360];
-    bool none = !fits(a); /* no plan leaves all out: only what was not looked at is worth a line */
+    bool none = !fits(a); /* without a plan all devices are left out, so only those that were not examined are
+                             worth a line */
     double step_s = number(a, "step_s");
     size_t shown = 0, more = 0, count = json_array_size(list), told = 0;
     for (size_t i = 0; i < count; i++) {
@@ -414,7 +418,7 @@ static int left_out_print(struct print *p, const json_t *a)
     return 0;
 }
 
-/* --- why, and what would help --- */
+/* --- the critical path and improvements --- */
 
 static const char *path_word(const char *what)
 {
@@ -449,7 +453,7 @@ static int path_print(struct print *p, const json_t *path)
     return 0;
 }
 
-/* What the step would take without each device of the plan. */
+/* Prints how long the step would take without each device of the plan. */
 static int without_print(struct print *p, const json_t *a)
 {
     const json_t *list = json_object_get(a, "without");
@@ -490,7 +494,7 @@ static int insight_print(struct print *p, const json_t *a)
     return 0;
 }
 
-/* "8,030,261,248" */
+/* Writes a number with thousands separators: "8,030,261,248". */
 static const char *thousands(char out[32], double count)
 {
     char digits[24];
@@ -554,7 +558,8 @@ int answer_print(const struct plan_answer *answer, struct buf *out, struct err *
 
 /* --- programs --- */
 
-/* "0..9", or "0..4, 9..13" of a rank with several ranges; with dots where there are too many. */
+/* Writes the blocks of a rank: "0..9", or "0..4, 9..13" for several ranges, with dots when there are too
+ * many. */
 static void blocks_words(const struct plan_rank *rank, char *text, size_t size)
 {
     size_t used = (size_t)snprintf(text, size, "%d..%d", rank->block_begin,

@@ -1,17 +1,17 @@
-/* Answers and programs as text for people. Pure: they append to a buffer. */
+/* Prints answers and programs as text for people. Pure: the functions append to a buffer. */
 #ifndef MOTLEY_SHOW_PRINT_H
 #define MOTLEY_SHOW_PRINT_H
 
 #include "common/buf.h"
 #include "planner/answer/answer.h"
 
-/* For people: verdict, table of ranks, alternatives, who is left out. Appends to out. */
+/* Appends the verdict, a table of ranks, alternatives, and the devices left out. */
 int answer_print(const struct plan_answer *answer, struct buf *out, struct err *err);
-/* The same from the document that answer_to_json made, here or on a server. Keys it does not know are passed
- * over, keys that are missing left out. */
+/* As answer_print, from the document that answer_to_json made, here or on a server. Unknown keys are ignored;
+ * missing keys are omitted. */
 int answer_print_document(const json_t *document, struct buf *out, struct err *err);
-/* `motley plan --program`: the ranks' train programs with predicted milliseconds, side by side per rank, at
- * most `lines` instructions each (0: 200). Needs plan_options.programs. */
+/* Prints for `motley plan --program` the train programs of the ranks side by side with predicted
+ * milliseconds, at most `lines` instructions of each (0 means 200). Needs plan_options.programs. */
 int answer_print_program(const struct plan_answer *answer, const struct workload *workload,
                          const struct cluster *cluster, uint32_t lines, struct buf *out, struct err *err);
 

@@ -1,10 +1,10 @@
-/* Words for people. */
+/* Phrases for people. See words.h. */
 #include "show/words.h"
 
 #include <stdio.h>
 
-#define SAME 0.0005  /* relative: no difference that a reader could see */
-#define A_LITTLE 0.1 /* up to which a difference is told in per cent */
+#define SAME 0.0005  /* relative difference below which two times count as equal */
+#define A_LITTLE 0.1 /* relative difference up to which it is written in per cent */
 
 char *words_range(char *out, size_t size, int32_t begin, int32_t end, int32_t count)
 {

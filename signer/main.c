@@ -1,4 +1,4 @@
-/* motley-signer --ca CERT --key KEY --socket PATH [--peer USER] [--lifetime 30d] */
+/* Usage: motley-signer --ca CERT --key KEY --socket PATH [--peer USER] [--lifetime 30d] */
 #include <getopt.h>
 #include <pwd.h>
 #include <signal.h>

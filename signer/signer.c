@@ -26,8 +26,8 @@
 
 enum {
     BACKLOG = 64,
-    ASK_MS = 2000,  /* for a request to be all here, and for its answer to be taken */
-    SIGN_MS = 5000, /* for the key's process: then it hangs */
+    ASK_MS = 2000,  /* limit for a request to arrive completely, and for its answer to be read */
+    SIGN_MS = 5000, /* limit for the process with the key; after that it hangs */
     PEM_BYTES_MAX = 16384,
     FRAME_BYTES_MAX = 32768,
     LOCKED_BYTES = 32768, /* within the 64 KiB that any user may lock */
@@ -77,7 +77,8 @@ static int sign(const struct keeper *k, const json_t *request, struct buf *certi
     return tls_issue(buf_str(&k->ca), k->key, csr, identity, NULL, 0, k->lifetime_s, certificate, err);
 }
 
-/* read(2) and write(2): the sandbox lets these through, and not what frame_recv and frame_send use. */
+/* Reads a request with read(2): the sandbox allows read(2) and write(2), but not the calls of frame_recv and
+ * frame_send. */
 static int request_read(int fd, struct buf *in, json_t **request, struct err *err)
 {
     size_t used;
@@ -96,7 +97,7 @@ static int request_read(int fd, struct buf *in, json_t **request, struct err *er
     return taken;
 }
 
-/* Takes 'answer'. */
+/* Writes and frees 'answer'. */
 static int answer_write(int fd, json_t *answer, struct err *err)
 {
     struct buf out;
@@ -147,8 +148,8 @@ static int key_lock(struct keeper *k, const char *path, struct err *err)
     return rc;
 }
 
-/* Signing once shows that key and certificate belong together, and makes the library's tables: it opens no
- * file later. */
+/* Signs once, which proves that key and certificate belong together and makes the library build its tables,
+ * so that it opens no file later. */
 static int trial(const struct keeper *k, struct err *err)
 {
     struct buf key, csr, made;
@@ -171,7 +172,8 @@ static int trial(const struct keeper *k, struct err *err)
 
 int signer_keep(const struct signer_options *options, int fd, struct err *err)
 {
-    static const struct sandbox_limits limits = {.cpu_s = UINT32_MAX - 1}; /* it lives as long as its front */
+    static const struct sandbox_limits limits = {
+        .cpu_s = UINT32_MAX - 1}; /* unlimited, because it lives as long as its front */
     struct keeper k = {.lifetime_s = options->lifetime_s};
     struct buf in;
     struct err ignored;
@@ -226,8 +228,8 @@ static int listen_at(const char *path, struct err *err)
     return err_errno(err, ERR_IO, number, "could not listen on \"%s\"", path);
 }
 
-/* One caller: who it is, one request, one answer. -1 only when the process with the key is no use any more.
- */
+/* Serves one caller: checks its user, reads one request, writes one answer. -1 only when the process with the
+ * key cannot be used any more. */
 static int serve_one(const struct signer_options *options, int caller, int fd, struct err *err)
 {
     struct ucred who;

@@ -1,42 +1,35 @@
-/* The worker: one process, one device, one rank of one run.
+/* The worker: one process that runs one rank of one run on one device.
  *
- * Started by the agent as `motley-worker --socket DIR/worker.sock --dir DIR`.
- * It listens on that unix socket before it does anything slow; the agent
- * connects, and may connect again after it restarted. Both directions carry
- * frames: 4-byte big-endian length (bounded), then one msgpack document of
- * common/frame.h.
+ * The agent starts it as `motley-worker --socket DIR/worker.sock --dir DIR`. It listens on that unix socket
+ * before it does anything slow. The agent connects, and may connect again after it restarted. Both directions
+ * carry frames: a 4-byte big-endian length (bounded) and one msgpack document (common/frame.h).
  *
- * From the agent: `assign`, `peers`, `stop`, `ack`, `profile`, `links`
- * (docs/CONTRACTS.md). To the agent: on every new connection first
- *   {"type": "worker_hello", "pid", "run"|null, "epoch"|null, "rank"|null,
- *    "request"|null, "seq"}                      (no event: it is not kept)
- * then every event that is not acknowledged yet, in order, each with `run`,
- * `epoch`, `rank`, `seq` (from 1), `at`. An event is kept until an `ack` with
- * its run and a seq not below its own arrives.
+ * Messages from the agent: `assign`, `peers`, `stop`, `ack`, `profile`, `links` (docs/CONTRACTS.md). Messages
+ * to the agent: first, on every new connection,
+ *   {"type": "worker_hello", "pid", "run"|null, "epoch"|null, "rank"|null, "request"|null, "seq"}
+ * which is not an event and is not stored; then every event that is not acknowledged, in order, each with
+ * `run`, `epoch`, `rank`, `seq` (from 1) and `at`. An event is stored until an `ack` with its run and a seq
+ * not below its own arrives.
  *
- * Beside the fields of CONTRACTS.md an `assign` (and a `profile`) holds what
- * the agent adds before it passes it on:
+ * In addition to the fields of CONTRACTS.md, `assign` and `profile` have the fields that the agent adds:
  *   "local": {
- *     "device": {"name": "left/cpu0", "kind": "cpu", "threads": 1,
- *                "memory_limit_bytes": 471859200},
- *     "listen": "127.0.0.1:0",       where the mesh listens ("host:port", 0: any)
- *     "advertise": "10.0.0.1"|null,  what peers are told instead of the host
+ *     "device": {"name": "left/cpu0", "kind": "cpu", "threads": 1, "memory_limit_bytes": 471859200},
+ *     "listen": "127.0.0.1:0",       where the mesh listens ("host:port", port 0: any)
+ *     "advertise": "10.0.0.1"|null,  host that peers are told instead
  *     "identity": "worker:left/cpu0",
- *     "cert": FILE, "key": FILE, "ca": FILE,        PEM, mutual TLS of the mesh
- *     "api": "https://…", "api_ca": FILE|null, "token": "…",   blobs
- *     "cache": DIR, "cache_limit_bytes": N          the node's chunk cache
+ *     "cert": FILE, "key": FILE, "ca": FILE,                     PEM, mutual TLS of the mesh
+ *     "api": "https://…", "api_ca": FILE|null, "token": "…",     artifact store
+ *     "cache": DIR, "cache_limit_bytes": N                       the node's chunk cache
  *   }
  *
- * What happens, in order: the assignment is checked (every field, the plan by
- * program/check/check.h, the epoch), the device is made with its limit, the model
- * opened (only the bytes of this rank's blocks), adapter or checkpoint and the
- * encoded rows loaded, the mesh listens, `worker_ready`; `peers` comes, the
- * peers that the program names are connected, `started`, the steps run, `done`
- * or `failed`. The process ends when its last event is acknowledged, or
- * without an agent for worker_options.alone_ns.
+ * A run proceeds in this order. The assignment is checked (every field, the plan by program/check/check.h,
+ * the epoch). The device is opened with its memory limit, the model is opened (only the bytes of this rank's
+ * blocks are read), and the adapter or checkpoint and the encoded rows are loaded. The mesh listens and
+ * `worker_ready` is sent. When `peers` has come, the peers that the programs name are connected, `started` is
+ * sent, the steps run, and `done` or `failed` is sent. The process ends when its last event is acknowledged,
+ * or without an agent for worker_options.alone_ns.
  *
- * Exit status: 0 done or stopped as asked, 1 failed (the `failed` event says
- * why), 2 usage.
+ * Exit status: 0 done or stopped as asked, 1 failed (the `failed` event says why), 2 usage.
  */
 #ifndef MOTLEY_WORKER_WORKER_H
 #define MOTLEY_WORKER_WORKER_H
@@ -53,10 +46,9 @@ struct worker_options {
     uint64_t linger_ns; /* limit for the last acknowledgement with an agent present; 0 means 30 s */
 };
 
-/* Run one worker to its end on the calling thread. SIGTERM is turned into
- * "stop, checkpoint first" by worker_stop (async-signal-safe).
- * Returns 0 when done or stopped as asked, -1 with the reason that the
- * `failed` event carries, or with why no agent could be talked to. */
+/* Runs one worker to its end on the calling thread. A SIGTERM handler may call worker_stop
+ * (async-signal-safe), which means "stop, checkpoint first". Returns 0 when done or stopped as asked; -1 with
+ * the reason that the `failed` event carries, or with the reason why no agent could be reached. */
 int worker_run(const struct worker_options *options, struct err *err);
 
 struct worker;

@@ -10,7 +10,7 @@
 
 #include "worker/program/ops_private.h"
 
-/* --- made once --- */
+/* --- making and freeing --- */
 
 static void look_at_uses(const struct ops *ops, uint32_t number, struct cells *cells)
 {
@@ -175,7 +175,7 @@ int cell_need_host(struct ops *ops, struct cells *cells, struct cell *cell, stru
     return 0;
 }
 
-/* --- beside compute --- */
+/* --- copies in parallel with compute --- */
 
 /* Copies received bytes to the device. The instruction that last read the buffer is complete, because the
  * receive came after it. */

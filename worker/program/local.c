@@ -108,7 +108,7 @@ static bool is_pair(const struct ops *ops, uint32_t peer)
     return false;
 }
 
-/* --- what is ours --- */
+/* --- our buffers --- */
 
 static struct stream stream_of(int kind, const struct instr *instr)
 {
@@ -194,7 +194,7 @@ static int make_offers(struct ops *ops, struct pair *pair, struct err *err)
     return device_sync(ops->options.device, err);
 }
 
-/* --- what is theirs --- */
+/* --- the peer's buffers --- */
 
 static void refuse(struct pair *pair, const char *reason)
 {
@@ -374,7 +374,7 @@ static int agree(const struct exchange *x)
     return result;
 }
 
-/* --- what follows for transfers --- */
+/* --- transfers that use the links --- */
 
 static struct pair *pair_of(const struct ops *ops, int32_t peer)
 {
@@ -546,7 +546,7 @@ int local_send(struct call *call, struct err *err)
                      err);
 }
 
-/* --- and the receiver --- */
+/* --- a transfer: the receiver --- */
 
 /* Counts the two messages of a RECV and completes it after the second. */
 static void receive_part(struct call *call, const struct mesh_done *done)

@@ -217,7 +217,7 @@ static int write_result(struct reduce *reduce, struct err *err)
     }
 }
 
-/* --- round the ring --- */
+/* --- the ring --- */
 
 /* Sets the byte range [*begin, *end) of a part. `part` counts modulo the number of members. */
 static void ring_part(const struct reduce *reduce, uint32_t part, size_t *begin, size_t *end)
@@ -316,7 +316,7 @@ static int ring_on_got(void *arg, struct err *err)
     return ring_advance(reduce, err);
 }
 
-/* --- the exchange --- */
+/* --- the tree and the star --- */
 
 static void arrived(const struct mesh_done *done)
 {
@@ -443,7 +443,7 @@ int reduce_begin(struct reduce *reduce, struct err *err)
     return 0;
 }
 
-/* --- made once --- */
+/* --- making and freeing --- */
 
 /* Sets a neighbour. Its queue number is the number of earlier groups that contain both ranks, so each group
  * of a pair has its own queue and both ends count alike. */

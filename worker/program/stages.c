@@ -86,7 +86,7 @@ static int use_find(const struct plan_rank *rank, struct use *use, struct err *e
     return 0;
 }
 
-/* --- life --- */
+/* --- making and freeing --- */
 
 static struct stage_options options_for(const struct stage_options *options, const struct use *use)
 {
@@ -161,7 +161,7 @@ int stages_find(const struct stages *stages, int32_t begin, int32_t end)
     return -1;
 }
 
-/* --- over all of them --- */
+/* --- calls of all stages --- */
 
 int stages_loss_scale_set(struct stages *stages, double scale, struct err *err)
 {

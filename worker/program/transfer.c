@@ -36,7 +36,7 @@ static int32_t slot_of(const struct instr *instr)
     return instr->op == OP_SEND ? instr->slot_in : instr->slot_out;
 }
 
-/* --- by the mesh --- */
+/* --- transfers over the mesh --- */
 
 static void sent(const struct mesh_done *done)
 {
@@ -120,7 +120,7 @@ static int receive_by_mesh(struct call *call, struct err *err)
                      call->size, call->deadline_ns, received, call, err);
 }
 
-/* --- both --- */
+/* --- all transfers --- */
 
 /* Sets the range of the cell that the instruction's rows occupy. *tokens is 0 for an empty micro-batch. */
 static int find_range(struct call *call, uint32_t *tokens, struct err *err)

@@ -283,7 +283,7 @@ static void *link_main(void *arg)
     return NULL;
 }
 
-/* --- from outside --- */
+/* --- calls from other threads --- */
 
 static int listen_on(struct worker_link *link, struct err *err)
 {

@@ -364,7 +364,7 @@ int session_connect(struct session *session, const json_t *message, struct err *
     return result;
 }
 
-/* --- life --- */
+/* --- opening and closing --- */
 
 /* A failure to log does not end the run: its cause, a lost agent, does. */
 static void log_line(void *arg, const char *level, const char *text)
