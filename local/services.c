@@ -135,8 +135,7 @@ static int redis_add(struct making *m)
     int status = 0;
     if (m->config->tls) {
         status = home_port(m->home, "redis", m->config->host, m->config->redis_port, &port, m->err);
-        snprintf(m->agents_address, sizeof(m->agents_address),
-                 strchr(m->config->host, ':') ? "[%s]:%u" : "%s:%u", m->config->host, port);
+        address_print(m->agents_address, m->config->advertise, port);
     }
     if (status == 0) {
         status = buf_printf(

@@ -155,6 +155,14 @@ def a_limit_that_is_too_low_is_named_and_nothing_starts():
             expect(not home.left(), f"{word}: something runs")
 
 
+def who_listens_on_all_addresses_tells_the_advertised_one():
+    """The api and Redis: an agent that was told 0.0.0.0 would find a certificate of another host there."""
+    with Home() as home:
+        home.up({**ONE, "listen": "0.0.0.0:0", "advertise": "127.0.0.1"})
+        nodes = json.loads(home.run("nodes", "--json").stdout)["nodes"]
+        expect([node["state"] for node in nodes] == ["alive"], f"{nodes}")
+
+
 def two_ups_of_one_home_at_once_are_one():
     with Home() as home:
         words = [os.path.join(BIN, "motley"), "up", "--config", home.config(ONE), "--home", home.path]
@@ -226,6 +234,7 @@ if __name__ == "__main__":
         print(f"SKIP: {BIN}/motley is not built")
         sys.exit(SKIP)
     main(as_this_user_all_is_started_survives_and_is_stopped, as_a_plain_user_all_is_started_survives_and_is_stopped,
-         a_home_of_any_name_and_length_works, a_limit_that_is_too_low_is_named_and_nothing_starts, two_ups_of_one_home_at_once_are_one, a_home_that_cannot_be_written_is_named,
+         a_home_of_any_name_and_length_works, a_limit_that_is_too_low_is_named_and_nothing_starts,
+         who_listens_on_all_addresses_tells_the_advertised_one, two_ups_of_one_home_at_once_are_one, a_home_that_cannot_be_written_is_named,
          a_port_that_is_taken_is_named, an_unusable_configuration_is_named_and_nothing_starts,
          a_full_disk_is_named_and_nothing_starts, a_disk_that_fills_up_is_named)
