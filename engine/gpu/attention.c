@@ -1,4 +1,5 @@
-/* Attention: the host's side of kernels/attention.k.h. The largest head_dim of a kernel chooses it. */
+/* Attention: the host's side of kernels/attention.k.h. The kernel is chosen by the largest head_dim that it
+ * supports. */
 #include "engine/gpu/gpu.h"
 
 static bool heads_fit(uint32_t heads, uint32_t kv_heads, uint32_t head_dim, enum dtype compute)
@@ -28,25 +29,27 @@ static bool cached_fits(const struct gpu *gpu, const struct op *op)
     return heads_fit(o->heads, o->kv_heads, o->head_dim, o->compute) && o->begin <= UINT32_MAX - o->tokens;
 }
 
-/* Tiles of all rows, numbers that no tile has among them: what row_start says is not known here. */
+/* An upper bound on the tiles of all rows, including numbers that no tile has; the contents of row_start are
+ * not known on the host. */
 static uint64_t tiles_most(uint32_t tokens, uint32_t rows)
 {
     return rows == 0 || tokens == 0 ? 0 : tokens / ATTENTION_ROWS + (uint64_t)rows;
 }
 
-/* Of kernels for heads of up to 64, 128 and 256 values, which follow one another. */
+/* Chooses among three consecutive kernels for heads of up to 64, 128 and 256 values. */
 static enum gpu_kernel kernel_for(enum gpu_kernel first, uint32_t head_dim)
 {
     return (enum gpu_kernel)(first + (head_dim <= 64 ? 0 : head_dim <= 128 ? 1 : 2));
 }
 
-/* An operand of rows of heads. */
+/* The kernels' description of an operand of rows of heads. */
 static struct attention_matrix matrix_of(const struct operand *x, uint32_t ld)
 {
     return (struct attention_matrix){.at = gpu_at(x), .ld = ld, .as = gpu_element(x->dtype)};
 }
 
-/* Can matrix units take it: eight values of a head at a time, 64 rows within 2^32 bytes? */
+/* Can matrix units read the matrix? They take eight values of a head at a time, and 64 rows must lie within
+ * 2^32 bytes. */
 static bool matrix_wide(const struct attention_matrix *m, uint32_t head_dim)
 {
     return m->at % 16 == 0 && m->ld % 8 == 0 && m->ld < 1u << 24 && head_dim % 8 == 0;
@@ -58,7 +61,7 @@ static bool by_units(const struct gpu *gpu, const struct attention_shape *shape,
            matrix_wide(&shape->k, shape->head_dim) && matrix_wide(&shape->v, shape->head_dim);
 }
 
-/* What depends on what is said already. */
+/* Fills the fields that follow from those already set. */
 static void shape_finish(struct attention_shape *shape, uint32_t window, enum dtype compute)
 {
     const double ln_2 = 0.69314718055994531;

@@ -8,8 +8,8 @@
 #include "engine/gpu/health.h"
 #include "engine/gpu/products.h"
 
-/* Free memory, asked through a context of the card's own; ERR_UNSUPPORTED where this build has no code for
- * it. */
+/* Asks for free memory through a context on the card. ERR_UNSUPPORTED if this build has no code for the card.
+ */
 static int card_try(const struct gpu_driver *driver, struct gpu_library *library, uint32_t index,
                     const struct gpu_info *info, uint64_t *available, struct err *err)
 {
@@ -26,7 +26,8 @@ static int card_try(const struct gpu_driver *driver, struct gpu_library *library
     return status;
 }
 
-/* The vendor's library of products: its name and version, or null and why our own kernels do them all. */
+/* Describes the vendor's library of products: its name and version, or null and the reason why our kernels do
+ * all products. */
 static json_t *products_describe(const struct gpu_driver *driver, uint32_t version, const char *arch)
 {
     char name[256];
@@ -77,7 +78,7 @@ static void driver_describe(const struct gpu_driver *driver, json_t *drivers, js
         driver->close(library);
 }
 
-/* A card that is cut into slices (NVIDIA's MIG): nobody's device. */
+/* Describes a card that is cut into slices (NVIDIA's MIG) and is not a device itself. */
 static json_t *cut_describe(const json_t *record, size_t slices)
 {
     const char *why = slices > 0 ? "it is cut into MIG slices, which are devices of their own"
@@ -88,8 +89,8 @@ static json_t *cut_describe(const json_t *record, size_t slices)
                      "usable", 0, "why", why);
 }
 
-/* Where a card is cut, a process sees one slice and nothing beside it: cards that are not cut, and slices,
- * are `apart`, to be asked for by processes that are shown them alone. */
+/* If a card is cut, a process sees only one slice and no other card. Slices and cards that are not cut are
+ * then listed in `apart`, so that the caller asks for each in a process that sees it alone. */
 static void cards_apart(json_t *all, const json_t *records)
 {
     json_t *apart = json_array(), *cards = json_array(), *record, *slice;

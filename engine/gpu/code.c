@@ -1,4 +1,4 @@
-/* Code objects inside this build, by architecture. */
+/* The code objects inside this build, by architecture. */
 #include "engine/gpu/code.h"
 
 #include <stdbool.h>
@@ -7,7 +7,7 @@
 #include <string.h>
 #include <zlib.h>
 
-/* 86 of "sm_86", 0 of anything else. */
+/* 86 for "sm_86"; 0 for other names. */
 static unsigned capability(const char *arch)
 {
     char *end;
@@ -17,7 +17,7 @@ static unsigned capability(const char *arch)
     return end == arch + 3 || value > 9999 ? 0 : (unsigned)value;
 }
 
-/* Say what there is instead, and why not this. */
+/* Sets an error that lists the code that there is, and the reason why this is missing. */
 static void code_absent(const char *kind, const char *arch, struct err *err)
 {
     char has[256] = "";
@@ -79,7 +79,8 @@ int gpu_code_load(const char *kind, const char *arch, void **image, uint64_t *by
     return 0;
 }
 
-/* Of PTX all cards from its own to the next one's; others are for one. */
+/* Describes which cards use the code: PTX serves all cards from its own up to the next PTX's, other objects
+ * serve one. */
 static void code_cards(const struct gpu_code *code, char *out, size_t room)
 {
     const struct gpu_code *next = NULL;

@@ -1,5 +1,5 @@
-/* cublasLt: found, checked, and its plans kept by the sizes of a product. The declarations are our own, after
- * cublasLt.h of CUDA 11.4 to 13; since CUDA 11 the numbers used here have not changed.
+/* cublasLt: opens and checks the library, and keeps its plans by the sizes of a product. The declarations are
+ * our own, after cublasLt.h of CUDA 11.4 to 13; the numbers used here have not changed since CUDA 11.
  * MOTLEY_CUBLASLT_LIBRARY names a file to open, or "none".
  */
 #include "engine/gpu/products.h"
@@ -9,11 +9,11 @@
 #include <string.h>
 
 enum {
-    PLANS_MAX = 128, /* sizes that a stage multiplies are a few dozen; the least recently used goes */
+    PLANS_MAX = 128, /* a stage multiplies a few dozen sizes; the least recently used plan is dropped */
     ALIGNMENT = 16   /* bytes */
 };
 
-/* Numbers of cublas_api.h and cublasLt.h. */
+/* Numbers from cublas_api.h and cublasLt.h. */
 enum {
     STATUS_NOT_INITIALIZED = 1,
     STATUS_ALLOC_FAILED = 3,
@@ -31,8 +31,9 @@ enum {
     DESC_TRANSPOSE_B = 4,
     PREFERENCE_WORKSPACE = 1,
     PREFERENCE_REDUCTIONS = 3,
-    PREFERENCE_ALIGNMENT_A = 5, /* then of b, c, d */
-    REDUCTION_COMPUTE_TYPE = 2  /* partial sums in the workspace, added in order; in place they are not */
+    PREFERENCE_ALIGNMENT_A = 5, /* followed by b, c and d */
+    REDUCTION_COMPUTE_TYPE =
+        2 /* partial sums in the workspace, added in order; in-place reductions have no fixed order */
 };
 
 struct algorithm {
@@ -48,7 +49,7 @@ struct heuristic {
 };
 _Static_assert(sizeof(struct heuristic) == 96, "cublasLtMatmulHeuristicResult_t");
 
-/* All return a status, 0 for success, but the versions. */
+/* All functions except the versions return a status, 0 for success. */
 struct api {
     size_t (*version)(void), (*runtime_version)(void);
     int (*create)(void **handle);
@@ -86,12 +87,12 @@ static const struct products_symbol symbols[] = {
     {"cublasLtMatmul", offsetof(struct api, multiply)},
 };
 
-/* What the library was asked for sizes. Its matrices are column by column, so it makes c^T = op(b)^T op(a)^T:
- * its first operand is our b, its second our a. */
+/* The library's answer for a product's sizes. Its matrices are column-major, so it computes c^T = op(b)^T
+ * op(a)^T: its first operand is our b, its second our a. */
 struct plan {
-    struct library_product of; /* sizes and type */
-    uint64_t used;             /* counts calls; 0: an empty place */
-    bool none;                 /* the library does not do this */
+    struct library_product of; /* the sizes and type for which it was made */
+    uint64_t used;             /* call count at its last use; 0: the entry is empty */
+    bool none;                 /* the library does not compute this product */
     void *desc, *first, *second, *result;
     struct algorithm algorithm;
 };
@@ -106,7 +107,7 @@ struct products {
 
 /* --- opening */
 
-/* 120103 is 12.1.3; before 11.10 there was a digit fewer: 11401 is 11.4.1. */
+/* 120103 is 12.1.3. Before 11.10 the number had one digit fewer: 11401 is 11.4.1. */
 static void version_split(size_t version, uint32_t *major, uint32_t *minor, uint32_t *patch)
 {
     size_t unit = version >= 100000 ? 10000 : 1000;
@@ -137,7 +138,7 @@ static int library_check(uint32_t driver_version, struct api *api, char *name, u
     return 0;
 }
 
-/* One library has code for all cards that its CUDA knows. */
+/* A library file has code for all cards that its CUDA version supports. */
 static int cublaslt_find(uint32_t driver_version, const char *arch, char *name, uint32_t room,
                          struct err *err)
 {
@@ -212,7 +213,7 @@ static int descriptors_create(const struct api *api, struct plan *plan)
     return status == 0 ? api->layout_create(&plan->result, TYPE_F32, p->n, p->m, p->ldc) : status;
 }
 
-/* Of what the library would take for these sizes, whatever the addresses, the first. */
+/* Takes the first algorithm that the library offers for these sizes at any aligned addresses. */
 static int algorithm_choose(const struct products *library, struct plan *plan)
 {
     const uint64_t workspace_bytes = library->place.workspace_bytes;
@@ -238,7 +239,7 @@ static int algorithm_choose(const struct products *library, struct plan *plan)
     return status == 0 ? found.status : status;
 }
 
-/* All that a plan depends on. */
+/* Compares everything that a plan depends on. */
 static bool sizes_same(const struct library_product *x, const struct library_product *y)
 {
     return x->m == y->m && x->n == y->n && x->k == y->k && x->lda == y->lda && x->ldb == y->ldb &&
@@ -246,7 +247,7 @@ static bool sizes_same(const struct library_product *x, const struct library_pro
            x->type == y->type;
 }
 
-/* The plan of these sizes, made when it is asked for first. */
+/* The plan for these sizes, which is made at the first call. */
 static struct plan *plan_find(struct products *library, const struct library_product *product)
 {
     struct plan *place = &library->plans[0];
@@ -268,7 +269,7 @@ static struct plan *plan_find(struct products *library, const struct library_pro
 
 /* --- products */
 
-/* Statuses with which it says no before it queues anything. */
+/* Did the library refuse before it queued anything? */
 static bool refused(int status)
 {
     return status == STATUS_INVALID_VALUE || status == STATUS_ARCH_MISMATCH || status == STATUS_NOT_SUPPORTED;
@@ -283,7 +284,7 @@ static int multiply_failed(int status, struct err *err)
     return err_set(err, code, "a product: error %d of cublasLtMatmul", status);
 }
 
-/* Sizes that it refused are not asked for again. */
+/* Refused sizes are not asked for again. */
 static int cublaslt_multiply(struct products *library, const struct library_product *product, bool *done,
                              struct err *err)
 {

@@ -1,6 +1,6 @@
-/* NVIDIA: the driver API of libcuda.so.1, of CUDA 11.4 or later (driver 470 or later). Names with _v2 are
- * those that cuda.h maps the plain ones to. Contexts are the devices' primary ones, shared with whatever else
- * in the process uses them (cuBLAS, say). */
+/* NVIDIA: the driver API in libcuda.so.1 of CUDA 11.4 (driver 470) or later. Names with _v2 are those to
+ * which cuda.h maps the plain names. Contexts are the devices' primary contexts, shared with other users in
+ * the process (such as cuBLAS). */
 #include "engine/gpu/vendor_private.h"
 
 #include <stdio.h>
@@ -67,10 +67,10 @@ static const struct vendor_symbol symbols[] = {
     VENDOR_SYMBOL("cuCtxSetCurrent", cuda_context_set),
     VENDOR_SYMBOL("cuCtxEnablePeerAccess", cuda_peer_enable),
     VENDOR_SYMBOL("cuFuncSetAttribute", cuda_function_set),
-    VENDOR_SYMBOL("cuGraphInstantiateWithFlags", cuda_graph_instantiate), /* 11.4 */
+    VENDOR_SYMBOL("cuGraphInstantiateWithFlags", cuda_graph_instantiate), /* since CUDA 11.4 */
 };
 
-/* 12040 is 12.4. */
+/* 12040 is CUDA 12.4. */
 static void version_split(uint32_t version, uint32_t *major, uint32_t *minor)
 {
     *major = version / 1000;

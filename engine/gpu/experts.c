@@ -1,4 +1,4 @@
-/* Routers, sorting by expert, combining. Grouped products are in product.c. */
+/* Ops of mixtures of experts: routing, sorting by expert, combining. Grouped products are in product.c. */
 #include "engine/gpu/gpu.h"
 
 enum { SORT_PIECES_MAX = 64, SORT_BATCH = 256, ROUTER_ACTIVE_MAX = 64 };
@@ -31,7 +31,8 @@ static bool route_sort_fits(const struct gpu *gpu, const struct op *op)
     return o->experts <= ROUTER_EXPERTS_MAX && (uint64_t)o->tokens * o->active <= UINT32_MAX - SORT_BATCH;
 }
 
-/* Blocks of kernels that give each of `count` a warp of 32, or two of them one of 64. */
+/* Number of blocks for kernels in which each of `count` items gets a warp of 32; warps of 64 take two items
+ * one after the other. */
 static uint64_t warp_blocks(uint64_t count)
 {
     return gpu_blocks(count, 4);
@@ -82,7 +83,7 @@ static int route_backward_run(struct gpu_call *call, const struct op *op)
     return gpu_launch(call, KERNEL_route_backward, warp_blocks(o->tokens), 1, 1, &args, sizeof args);
 }
 
-/* A counting sort in three launches: count by piece, add up, place. */
+/* A counting sort in three launches: count in each piece, sum up, place. */
 static int route_sort_run(struct gpu_call *call, const struct op *op)
 {
     const struct op_route_sort *o = &op->route_sort;

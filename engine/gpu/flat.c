@@ -1,4 +1,4 @@
-/* Ops on flat arrays and plain rows: see kernels/flat.k.h. */
+/* Ops on flat arrays and plain rows: the host's side of kernels/flat.k.h. */
 #include "engine/gpu/gpu.h"
 
 static int run_add(struct gpu_call *call, const struct op *op)

@@ -1,4 +1,4 @@
-/* A GPU as a device, whatever its driver. */
+/* A GPU as a device, with any driver. */
 #include "engine/gpu/code.h"
 #include "engine/gpu/gpu.h"
 
@@ -18,7 +18,7 @@ static void gpu_close(struct device *device)
 {
     struct gpu *gpu = gpu_of(device);
     const struct gpu_driver *driver = gpu->driver;
-    struct err ignored; /* there is nobody left to tell */
+    struct err ignored; /* nobody could handle the errors at this point */
     for (int i = 0; i < DEVICE_QUEUES; i++)
         if (gpu->queues[i] != NULL)
             driver->queue_sync(gpu->queues[i], &ignored);
@@ -110,8 +110,8 @@ static int hip_open(const struct device_options *options, struct device **out, s
     return gpu_open(&gpu_driver_hip, options, out, err);
 }
 
-/* Wait with a deadline: busily for a moment, since most waits are short, then asleep between looks, for a
- * part of what was waited so far. */
+/* Waits with a deadline. It polls busily at first, because most waits are short, and then sleeps between
+ * polls, each time for a fraction of the time waited so far. */
 static int gpu_event_await(const struct gpu *gpu, struct gpu_event *event, uint64_t timeout_ns,
                            struct err *err)
 {
@@ -139,7 +139,7 @@ static int gpu_event_await(const struct gpu *gpu, struct gpu_event *event, uint6
     }
 }
 
-/* A queue, about to be given something. */
+/* The driver's queue, when something is about to be queued. */
 static struct gpu_queue *queue_use(struct gpu *gpu, enum device_queue queue)
 {
     gpu->queued[queue]++;
@@ -181,7 +181,8 @@ static struct gpu_pass *pass_find(struct gpu *gpu, uint64_t key)
     return NULL;
 }
 
-/* Has it come before? Then it is forgotten here: it is going to be recorded. */
+/* Did a pass with this key come before? The key is then removed here, because the pass will be recorded now.
+ */
 static bool pass_seen(struct gpu *gpu, uint64_t key)
 {
     for (int i = 0; i < GPU_SEEN_MAX; i++)
@@ -193,14 +194,14 @@ static bool pass_seen(struct gpu *gpu, uint64_t key)
     return false;
 }
 
-/* Keep a graph, in the place of the one that was not used for longest. */
+/* Keeps a graph in place of the least recently used one. */
 static void pass_keep(struct gpu *gpu, uint64_t key, struct gpu_graph *graph)
 {
     struct gpu_pass *oldest = &gpu->passes[0];
     for (int i = 1; i < GPU_GRAPHS_MAX; i++)
         if (gpu->passes[i].used < oldest->used)
             oldest = &gpu->passes[i];
-    struct err ignored; /* it may be under way */
+    struct err ignored; /* wait, because the graph may be running */
     if (oldest->graph != NULL)
         queue_finish(gpu, DEVICE_COMPUTE, &ignored);
     gpu->driver->graph_destroy(oldest->graph);
@@ -221,7 +222,8 @@ static int gpu_pass_begin(struct device *device, uint64_t key, bool *replayed, s
     }
     if (!pass_seen(gpu, key))
         return 0;
-    struct err refused; /* what cannot be recorded is queued; a lost device says so at the next op */
+    struct err refused; /* what cannot be recorded is queued op by op; if the device is lost, the next op
+                           reports it */
     if (gpu->driver->capture_begin(gpu->queues[DEVICE_COMPUTE], &refused) == 0)
         gpu->recording = key;
     else
@@ -229,8 +231,8 @@ static int gpu_pass_begin(struct device *device, uint64_t key, bool *replayed, s
     return 0;
 }
 
-/* A recording can fail by an op that a driver does not record, or by graphs that it has no memory for: then
- * training goes on without. */
+/* A recording fails if an op cannot be recorded by the driver or memory for graphs is short; training then
+ * goes on without recordings. */
 static int gpu_pass_end(struct device *device, bool queued, bool *again, struct err *err)
 {
     struct gpu *gpu = gpu_of(device);
@@ -266,7 +268,7 @@ static int gpu_host_create(struct device *device, uint64_t bytes, void **out, st
 static void gpu_host_destroy(struct device *device, void *memory)
 {
     struct err ignored;
-    gpu_sync(device, &ignored); /* a copy may be under way */
+    gpu_sync(device, &ignored); /* wait, because a copy may be running */
     gpu_of(device)->driver->host_destroy(gpu_of(device)->context, memory, &ignored);
 }
 
@@ -394,7 +396,8 @@ static bool gpu_event_done(const struct event *event)
 {
     bool done = false;
     struct err err;
-    /* a device that failed does nothing more: whoever waits learns why */
+    /* a failed device does nothing more, so the event counts as done, and whoever waits for it gets the error
+     */
     return gpu_of(event->device)->driver->event_done(event->extra, &done, &err) != 0 || done;
 }
 
@@ -433,8 +436,8 @@ static const struct event_ops event_ops = {.create = gpu_event_create,
                                            .queue_wait = gpu_queue_wait,
                                            .elapsed = gpu_elapsed};
 
-/* Vendors' drivers share allocations whole, and cut small ones from pieces of 2 MiB, whose other contents
- * would be shared, too. */
+/* Vendors' drivers share whole allocations and cut small ones out of pieces of 2 MiB; other contents of such
+ * a piece would be shared, too. */
 #define BACKEND(kind_name, open_function, piece)                                                             \
     {                                                                                                        \
         .kind = (kind_name), .shared_piece = (piece),                                                        \

@@ -47,7 +47,7 @@ void health_set(json_t *card, const char *key, uint64_t value)
         json_object_set_new(card, key, json_integer((json_int_t)value));
 }
 
-/* --- emulated cards: as a file says */
+/* --- emulated cards, described by a file --- */
 
 static int emulated_open(void **state, char version[HEALTH_VERSION_SIZE], struct err *err)
 {
@@ -65,7 +65,7 @@ static int emulated_read(void *state, json_t *cards, struct err *err)
     const char *path = getenv("MOTLEY_EMULATED_HEALTH"), *name;
     static char text[EMULATED_BYTES_MAX];
     FILE *file = path != NULL ? fopen(path, "re") : NULL;
-    if (file == NULL) /* nothing said, nothing wrong */
+    if (file == NULL) /* no file means that there is nothing to report */
         return 0;
     size_t size = fread(text, 1, sizeof text, file);
     fclose(file);
@@ -96,7 +96,7 @@ static void emulated_close(void *state)
 static const struct health_source health_emulated = {"emulated", emulated_open, emulated_read,
                                                      emulated_close};
 
-/* --- all of them */
+/* --- all sources --- */
 
 static const struct health_source *const sources[] = {&health_nvml, &health_rocm_smi, &health_emulated};
 enum { SOURCES = sizeof sources / sizeof *sources };
@@ -158,7 +158,7 @@ int gpu_health_watch(uint32_t interval_ms, struct err *err)
             fflush(stdout) != 0)
             result = all == NULL ? -1 : err_errno(err, ERR_IO, 0, "could not print the health of cards");
         json_decref(all);
-        struct pollfd closed = {.fd = STDOUT_FILENO}; /* POLLERR: nobody reads any more */
+        struct pollfd closed = {.fd = STDOUT_FILENO}; /* POLLERR means that nobody reads any more */
         if (result == 0 && poll(&closed, 1, (int)interval_ms) > 0)
             break;
     }

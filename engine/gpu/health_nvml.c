@@ -1,4 +1,5 @@
-/* NVIDIA's management library, of driver 470 or later: our own declarations of what is asked of it. */
+/* Reads NVIDIA's management library, of driver 470 or later, with our own declarations of the functions that
+ * are used. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +22,7 @@ enum {
     SLICES_MAX = 16
 };
 
-/* Reasons for a lower clock that are no wish of somebody's (nvmlClocksEventReasons…). */
+/* Reasons for a reduced clock that nobody chose (nvmlClocksEventReasons…). */
 static const struct {
     uint64_t bits;
     const char *name;
@@ -111,7 +112,7 @@ static const struct health_symbol symbols[] = {
     RENAMED("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons", reasons),
     OPTIONAL("nvmlDeviceGetTotalEccErrors", ecc),
     OPTIONAL("nvmlDeviceGetMemoryInfo", memory),
-    OPTIONAL("nvmlDeviceGetMemoryInfo_v2", memory_v2), /* 510 */
+    OPTIONAL("nvmlDeviceGetMemoryInfo_v2", memory_v2), /* since driver 510 */
     RENAMED("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2", processes),
     OPTIONAL("nvmlDeviceGetMigMode", mig_mode),
     OPTIONAL("nvmlDeviceGetMigDeviceHandleByIndex", mig_slice),
@@ -125,11 +126,11 @@ static const struct health_symbol symbols[] = {
 
 struct nvml {
     struct nvml_api api;
-    void *events; /* of Xids; NULL: not told */
+    void *events; /* delivers Xid events; NULL: not available */
     uint32_t count;
     void *cards[HEALTH_CARDS_MAX];
     char pci[HEALTH_CARDS_MAX][24];
-    uint64_t xid[HEALTH_CARDS_MAX]; /* 0: none yet */
+    uint64_t xid[HEALTH_CARDS_MAX]; /* the last Xid; 0: none yet */
 };
 
 static void pci_print(const struct nvml_pci *pci, char out[24])
@@ -137,7 +138,7 @@ static void pci_print(const struct nvml_pci *pci, char out[24])
     snprintf(out, 24, "%04X:%02X:%02X.0", pci->domain, pci->bus & 0xff, pci->device & 0xff);
 }
 
-/* Cards may be asked for once: one that falls off its bus keeps its number until the library is opened anew.
+/* Looks up the cards, once: a card that falls off its bus keeps its index until the library is opened again.
  */
 static void cards_find(struct nvml *nvml, uint32_t count)
 {
@@ -147,7 +148,7 @@ static void cards_find(struct nvml *nvml, uint32_t count)
         void *card;
         memset(&pci, 0, sizeof pci);
         if (api->handle(i, &card) != NVML_OK || api->pci(card, &pci) != NVML_OK)
-            continue; /* not ours to look at, as in a container */
+            continue; /* this process may not see the card, as in a container */
         pci_print(&pci, nvml->pci[nvml->count]);
         nvml->cards[nvml->count++] = card;
         if (nvml->events != NULL)
@@ -197,7 +198,7 @@ static void nvml_close(void *state)
 
 /* --- reading */
 
-/* out[key] = what `ask` says, times `factor`; nothing where it cannot say. */
+/* out[key] = the answer of `ask` times `factor`; nothing is set if it has no answer. */
 static void set_of_type(json_t *out, const char *key, int (*ask)(void *, int, unsigned *), void *card,
                         int type, uint64_t factor)
 {
@@ -313,7 +314,7 @@ static void links_read(const struct nvml *nvml, uint32_t index, json_t *out)
     json_object_set_new(out, "links", links);
 }
 
-/* What the driver told since the last reading; not waited for. */
+/* Collects the Xid events since the last reading, without waiting. */
 static void xids_take(struct nvml *nvml)
 {
     struct nvml_event event;

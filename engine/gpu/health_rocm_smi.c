@@ -1,5 +1,6 @@
-/* AMD's management library of ROCm 5 and 6: our own declarations of what is asked of it. Clocks and
- * throttling come from the metrics table, whose beginning is the same in both; lists of frequencies are not.
+/* Reads AMD's management library of ROCm 5 and 6, with our own declarations of the functions that are used.
+ * Clocks and throttling come from the metrics table, whose beginning is the same in both versions; lists of
+ * frequencies are not.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +14,7 @@ enum {
     TEMPERATURE_HOTSPOT = 1,
     TEMPERATURE_NOW = 0,
     LINK_XGMI = 2,
-    BLOCKS = 14, /* of a card, that count their errors, a bit each */
+    BLOCKS = 14, /* units of a card that count their errors, one bit each */
     METRICS_BYTES = 4096,
     VERSION_LEAST = 5
 };
@@ -23,7 +24,7 @@ struct rsmi_version {
     const char *build;
 };
 struct rsmi_errors {
-    uint64_t corrected, uncorrected, deferred; /* deferred: of later ones */
+    uint64_t corrected, uncorrected, deferred; /* deferred: only written by later versions */
 };
 /* The beginning of rsmi_gpu_metrics_t. */
 struct rsmi_metrics {
@@ -31,7 +32,7 @@ struct rsmi_metrics {
     uint8_t format, content;
     uint16_t temperatures[6], activities[3], power_w;
     uint64_t energy, time;
-    uint16_t clocks_mean[7], clocks_mhz[7]; /* of which the first is the compute units' */
+    uint16_t clocks_mean[7], clocks_mhz[7]; /* the first clock is that of the compute units */
     uint32_t throttle;
 };
 _Static_assert(offsetof(struct rsmi_metrics, throttle) == 68, "as ROCm SMI lays it out");
@@ -133,10 +134,10 @@ static bool pci_read(const struct rsmi *rsmi, uint32_t index, char out[24])
     return known;
 }
 
-/* What a bit of the throttle status means differs from card to card; any of them holds the clock down. */
+/* The meaning of the throttle status bits differs between cards, but each of them reduces the clock. */
 static void metrics_read(const struct rsmi_api *api, uint32_t index, json_t *out)
 {
-    static _Alignas(8) uint8_t table[METRICS_BYTES]; /* later libraries write more than we read */
+    static _Alignas(8) uint8_t table[METRICS_BYTES]; /* later versions write more than we read */
     struct rsmi_metrics metrics;
     memset(table, 0, sizeof table);
     if (api->metrics == NULL || api->metrics(index, table) != RSMI_OK)
@@ -151,7 +152,7 @@ static void metrics_read(const struct rsmi_api *api, uint32_t index, json_t *out
                             metrics.throttle != 0 ? json_pack("[s]", "hardware") : json_array());
 }
 
-/* out[key] = what `ask` says, divided; nothing where it cannot say. */
+/* out[key] = the answer of `ask` divided by `divisor`; nothing is set if it has no answer. */
 static void set_value(json_t *out, const char *key, int (*ask)(uint32_t, uint32_t, uint64_t *),
                       uint32_t index, uint64_t divisor)
 {
@@ -185,7 +186,7 @@ static void numbers_read(const struct rsmi_api *api, uint32_t index, json_t *out
         health_set(out, "temperature_c", (uint64_t)milli / 1000);
     set_value(out, "power_w", api->power, index, 1000000);
     set_value(out, "power_limit_w", api->power_cap, index, 1000000);
-    set_value(out, "memory_bytes", api->memory_total, index, 1); /* of kind 0, which is the card's own */
+    set_value(out, "memory_bytes", api->memory_total, index, 1); /* memory of kind 0 is the card's own */
     set_value(out, "used_bytes", api->memory_used, index, 1);
     errors_read(api, index, out);
 }

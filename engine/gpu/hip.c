@@ -1,6 +1,6 @@
-/* AMD: the HIP library of ROCm 5.0 or later. A context is what hipSetDevice makes current. The architecture
- * is told only by the structure of properties, which ROCm 6 laid out anew: there it has a symbol of its own,
- * and the old symbol keeps the old layout. All else is asked by attribute. */
+/* AMD: the HIP library of ROCm 5.0 or later. hipSetDevice makes a context current. The architecture is only
+ * in the structure of properties, whose layout changed in ROCm 6: the new layout has a symbol of its own, and
+ * the old symbol keeps the old layout. Everything else is read as attributes. */
 #include "engine/gpu/vendor_private.h"
 
 #include <stdio.h>
@@ -12,7 +12,7 @@ enum {
     ATTRIBUTE_MULTIPROCESSOR_COUNT = 63,
     ATTRIBUTE_SHARED_PER_BLOCK = 74,
     ATTRIBUTE_WARP_SIZE = 87,
-    /* gcnArchName[256] within the structure of properties, and more room than any release writes */
+    /* offset of gcnArchName[256] in the structure of properties, and more room than any release writes */
     ARCH_NAME_BYTES = 256,
     ARCH_AT_ROCM_5 = 396,
     ARCH_AT_ROCM_6 = 1160,
@@ -31,7 +31,7 @@ static const struct vendor_symbol symbols[] = {
     VENDOR_SYMBOL("hipDeviceGetAttribute", device_attribute),
     VENDOR_SYMBOL("hipDeviceTotalMem", device_memory),
     VENDOR_SYMBOL("hipDeviceGetPCIBusId", device_pci),
-    VENDOR_SYMBOL_OPTIONAL("hipDeviceGetUuid", device_uuid), /* 5.2 */
+    VENDOR_SYMBOL_OPTIONAL("hipDeviceGetUuid", device_uuid), /* since ROCm 5.2 */
     VENDOR_SYMBOL("hipMemGetInfo", memory_info),
     VENDOR_SYMBOL("hipMalloc", memory_alloc),
     VENDOR_SYMBOL("hipFree", memory_free),
@@ -72,7 +72,7 @@ static const struct vendor_symbol symbols[] = {
     VENDOR_SYMBOL_OPTIONAL("hipGetDevicePropertiesR0600", hip_properties_6),
 };
 
-/* 60342134 is 6.3. */
+/* 60342134 is HIP 6.3. */
 static void version_split(uint32_t version, uint32_t *major, uint32_t *minor)
 {
     *major = version / 10000000;
@@ -84,7 +84,7 @@ static const char *error_name(const struct gpu_library *library, int error)
     return library->api.hip_error_name(error);
 }
 
-/* "gfx90a" of "gfx90a:sramecc+:xnack-": our code objects are for any setting of those features. */
+/* Takes "gfx90a" from "gfx90a:sramecc+:xnack-": our code objects work with any setting of these features. */
 static int arch(struct gpu_library *library, int device, struct gpu_info *out, struct err *err)
 {
     _Alignas(16) char properties[PROPERTIES_ROOM] = {0};
@@ -120,7 +120,7 @@ static int context_retain(struct gpu_context *context, struct err *err)
 
 static void context_release(struct gpu_context *context)
 {
-    (void)context; /* the process's own, as long as it lives */
+    (void)context; /* the context belongs to the process as long as it lives */
 }
 
 static int context_enter(const struct gpu_context *context)

@@ -1,8 +1,8 @@
-/* Cross-entropy: see kernels/loss.k.h. */
+/* Cross-entropy: the host's side of kernels/loss.k.h. */
 #include "engine/gpu/gpu.h"
 
 enum {
-    WARP_VOCAB_MAX = 1024, /* of a row that a warp takes; wider ones take a block */
+    WARP_VOCAB_MAX = 1024, /* a warp handles rows of up to this width; a wider row takes a block */
     ROWS_MAX = GPU_SCRATCH_BYTES / 8
 };
 
@@ -15,7 +15,7 @@ static int run_rows(struct gpu_call *call, struct cross_entropy_args args, gpu_a
     return gpu_launch(call, KERNEL_loss_add, 1, 1, 1, &add, sizeof add);
 }
 
-/* As many rows at a time as the scratch has losses for. */
+/* Handles as many rows at a time as there is scratch memory for their losses. */
 static int run_cross_entropy(struct gpu_call *call, const struct op *op)
 {
     const struct op_cross_entropy *o = &op->cross_entropy;

@@ -1,11 +1,12 @@
-/* Norms of gradients and the optimiser's steps: see kernels/optimizer.k.h. */
+/* Norms of gradients and the optimiser's steps: the host's side of kernels/optimizer.k.h. */
 #include "engine/gpu/gpu.h"
 #include "engine/device/scalars.h"
 
 enum {
     SUM_BLOCKS_MAX = 1024,
-    SUM_PER_BLOCK = 1 << 14, /* values, at least */
-    ADAMW8_BLOCKS_MAX = 1024 /* of threads: enough for any card, few enough that maps are made seldom */
+    SUM_PER_BLOCK = 1 << 14, /* fewest values for a block */
+    ADAMW8_BLOCKS_MAX =
+        1024 /* blocks of threads: enough for any card, and few enough that each one's map costs little */
 };
 
 static int run_square_sum(struct gpu_call *call, const struct op *op)

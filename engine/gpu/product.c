@@ -1,12 +1,12 @@
-/* Products: which tile and how many pieces of the sum a shape gets. */
+/* Matrix products: chooses the tile for a shape, and the number of pieces of the sum. */
 #include "engine/gpu/gpu.h"
 
 enum {
-    NARROW_MAX = 32, /* rows or columns of products by tiles of 16 */
-    LARGE_TILES_MIN =
-        64,           /* tiles of 128 x 128 from which on they are used: smaller ones keep more units busy */
-    BLOCKS_AIM = 256, /* a sum is cut into pieces until there are so many blocks, */
-    PIECE_MIN = 256,  /* of so many terms or more, */
+    NARROW_MAX = 32,      /* products with up to this many rows or columns use tiles with a side of 16 */
+    LARGE_TILES_MIN = 64, /* fewest 128 x 128 tiles for which they are used; with fewer, smaller tiles keep
+                             more units busy */
+    BLOCKS_AIM = 256,     /* a sum is cut into pieces until there are about this many blocks, */
+    PIECE_MIN = 256,      /* each piece having at least this many terms */
     PIECES_MAX = 64
 };
 
@@ -16,8 +16,8 @@ struct tile {
     uint32_t rows, columns;
 };
 
-/* Kernels by how b is stored: for large tiles, usual ones, few rows, few columns. In fp32, and by matrix
- * units. For few columns there are those of f32 and halves alone. */
+/* Kernels for one stored form of b: for large tiles, usual tiles, few rows and few columns, each in fp32 and
+ * for matrix units. Kernels for few columns exist for f32 and 16-bit values only. */
 struct tiles {
     enum gpu_kernel large, usual, low, narrow;
     enum gpu_kernel units_large, units_usual, units_low, units_narrow;
@@ -59,7 +59,8 @@ static struct tile gemm_tile(const struct gpu *gpu, const struct op_gemm *o)
     return (struct tile){units ? tiles->units_usual : tiles->usual, 64, 64};
 }
 
-/* A packed b is unpacked four values at a time, so rows are whole fours, and of a whole matrix. */
+/* Can the kernels read b in this stored form? Packed values are unpacked in fours, so rows must be a multiple
+ * of four, and b must be a whole matrix. */
 static bool pack_fits(enum pack_kind pack, uint64_t rows, uint32_t width, uint32_t ld)
 {
     if (pack <= PACK_F16)
@@ -81,7 +82,7 @@ static uint64_t least(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
-/* Into how many pieces the sum of k terms is cut: the partial sums must fit the scratch memory. */
+/* The number of pieces into which a sum of k terms is cut. Their partial sums must fit the scratch memory. */
 static uint32_t gemm_pieces(uint64_t tiles, uint64_t values, uint32_t k)
 {
     uint64_t pieces = least(BLOCKS_AIM / (tiles + 1), k / PIECE_MIN);
@@ -89,7 +90,7 @@ static uint32_t gemm_pieces(uint64_t tiles, uint64_t values, uint32_t k)
     return pieces < 1 ? 1 : (uint32_t)pieces;
 }
 
-/* What the kernels for b's storage tell apart. */
+/* The value of struct product's `kind` for b. */
 static uint32_t kind_of(enum pack_kind pack, enum dtype dtype)
 {
     if (pack <= PACK_F16)
@@ -149,7 +150,7 @@ static int gemm_run(struct gpu_call *call, const struct op *op)
     return gpu_launch(call, KERNEL_gemm_sum, gpu_blocks(sum.count, 256), 1, 1, &sum, sizeof sum);
 }
 
-/* The list of tiles must fit the scratch memory; what lies `stride` bytes apart, be aligned there. */
+/* The list of tiles must fit the scratch memory, and matrices `stride` bytes apart must be aligned. */
 static bool grouped_fits(const struct gpu *gpu, const struct op *op)
 {
     const struct op_gemm_grouped *o = &op->gemm_grouped;

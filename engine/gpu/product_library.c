@@ -1,21 +1,20 @@
-/* Which products go to the vendor's library, and in what pieces.
+/* Decides which products go to the vendor's library, and in what pieces.
  *
- * Those in fp32 as they are. For 16 bits the op asks for operands rounded to bf16 or fp16, which the library
- * multiplies when they lie so in memory: they are brought there first, into two areas of the device's own, as
- * many columns of op(b) and rows of op(a) at a time as fit; what is stored in that type already is used where
- * it lies. All of this follows from the shape alone. The areas are the compute queue's: ops on others are
- * left to our own kernels.
+ * Products in fp32 go there unchanged. For 16 bits, the op asks for operands rounded to bf16 or fp16, and the
+ * library needs them stored in that type. Operands stored otherwise are first converted into two areas that
+ * the device owns, as many columns of op(b) and rows of op(a) at a time as fit. All of this follows from the
+ * shape alone. The areas belong to the compute queue: products on other queues use our kernels.
  */
 #include "engine/gpu/gpu.h"
 #include "engine/gpu/products.h"
 
 enum {
-    STAGE_MOST = 64 << 20, /* bytes of each area, */
-    STAGE_PART = 512,      /* and what part of the card's memory */
-    SIDE_MIN = 64,         /* rows and columns: narrower products are ours */
+    STAGE_MOST = 64 << 20, /* most bytes of each area, */
+    STAGE_PART = 512,      /* or the card's memory divided by this, if that is less */
+    SIDE_MIN = 64,         /* fewest rows and columns; narrower products use our kernels */
     ALIGNMENT = 16
 };
-static const uint64_t TERMS_MIN = 1 << 24; /* m * n * k from which on the library is asked */
+static const uint64_t TERMS_MIN = 1 << 24; /* fewest multiplications, m * n * k, for the library */
 
 static uint64_t area_bytes(uint64_t memory)
 {
@@ -30,7 +29,8 @@ uint64_t gpu_base_bytes(uint64_t memory, bool products)
 
 void gpu_library_open(struct gpu *gpu, uint32_t driver_version)
 {
-    struct err ignored; /* without it all products are our own kernels'; `--devices` says why */
+    struct err
+        ignored; /* without the library, our kernels compute all products; `--devices` shows the reason */
     const struct products_vendor *vendor = gpu->driver->products;
     struct products_place place = {.driver_version = driver_version,
                                    .arch = gpu->info.arch,
@@ -43,7 +43,7 @@ void gpu_library_open(struct gpu *gpu, uint32_t driver_version)
     gpu->stage_bytes = area_bytes(gpu->info.memory);
     for (int i = 0; i < 2; i++)
         if (gpu->driver->memory_create(gpu->context, gpu->stage_bytes, &gpu->stages[i], &ignored) != 0)
-            gpu->stages[i] = 0; /* then it does those in fp32 alone */
+            gpu->stages[i] = 0; /* the library then computes only products in fp32 */
 }
 
 void gpu_library_close(struct gpu *gpu)
@@ -53,20 +53,20 @@ void gpu_library_close(struct gpu *gpu)
     if (gpu->products == NULL)
         return;
     gpu->driver->queue_native(gpu->queues[DEVICE_COMPUTE], &stream,
-                              &ignored); /* its context, for this thread */
+                              &ignored); /* makes the library's context current for this thread */
     for (int i = 0; i < 2; i++)
         if (gpu->stages[i] != 0)
             gpu->driver->memory_destroy(gpu->context, gpu->stages[i], &ignored);
     gpu->driver->products->close(gpu->products);
 }
 
-/* An operand as the library gets it: op(x) has `lines` (rows of a, columns of b) of k terms. */
+/* An operand for the library. op(x) has `lines` (rows of a, columns of b) of k terms each. */
 struct side {
     gpu_address at, stage;
-    uint32_t lines, k, ld, bytes; /* of a value */
-    bool along;                   /* the terms of a line lie side by side */
-    bool kept;                    /* used where it lies */
-    uint32_t step;                /* lines at a time */
+    uint32_t lines, k, ld, bytes; /* bytes of one value */
+    bool along;                   /* the terms of a line are neighbours in memory */
+    bool kept;                    /* used where it is, without conversion */
+    uint32_t step;                /* lines converted at a time */
 };
 
 static uint32_t up(uint32_t x)
@@ -100,7 +100,8 @@ static bool side_fits(const struct side *side)
     return side->stage != 0 && side->step > 0;
 }
 
-/* Lines [begin, begin + count) as the library takes them: where they lie, and how far apart their rows. */
+/* Prepares lines [begin, begin + count) for the library: returns their address and the distance of their
+ * rows. */
 static int side_bring(struct gpu_call *call, const struct side *side, uint32_t begin, uint32_t count,
                       enum dtype type, gpu_address *at, uint32_t *ld)
 {
@@ -135,7 +136,7 @@ static bool library_takes(const struct gpu_call *call, const struct op_gemm *o)
            o->ldc % 4 == 0;
 }
 
-/* Rows [row, row + rows) and columns [column, column + columns) of c. */
+/* Multiplies rows [row, row + rows) and columns [column, column + columns) of c. */
 static int piece_multiply(struct gpu_call *call, const struct op_gemm *o, const struct library_product *piece,
                           uint32_t row, uint32_t column, bool *done)
 {
@@ -149,7 +150,8 @@ static int piece_multiply(struct gpu_call *call, const struct op_gemm *o, const 
     p.beta = o->beta;
     p.ldc = o->ldc;
     p.c = gpu_at(&o->c) + 4 * ((uint64_t)row * o->ldc + column);
-    const struct gpu_driver *driver = call->gpu->driver; /* the context is made this thread's own first */
+    const struct gpu_driver *driver =
+        call->gpu->driver; /* queue_native makes the context current for this thread */
     if (driver->queue_native(call->gpu->queues[call->queue], &stream, call->err) != 0 ||
         driver->products->multiply(call->gpu->products, &p, done, call->err) != 0)
         return -1;

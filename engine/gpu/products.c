@@ -1,4 +1,4 @@
-/* What opening the vendors' libraries of products has alike. */
+/* Shared helpers that open the vendors' libraries of products. */
 #include "engine/gpu/products.h"
 
 #include <dlfcn.h>
@@ -18,7 +18,8 @@ void *products_library(const char *what, const char *environment, const char *co
     }
     bool named = asked != NULL && asked[0] != '\0';
     for (const char *const *file = named ? only : usual; library == NULL && *file != NULL; file++) {
-        library = dlopen(*file, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE); /* like drivers: vendor.c */
+        /* never unmapped, for the reason in vendor.c */
+        library = dlopen(*file, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
         snprintf(name, room, "%s", *file);
     }
     if (library == NULL)
@@ -33,7 +34,8 @@ int products_symbols(void *library, const char *name, const struct products_symb
         void *found = dlsym(library, symbols[i].name);
         if (found == NULL)
             return err_set(err, ERR_UNSUPPORTED, "%s lacks %s", name, symbols[i].name);
-        memcpy((char *)api + symbols[i].at, &found, sizeof found); /* of data to a function: POSIX */
+        /* POSIX allows this conversion from a data pointer to a function pointer */
+        memcpy((char *)api + symbols[i].at, &found, sizeof found);
     }
     return 0;
 }

@@ -1,4 +1,4 @@
-/* Dropout and noise on embeddings: see kernels/random.k.h. */
+/* Dropout and noise on embeddings: the host's side of kernels/random.k.h. */
 #include "engine/gpu/gpu.h"
 #include "engine/device/scalars.h"
 

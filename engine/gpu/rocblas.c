@@ -1,10 +1,11 @@
-/* rocBLAS: found, checked, and asked. The declarations are our own, after rocblas-types.h,
- * rocblas-auxiliary.h and rocblas-functions.h of rocBLAS 2.42 to 5.x (ROCm 5.0 to 7) and their reference
- * manual; the numbers used here are the same in all of them. rocblas_gemm_ex takes operands of 16 bits and
- * gives fp32 on every card that it has code for; hipBLASLt, which has fewer cards, is not opened.
+/* rocBLAS: opens and checks the library, and queues products. The declarations are our own, after
+ * rocblas-types.h, rocblas-auxiliary.h and rocblas-functions.h of rocBLAS 2.42 to 5.x (ROCm 5.0 to 7) and
+ * their reference manual; the numbers used here are the same in all of them. rocblas_gemm_ex multiplies
+ * 16-bit operands to fp32 on every card that it has code for; hipBLASLt, which supports fewer cards, is not
+ * opened.
  *
- * rocBLAS ends the process at the first product on a card that it has no code for, and it brings a HIP
- * library of its own if it was built for another one than we opened: both are looked at before it is used.
+ * rocBLAS ends the process at the first product on a card that it has no code for, and it loads another HIP
+ * library if it was built for another one than we opened. Both are checked before it is used.
  * MOTLEY_ROCBLAS_LIBRARY names a file to open, or "none".
  */
 #include "engine/gpu/products.h"
@@ -17,12 +18,12 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Numbers of rocblas-types.h. */
+/* Numbers from rocblas-types.h. */
 enum {
     STATUS_NOT_IMPLEMENTED = 2,
     STATUS_INVALID_SIZE = 4,
     STATUS_MEMORY_ERROR = 5,
-    STATUS_INTERNAL_ERROR = 6, /* a launch that failed, too */
+    STATUS_INTERNAL_ERROR = 6, /* also returned for a failed launch */
     STATUS_INVALID_VALUE = 11,
     STATUS_EXCLUDED_FROM_BUILD = 14,
     STATUS_ARCH_MISMATCH = 15,
@@ -37,7 +38,7 @@ enum {
     FLAGS_NONE = 0
 };
 
-/* All return a status, 0 for success, but HIP's. */
+/* All functions except HIP's own return a rocBLAS status, 0 for success. */
 struct api {
     int (*version)(char *text, size_t room);
     int (*create)(void **handle);
@@ -51,7 +52,7 @@ struct api {
                     int32_t ldb, const void *beta, gpu_address c, int type_c, int32_t ldc, gpu_address d,
                     int type_d, int32_t ldd, int type_compute, int algorithm, int32_t solution,
                     uint32_t flags);
-    int (*hip_version)(int *version); /* of the HIP library that it is bound to */
+    int (*hip_version)(int *version); /* version of the HIP library that rocBLAS is bound to */
 };
 
 static const struct products_symbol symbols[] = {
@@ -73,7 +74,8 @@ struct products {
 
 /* --- opening */
 
-/* The folder where it looks for code, as it does: beside itself, or where ROCBLAS_TENSILE_LIBPATH says. */
+/* The folder in which rocBLAS looks for code: the one named by ROCBLAS_TENSILE_LIBPATH, or one beside the
+ * library. */
 static void code_folder(const struct api *api, char folder[PATH_MAX])
 {
     static const char *const places[] = {"../../Tensile/library", "library", "../rocblas/library",
@@ -102,7 +104,7 @@ static bool code_inside(const struct api *api, const char *arch)
     static const char *const forms[] = {"%s/TensileLibrary_lazy_%s.dat", "%s/TensileLibrary_%s.dat"};
     char folder[PATH_MAX], own[PATH_MAX + 32], file[PATH_MAX + 96];
     code_folder(api, folder);
-    snprintf(own, sizeof own, "%s/%s", folder, arch); /* a folder a card, in builds that have them */
+    snprintf(own, sizeof own, "%s/%s", folder, arch); /* some builds have one folder for each card */
     const char *where = access(own, R_OK) == 0 ? own : folder;
     for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
         snprintf(file, sizeof file, forms[i], where, arch);
@@ -149,7 +151,7 @@ static void rocblas_close(struct products *library)
     free(library);
 }
 
-/* Its own workspace would grow with the sizes: it is given one, and keeps to it. */
+/* Creates the handle with a fixed workspace, because rocBLAS's own workspace would grow with the sizes. */
 static int handle_create(struct products *library, const struct products_place *place)
 {
     const struct api *api = &library->api;
@@ -189,7 +191,7 @@ static int type_of(enum dtype dtype)
     return dtype == DTYPE_BF16 ? TYPE_BF16 : dtype == DTYPE_F16 ? TYPE_F16 : TYPE_F32;
 }
 
-/* Statuses with which it says no before it queues anything. */
+/* Did the library refuse before it queued anything? */
 static bool refused(int status)
 {
     return status == STATUS_NOT_IMPLEMENTED || status == STATUS_INVALID_SIZE ||
@@ -197,7 +199,7 @@ static bool refused(int status)
            status == STATUS_ARCH_MISMATCH;
 }
 
-/* Its matrices are column by column, so it makes c^T = op(b)^T op(a)^T: its first operand is our b. */
+/* rocBLAS's matrices are column-major, so it computes c^T = op(b)^T op(a)^T: its first operand is our b. */
 static int rocblas_multiply(struct products *library, const struct library_product *p, bool *done,
                             struct err *err)
 {

@@ -1,16 +1,16 @@
-/* Norms, rotary embeddings and sums over rows: see kernels/rows.k.h. */
+/* Norms, rotary embeddings and sums over rows: the host's side of kernels/rows.k.h. */
 #include "engine/gpu/gpu.h"
 
 enum {
-    WARP_WIDTH_MAX = 1024, /* of a vector that a warp normalises; wider ones take a block */
-    CHUNKS_MAX = 64,       /* of rows in one sum over them */
+    WARP_WIDTH_MAX = 1024, /* a warp normalises vectors of up to this width; a wider vector takes a block */
+    CHUNKS_MAX = 64,       /* most chunks of rows in a sum over rows */
     CHUNK_ROWS_MIN = 64,
-    /* Of the scratch, half is for norms' inverses, half for sums. */
+    /* Half of the scratch memory is for the norms' inverses, half for partial sums. */
     INVERSES_MAX = GPU_SCRATCH_BYTES / 2 / 4,
     PARTIALS_MAX = GPU_SCRATCH_BYTES / 2 / 8
 };
 
-/* The grid over vectors, each a warp's or a block's. Warps of 64 take two vectors each. */
+/* Number of blocks if each vector is handled by a warp or a block. Warps of 64 handle two vectors each. */
 static uint64_t vector_blocks(uint64_t vectors, bool by_block)
 {
     return by_block ? vectors : gpu_blocks(vectors, 256 / 32);
@@ -43,8 +43,8 @@ static int run_rmsnorm(struct gpu_call *call, const struct op *op)
                       sizeof args);
 }
 
-/* y[width] += sums over rows, strip by strip of columns where the scratch does not hold them all. Of args
- * x, dy, inverse, rows, vectors, ldx, lddy are given. */
+/* y[width] += sums over rows, in strips of columns if the scratch memory cannot hold all columns. The caller
+ * sets x, dy, inverse, rows, vectors, ldx and lddy of args. */
 static int sum_columns(struct gpu_call *call, struct column_sums_args args, uint32_t width, gpu_address y)
 {
     uint32_t most = (uint32_t)gpu_blocks(args.rows, CHUNK_ROWS_MIN);
@@ -78,7 +78,7 @@ static int run_column_sum(struct gpu_call *call, const struct op *op)
         o->width, gpu_at(&o->y));
 }
 
-/* The gradient of the weight, of as many rows at a time as inverse norms are held. */
+/* The gradient of the weight, for as many rows at a time as there is room for inverse norms. */
 static int norm_weight_gradient(struct gpu_call *call, const struct op_rmsnorm_backward *o,
                                 struct rmsnorm_backward_args args)
 {
@@ -111,7 +111,7 @@ static bool rmsnorm_backward_fits(const struct gpu *gpu, const struct op *op)
            (uint64_t)op->rmsnorm_backward.rows * op->rmsnorm_backward.vectors <= UINT32_MAX;
 }
 
-/* The weight's gradient first: dx may lie where dy does. */
+/* The weight's gradient comes first, because dx may overwrite dy. */
 static int run_rmsnorm_backward(struct gpu_call *call, const struct op *op)
 {
     const struct op_rmsnorm_backward *o = &op->rmsnorm_backward;

@@ -1,4 +1,4 @@
-/* Which op is whose, on GPUs. */
+/* Finds the function that runs an op on GPUs, and queues its kernels. */
 #include "engine/gpu/gpu.h"
 
 static const struct gpu_op *const families[] = {

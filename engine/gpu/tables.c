@@ -1,4 +1,4 @@
-/* Ops on rows of tables that indices choose: see kernels/tables.k.h. */
+/* Ops on rows of tables that indices select: the host's side of kernels/tables.k.h. */
 #include "engine/gpu/gpu.h"
 
 static bool embed_fits(const struct gpu *gpu, const struct op *op)
@@ -25,7 +25,7 @@ static int run_embed(struct gpu_call *call, const struct op *op)
     return gpu_launch(call, KERNEL_embed, gpu_row_blocks(o->tokens, o->hidden, 4), 1, 1, &args, sizeof args);
 }
 
-/* As many tokens at a time as the scratch has links for. */
+/* Handles as many tokens at a time as there is scratch memory for their links. */
 static int run_embed_backward(struct gpu_call *call, const struct op *op)
 {
     const struct op_embed_backward *o = &op->embed_backward;

@@ -1,4 +1,4 @@
-/* Two timed events around every launch. */
+/* Records two timed events around every launch. */
 #include "engine/gpu/trace.h"
 
 #include <stdlib.h>

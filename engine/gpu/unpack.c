@@ -1,4 +1,4 @@
-/* Packed weights to fp32: see kernels/unpack.k.h. */
+/* Unpacks weights to fp32: the host's side of kernels/unpack.k.h. */
 #include "engine/gpu/gpu.h"
 
 static bool unpack_fits(const struct gpu *gpu, const struct op *op)

@@ -1,4 +1,4 @@
-/* Vendors' libraries: opened, checked, their errors typed. */
+/* Opens and checks the vendors' libraries and classifies their errors. */
 #include "engine/gpu/vendor_private.h"
 
 #include <dlfcn.h>
@@ -8,8 +8,8 @@
 
 _Static_assert(sizeof(void *) == sizeof(gpu_address), "addresses of devices travel as pointers");
 
-/* Numbers of CUresult; those of hipError_t are the same where both exist. Sorted; ranges that are not here
- * mean ERR_INTERNAL. */
+/* Numbers of CUresult; those of hipError_t are the same where both exist. The table is sorted; numbers
+ * without an entry mean ERR_INTERNAL. */
 static const struct {
     int first, last;
     enum err_code code;
@@ -17,46 +17,47 @@ static const struct {
     {1, 1, ERR_INVALID},
     {2, 2, ERR_NOMEM},
     {4, 4, ERR_DEVICE_LOST},      /* the driver is being shut down */
-    {9, 21, ERR_INVALID},         /* HIP: configurations, pointers, directions */
-    {34, 34, ERR_NOT_FOUND},      /* a stub of the toolkit, not a driver */
+    {9, 21, ERR_INVALID},         /* HIP: invalid configurations, pointers or directions */
+    {34, 34, ERR_NOT_FOUND},      /* the library is a stub from the toolkit, not a driver */
     {35, 36, ERR_UNSUPPORTED},    /* the driver is too old for this call */
-    {46, 46, ERR_DEVICE_LOST},    /* busy: in exclusive use by another process, or gone */
+    {46, 46, ERR_DEVICE_LOST},    /* busy: another process uses it exclusively, or it is gone */
     {53, 53, ERR_DEVICE_FAULT},   /* HIP: an earlier launch failed */
-    {98, 98, ERR_UNSUPPORTED},    /* HIP: no such function for this card */
-    {100, 101, ERR_NOT_FOUND},    /* no device, no such device */
+    {98, 98, ERR_UNSUPPORTED},    /* HIP: the function does not exist for this card */
+    {100, 101, ERR_NOT_FOUND},    /* no device at all, or no device with this number */
     {102, 102, ERR_UNSUPPORTED},  /* not licensed */
-    {200, 200, ERR_INVALID},      /* an image */
-    {205, 208, ERR_INVALID},      /* mappings */
+    {200, 200, ERR_INVALID},      /* an invalid image */
+    {205, 208, ERR_INVALID},      /* invalid mappings */
     {209, 209, ERR_UNSUPPORTED},  /* no code for this card */
-    {214, 214, ERR_DEVICE_FAULT}, /* uncorrectable ECC */
+    {214, 214, ERR_DEVICE_FAULT}, /* uncorrectable ECC error */
     {217, 217, ERR_UNSUPPORTED},  /* no peer access */
-    {218, 218, ERR_INVALID},      /* PTX that does not assemble */
-    {220, 220, ERR_DEVICE_FAULT}, /* uncorrectable NVLink */
+    {218, 218, ERR_INVALID},      /* the PTX does not assemble */
+    {220, 220, ERR_DEVICE_FAULT}, /* uncorrectable NVLink error */
     {221, 225, ERR_UNSUPPORTED},  /* no JIT, PTX too new, JIT disabled, … */
     {226, 226, ERR_DEVICE_FAULT}, /* a contained memory error */
     {300, 303, ERR_INVALID},
-    {400, 400, ERR_INVALID},      /* a handle */
-    {500, 500, ERR_NOT_FOUND},    /* a symbol of a module */
+    {400, 400, ERR_INVALID},      /* an invalid handle */
+    {500, 500, ERR_NOT_FOUND},    /* the module has no such symbol */
     {700, 700, ERR_DEVICE_FAULT}, /* illegal address */
-    {701, 701, ERR_INVALID},      /* a launch asks for more than there is */
+    {701, 701, ERR_INVALID},      /* a launch needs more resources than the card has */
     {702, 702, ERR_DEVICE_FAULT}, /* a kernel ran into the watchdog */
     {709, 709, ERR_DEVICE_LOST},  /* the context is destroyed */
     {710, 710, ERR_DEVICE_FAULT}, /* an assertion of a kernel */
     {711, 711, ERR_UNSUPPORTED},  /* too many peers */
     {712, 713, ERR_INVALID},
-    {714, 719, ERR_DEVICE_FAULT}, /* stack, instruction, alignment, address space, pc, launch */
+    {714, 719, ERR_DEVICE_FAULT}, /* errors of stack, instruction, alignment, address space, program counter
+                                     or launch */
     {720, 720, ERR_INVALID},
     {721, 721, ERR_DEVICE_FAULT},
     {800, 801, ERR_UNSUPPORTED}, /* not permitted, not supported */
     {802, 802, ERR_DEVICE_LOST}, /* the system (its NVSwitches, say) is not ready */
-    {803, 804, ERR_UNSUPPORTED}, /* library and kernel module do not match */
-    {805, 810, ERR_DEVICE_LOST}, /* the service that shares the card (MPS) is gone */
-    {900, 908, ERR_INVALID},     /* a recording */
+    {803, 804, ERR_UNSUPPORTED}, /* the library and the kernel module do not match */
+    {805, 810, ERR_DEVICE_LOST}, /* the service that shares the card (MPS) has failed */
+    {900, 908, ERR_INVALID},     /* errors in recording a graph */
     {909, 909, ERR_TIMEOUT},
     {911, 911, ERR_DEVICE_FAULT},
-    {999, 999, ERR_DEVICE_LOST},   /* unknown: the driver gave the card up */
-    {1052, 1052, ERR_NOMEM},       /* HIP: memory of the runtime below */
-    {1053, 1053, ERR_DEVICE_LOST}, /* HIP: anything else of it */
+    {999, 999, ERR_DEVICE_LOST},   /* unknown error: the driver has given up the card */
+    {1052, 1052, ERR_NOMEM},       /* HIP: the runtime below it has no memory */
+    {1053, 1053, ERR_DEVICE_LOST}, /* HIP: any other error of the runtime below it */
 };
 
 enum err_code vendor_error_code(int error)
@@ -101,7 +102,7 @@ int vendor_context_result(struct gpu_context *context, size_t at, int result, co
 
 /* --- opening */
 
-/* The first of the files that opens, or the one that the environment names. */
+/* Opens the file that the environment names, or the first of the vendor's files that opens. */
 static int library_find(const struct vendor *vendor, struct gpu_library *library, struct err *err)
 {
     const char *asked = getenv(vendor->environment);
@@ -109,7 +110,7 @@ static int library_find(const struct vendor *vendor, struct gpu_library *library
     const char *const *files = asked != NULL && asked[0] != '\0' ? only : vendor->files;
     char why[256] = "";
     for (; *files != NULL && library->handle == NULL; files++) {
-        /* Drivers start threads of their own: what was opened is never unmapped again. */
+        /* Drivers start threads of their own, so their library must never be unmapped. */
         library->handle = dlopen(*files, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
         snprintf(library->file, sizeof library->file, "%s", *files);
         const char *said = library->handle == NULL ? dlerror() : NULL;
@@ -121,7 +122,7 @@ static int library_find(const struct vendor *vendor, struct gpu_library *library
                : err_set(err, ERR_NOT_FOUND, "no %s driver on this machine: %s", vendor->kind, why);
 }
 
-/* A pointer to a function out of one to data, as POSIX promises. */
+/* Copies a data pointer into a function pointer, which POSIX allows. */
 static bool symbol_find(struct gpu_library *library, const struct vendor_symbol *symbol)
 {
     void *found = dlsym(library->handle, symbol->name);
@@ -140,7 +141,7 @@ static int version_check(struct gpu_library *library, struct err *err)
             return err_set(err, ERR_UNSUPPORTED, "%s lacks %s: it is no driver of kind %s", library->file,
                            vendor->symbols[i].name, vendor->kind);
     int result = library->api.version(&version);
-    if (result != 0) /* what names errors is not known yet */
+    if (result != 0) /* the function that names errors is not known yet */
         return err_set(err, vendor_error_code(result), "%s does not say its version: error %d", library->file,
                        result);
     library->version = (uint32_t)version;

@@ -1,8 +1,8 @@
 /* The driver table over a vendor's library.
  *
- * Every call makes its context current for the calling thread first: that is cheap, and threads come and go.
- * A context remembers the first error that ends the use of its card, and answers with it from then on; what
- * gives things back goes on being tried, since the process may outlive the device.
+ * Every call first makes its context current for the calling thread, which is cheap; threads come and go. A
+ * context remembers the first error that ends the use of its card and returns it from then on. Calls that
+ * release resources are still tried, because the process may outlive the device.
  */
 #include "engine/gpu/vendor_private.h"
 
@@ -32,7 +32,7 @@ struct gpu_function {
     struct gpu_function *next;
     struct gpu_context *context;
     void *handle;
-    uint32_t shared; /* dynamic shared memory that it may have */
+    uint32_t shared; /* largest dynamic shared memory that was allowed for it */
     char name[NAME_BYTES];
 };
 
@@ -42,15 +42,15 @@ struct gpu_module {
     struct gpu_function *functions; /* owned */
 };
 
-/* Call `member` of a library's API and type its error. */
+/* Calls `member` of a library's API and classifies its error. */
 #define ASK(library, member, what, ...)                                                                      \
     vendor_result((library), offsetof(struct vendor_api, member), (library)->api.member(__VA_ARGS__),        \
                   (what), err)
-/* The same on a context that is current. */
+/* The same on a context, which must be current. */
 #define CALL(context, member, what, ...)                                                                     \
     vendor_context_result((context), offsetof(struct vendor_api, member),                                    \
                           (context)->library->api.member(__VA_ARGS__), (what), err)
-/* Give something back: there is nobody to tell of an error. */
+/* Releases something; errors are ignored. */
 #define GIVE(context, member, ...)                                                                           \
     do {                                                                                                     \
         (context)->library->vendor->context_enter(context);                                                  \
@@ -83,7 +83,7 @@ static int hip_open(struct gpu_library **out, uint32_t *version, struct err *err
 
 static void library_close(struct gpu_library *library)
 {
-    free(library); /* the library itself stays: vendor.c */
+    free(library); /* the shared library stays open (vendor.c) */
 }
 
 static int device_count(struct gpu_library *library, uint32_t *out, struct err *err)
@@ -120,7 +120,7 @@ static int attribute(struct gpu_library *library, int device, int name, uint32_t
     return 0;
 }
 
-/* "GPU-01234567-89ab-cdef-0123-456789abcdef", as NVIDIA's tools write it. */
+/* Prints a UUID as NVIDIA's tools do: "GPU-01234567-89ab-cdef-0123-456789abcdef". */
 static void uuid_print(const uint8_t uuid[16], char *out, size_t room)
 {
     size_t at = (size_t)snprintf(out, room, "GPU");
@@ -433,7 +433,7 @@ static int fill(struct gpu_queue *queue, gpu_address to, uint8_t value, uint64_t
 
 /* --- kernels */
 
-/* What the driver's compiler complained of, on one line behind the error. */
+/* Appends the messages of the driver's compiler, as one line, to the error. */
 static void log_append(struct err *err, char log[JIT_LOG_BYTES])
 {
     log[JIT_LOG_BYTES - 1] = '\0';
@@ -451,8 +451,8 @@ static int module_load(struct gpu_context *context, const void *image, uint64_t 
     int names[2] = {VENDOR_JIT_ERROR_LOG, VENDOR_JIT_ERROR_LOG_BYTES};
     uintptr_t log_bytes = JIT_LOG_BYTES;
     void *values[2] = {log, NULL};
-    memcpy(&values[1], &log_bytes, sizeof log_bytes); /* a number where the API has a pointer */
-    (void)bytes;                                      /* an image knows its own end */
+    memcpy(&values[1], &log_bytes, sizeof log_bytes); /* the API passes a number as a pointer */
+    (void)bytes;                                      /* an image contains its own length */
     *out = NULL;
     if (context_enter(context, err) != 0)
         return -1;

@@ -1,5 +1,5 @@
-/* The dialect on the emulated device: each thread of a block is a fiber (fibers.c), device addresses are
- * translated at every access (memory.c), and accesses are checked when checks are on. */
+/* The dialect on the emulated device. Each thread of a block is a fiber (fibers.c), device addresses are
+ * translated at every access (memory.c), and accesses are checked if checks are on. */
 #ifndef MOTLEY_ENGINE_GPU_EMULATED_DIALECT_EMULATED_H
 #define MOTLEY_ENGINE_GPU_EMULATED_DIALECT_EMULATED_H
 
@@ -7,20 +7,21 @@
 
 enum emulated_access { EMULATED_READ, EMULATED_WRITE, EMULATED_ATOMIC };
 
-/* Places where the fiber that runs now may go on without asking: an allocation that holds a page's address,
- * as `begin` and `bytes` from there; bytes 0: none. */
+/* A small cache of allocations for fast accesses: the allocation that contains an address of a page, as its
+ * first address and its length. bytes 0: empty. */
 enum { EMULATED_NEAR = 16, EMULATED_UNIT = 16 };
 struct emulated_near {
     uintptr_t begin;
     uint64_t bytes;
 };
 
-/* What a fiber knows of itself; one launch runs on one host thread. */
+/* The running fiber's state. A launch runs on one host thread. */
 struct emulated_thread {
     uint32_t thread, block_x, block_y, block_z, blocks_x, warp_size;
-    /* Where accesses are not checked by a shadow, what most of them need: by (address / 4096) %
-     * EMULATED_NEAR, and the host's distance from addresses; of shared memory how many bytes of each unit are
-     * an array's. All empty where they are checked. */
+    /* Without a shadow, most accesses need only the following. `near` is indexed by (address / 4096) %
+     * EMULATED_NEAR; pages and addresses translate an address to the host's; block_units has, for each unit
+     * of shared memory, how many of its bytes belong to an array. All are empty if accesses are checked by a
+     * shadow. */
     struct emulated_near near[EMULATED_NEAR];
     uint8_t *pages;
     uintptr_t addresses;
@@ -29,24 +30,25 @@ struct emulated_thread {
 };
 extern _Thread_local struct emulated_thread emulated_now;
 
-/* What the words of the dialect come to, for the fiber that runs now. Where the host finds an address of the
- * device, an access checked; a fault ends the launch, and the function does not return. */
+/* Implementations of the dialect's words for the running fiber. This one checks an access to device memory
+ * and returns its host address; a fault ends the launch, and the function does not return. */
 void *emulated_global(uintptr_t address, uint32_t bytes, enum emulated_access access);
-/* The array of the block that this place in a kernel declares, the same for all its threads. */
+/* The block's shared array that is declared at `site` in the kernel; all threads of a block get the same one.
+ */
 void *emulated_block_memory(const void *site, uint64_t bytes);
-/* An access to it, checked. Returns `at`. */
+/* Checks an access to shared memory and returns `at`. */
 void *emulated_shared(const void *at, uint32_t bytes, enum emulated_access access);
-/* Wait for all threads of the block; */
+/* Waits for all threads of the block. */
 void emulated_barrier(void);
-/* for all lanes of the warp; */
+/* Waits for all lanes of the warp. */
 void emulated_warp_barrier(void);
-/* for them, with the value that lane `from` gave. */
+/* Waits for all lanes of the warp and returns the value that lane `from` gave. */
 float emulated_shuffle(float value, uint32_t from);
-/* End the launch: `text` does not hold. */
+/* Ends the launch, because the condition `text` is false. */
 void emulated_assert(const char *text);
 
 #define FUNCTION static inline __attribute__((unused))
-/* The same two, with a short way for what is known already. */
+/* The two access functions with a fast path for cached allocations and arrays. */
 static inline __attribute__((unused)) void *emulated_global_near(uintptr_t address, uint32_t bytes,
                                                                  enum emulated_access access)
 {

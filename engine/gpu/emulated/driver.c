@@ -1,13 +1,14 @@
-/* The emulated driver: queues are host threads, so that they really overlap; faults are injected on demand.
+/* The emulated driver. Queues are host threads, so they really overlap, and faults can be injected.
  *
- * Options, separated by commas: warp32 or warp64 (32), plain (a card without matrix units), checks (who
- * accesses what), and faults, each at the n-th call of its sort on a context: nomem=N (allocations), launch=N
- * (a launch fails), lost=N (launches: the context is lost), ecc=N (launches: an uncorrectable memory error),
- * record=N (a recording comes to nothing); hold=N (the copy into another process's memory stands still half
- * way: once somebody opens the FIFO that MOTLEY_EMULATED_HOLD names to read, and until somebody opens it to
- * write). They come from device_options.isa and from the environment's
- * MOTLEY_EMULATED (or the file that it names as @PATH, read for each context), the latter for whole services
- * under test.
+ * Options are separated by commas: warp32 or warp64 (default warp32); plain (a card without matrix units);
+ * checks (checks who accesses what); and faults, each at the N-th call of its kind on a context. nomem=N
+ * fails an allocation, launch=N a launch; lost=N loses the context at a launch, ecc=N reports an
+ * uncorrectable memory error at a launch; record=N fails a recording. hold=N pauses the copy into another
+ * process's memory half way: it waits until somebody opens the FIFO named by MOTLEY_EMULATED_HOLD for
+ * reading, and then until somebody opens it for writing.
+ *
+ * Options come from device_options.isa and then from MOTLEY_EMULATED in the environment, or from the file
+ * that it names as @PATH, which is read for each context. The environment serves tests of whole services.
  */
 #include "engine/gpu/emulated/emulated.h"
 
@@ -21,7 +22,7 @@
 #include <unistd.h>
 
 enum {
-    QUEUE_ROOM = 1024, /* commands that wait; a full queue holds up the caller */
+    QUEUE_ROOM = 1024, /* most waiting commands; a full queue blocks the caller */
     ARGS_MAX = 512,
     DEVICES = 8
 };
@@ -33,11 +34,11 @@ struct gpu_library {
     int unused;
 };
 
-/* What the options say. */
+/* The parsed options. */
 struct told {
     uint32_t warp_size;
     bool checks, plain;
-    uint64_t faults[FAULTS]; /* at which call; 0: never */
+    uint64_t faults[FAULTS]; /* number of the call that fails; 0: none */
 };
 
 struct gpu_context {
@@ -46,7 +47,7 @@ struct gpu_context {
     _Atomic uint64_t calls[FAULTS];
     pthread_mutex_t lock;
     atomic_bool failed;
-    struct err error; /* the first, under the lock */
+    struct err error; /* the first error; guarded by the lock */
 };
 
 enum command_kind {
@@ -77,8 +78,8 @@ struct gpu_event {
     struct gpu_context *context;
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    uint64_t recorded, done; /* how often; done follows */
-    uint64_t uses;           /* commands queued that name it and have not run */
+    uint64_t recorded, done; /* how often it was recorded, and up to which recording it is done */
+    uint64_t uses;           /* queued commands that name the event and have not run */
     struct timespec time;
 };
 
@@ -92,11 +93,12 @@ struct gpu_queue {
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    struct command *commands; /* a ring of QUEUE_ROOM */
-    uint64_t head, tail;      /* begun from head; tail is the next to be queued */
+    struct command *commands; /* a ring buffer of QUEUE_ROOM commands */
+    uint64_t head, tail;      /* head: number of the command that runs or comes next; tail: number of the next
+                                 command to be queued */
     uint64_t finished;
     bool ending;
-    struct gpu_graph *capture; /* being recorded */
+    struct gpu_graph *capture; /* the graph that is being recorded */
 };
 
 struct gpu_module {
@@ -122,7 +124,7 @@ static int context_check(struct gpu_context *context, struct err *err)
     return -1;
 }
 
-/* Is this the call at which the fault comes? */
+/* Should this call fail? */
 static bool fault_now(struct gpu_context *context, enum fault_kind kind)
 {
     return context->told.faults[kind] != 0 && ++context->calls[kind] == context->told.faults[kind];
@@ -149,7 +151,7 @@ static int emulated_count(struct gpu_library *library, uint32_t *out, struct err
     return 0;
 }
 
-/* Read one word of the options, [text, text + length). */
+/* Parses one option, [text, text + length). */
 static int option_read(struct told *told, const char *text, size_t length, struct err *err)
 {
     static const char *const names[FAULTS] = {"nomem=", "launch=", "lost=", "ecc=", "record=", "hold="};
@@ -189,7 +191,7 @@ static int words_read(struct told *told, const char *text, struct err *err)
     return 0;
 }
 
-/* The environment's options: what is written there, or in the file that "@PATH" names, as it is now. */
+/* Parses the environment's options: its own text, or the present contents of the file named by "@PATH". */
 static int environment_read(struct told *told, struct err *err)
 {
     const char *text = getenv("MOTLEY_EMULATED");
@@ -205,7 +207,7 @@ static int environment_read(struct told *told, struct err *err)
     return words_read(told, text, err);
 }
 
-/* The device's own options, then the environment's. */
+/* Parses the device's own options, then the environment's. */
 static int told_read(struct told *told, uint32_t index, const char *options, struct err *err)
 {
     *told = (struct told){.warp_size = 32};
@@ -323,13 +325,13 @@ static int peer_enable(struct gpu_context *context, struct gpu_context *peer, bo
 
 /* --- commands */
 
-/* In the middle of a copy: a test is told, and says when it goes on. */
+/* Pauses in the middle of a copy: tells the test, and waits until the test lets it go on. */
 static void hold(void)
 {
     const char *fifo = getenv("MOTLEY_EMULATED_HOLD");
     static const int turns[] = {O_WRONLY, O_RDONLY};
     for (int i = 0; i < 2 && fifo != NULL; i++) {
-        int file = open(fifo, turns[i] | O_CLOEXEC); /* returns when the other end is opened */
+        int file = open(fifo, turns[i] | O_CLOEXEC); /* open() returns when the other end is opened */
         if (file >= 0)
             close(file);
     }
@@ -394,7 +396,7 @@ static void event_await(struct gpu_event *event, uint64_t serial)
     pthread_mutex_unlock(&event->lock);
 }
 
-/* An event may be destroyed as soon as nothing that is queued names it. */
+/* Counts an event's uses. It may be destroyed as soon as no queued command names it. */
 static void event_use(struct gpu_event *event, bool begins)
 {
     pthread_mutex_lock(&event->lock);
@@ -654,7 +656,7 @@ static int function(struct gpu_module *module, const char *name, struct gpu_func
         __builtin_cpu_supports("fma") ? emulated_functions_fma : emulated_functions_any;
     for (uint32_t i = 0; i < emulated_function_count; i++)
         if (strcmp(all[i].name, name) == 0) {
-            *out = (struct gpu_function *)&all[i]; /* only ever handed back */
+            *out = (struct gpu_function *)&all[i]; /* the cast drops const, but nothing writes to it */
             return 0;
         }
     return err_set(err, ERR_NOT_FOUND, "no kernel is called %s", name);

@@ -1,5 +1,6 @@
-/* A launch: blocks one after the other, the threads of a block as fibers that give way at barriers and
- * shuffles. Lanes of a warp run until all have met, then its next part begins; warps of a block likewise. */
+/* Runs a launch: blocks one after the other, with a block's threads as fibers that yield at barriers and
+ * shuffles. The lanes of a warp run until all have reached the same one, then all go on; the warps of a block
+ * likewise. */
 #include "engine/gpu/emulated/emulated.h"
 
 #include <stdio.h>
@@ -17,7 +18,7 @@
 enum {
     STACK_BYTES = 64 << 10,
     SITES_MAX = 16,
-    SITE_GAP = 1024, /* behind each array: one access too many falls into no other */
+    SITE_GAP = 1024, /* gap behind each array, so that an access just beyond an array hits no other */
     BLOCK_BYTES = EMULATED_SHARED_BYTES + SITES_MAX * SITE_GAP
 };
 
@@ -30,17 +31,19 @@ struct fiber {
     ucontext_t context;
 #endif
     enum fiber_state state;
-    float given[2]; /* to a shuffle and to the one before, which others may still read */
+    float given[2]; /* the values given to the current shuffle and to the one before, which other lanes may
+                       still read */
     uint32_t shuffles;
 };
 
-/* One block under way; kept by each host thread that launches. */
+/* The state of the running block. Each host thread that launches keeps one. */
 struct runner {
     struct fiber fibers[EMULATED_BLOCK_THREADS_MAX];
     struct fiber scheduler;
     uint8_t *stacks;
-    uint8_t *block_memory;                      /* BLOCK_BYTES */
-    uint8_t units[BLOCK_BYTES / EMULATED_UNIT]; /* of block_memory: how many of their bytes are an array's */
+    uint8_t *block_memory;                      /* [BLOCK_BYTES] */
+    uint8_t units[BLOCK_BYTES / EMULATED_UNIT]; /* for each unit of block_memory, how many of its bytes belong
+                                                   to an array */
     struct emulated_shadow *block_shadow;
     struct {
         const void *site;
@@ -59,10 +62,12 @@ struct runner {
 
 _Thread_local struct emulated_thread emulated_now;
 static _Thread_local struct runner *runner;
-static _Thread_local struct emulated_span last_span; /* of addresses: most accesses fall where the last did */
+static _Thread_local struct emulated_span
+    last_span; /* the last allocation that was accessed, as addresses: the next access is mostly there, too */
 
 #if defined(__x86_64__)
-/* Save the registers that calls keep on this stack, remember it in *from, go on where `to` stopped. */
+/* Saves the callee-saved registers on this stack, stores the stack pointer in *from, and continues where `to`
+ * stopped. */
 void emulated_switch(void **from, void *to);
 __asm__(".text\n"
         ".globl emulated_switch\n"
@@ -107,7 +112,7 @@ static void give_way(enum fiber_state state)
 static void fiber_main(void)
 {
     runner->function->run(runner->args);
-    for (;;) /* nobody resumes what is done */
+    for (;;) /* a finished fiber is never resumed */
         give_way(FIBER_DONE);
 }
 
@@ -116,11 +121,12 @@ static void fiber_begin(struct fiber *fiber, uint8_t *stack)
     fiber->state = FIBER_READY;
     fiber->shuffles = 0;
 #if defined(__SANITIZE_ADDRESS__)
-    __asan_unpoison_memory_region(stack, STACK_BYTES); /* of a launch that ended where it stood */
+    /* poisoned if an earlier launch ended within a function */
+    __asan_unpoison_memory_region(stack, STACK_BYTES);
 #endif
 #if defined(__x86_64__)
-    /* As emulated_switch leaves it: six registers, then where to return to; the ABI wants rsp + 8 to be a
-     * multiple of 16 where a function begins. */
+    /* The stack as emulated_switch leaves it: six registers, then the return address. The ABI requires rsp +
+     * 8 to be a multiple of 16 at the start of a function. */
     uint64_t *top = (uint64_t *)(void *)(stack + STACK_BYTES);
     *--top = 0;
     *--top = (uint64_t)(uintptr_t)fiber_main;
@@ -136,7 +142,7 @@ static void fiber_begin(struct fiber *fiber, uint8_t *stack)
 #endif
 }
 
-/* The thread that runs now is at fault: tell it, and end the launch. */
+/* Reports a fault of the running thread and ends the launch. */
 static _Noreturn void fault(const char *what)
 {
     struct runner *r = runner;
@@ -217,7 +223,7 @@ void *emulated_block_memory(const void *site, uint64_t bytes)
     r->sites[r->site_count].bytes = (uint32_t)bytes;
     r->site_count++;
     r->block_used += ((uint32_t)bytes + 15) / 16 * 16;
-    memset(r->block_memory + at, 0xff, bytes); /* NaN, were it read */
+    memset(r->block_memory + at, 0xff, bytes); /* reads before a write give NaN */
     for (uint32_t i = 0; r->memory->shadow == NULL && i < bytes; i += EMULATED_UNIT)
         r->units[(at + i) / EMULATED_UNIT] = (uint8_t)(bytes - i < EMULATED_UNIT ? bytes - i : EMULATED_UNIT);
     if (r->block_shadow != NULL)
@@ -269,7 +275,7 @@ float emulated_shuffle(float value, uint32_t from)
     return r->fibers[first + from % size].given[turn];
 }
 
-/* Run threads [begin, end), a warp, until all wait for the block or are done. */
+/* Runs threads [begin, end), a warp, until all wait for the block or are done. */
 static void warp_run(struct runner *r, uint32_t begin, uint32_t end)
 {
     while (!r->failed) {
@@ -297,7 +303,8 @@ static void warp_run(struct runner *r, uint32_t begin, uint32_t end)
                     done);
             return;
         }
-        r->warp_epochs[begin / emulated_now.warp_size] += waiting > 0; /* a shuffle orders no memory */
+        r->warp_epochs[begin / emulated_now.warp_size] +=
+            waiting > 0; /* only warp barriers order memory, not shuffles */
         for (uint32_t t = begin; t < end; t++)
             r->fibers[t].state = FIBER_READY;
     }
@@ -336,7 +343,7 @@ static void block_run(struct runner *r)
     }
 }
 
-/* Freed when the host thread ends. */
+/* Frees a host thread's runner when the thread ends. */
 static pthread_key_t runner_key;
 static pthread_once_t runner_once = PTHREAD_ONCE_INIT;
 

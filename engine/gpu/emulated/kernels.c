@@ -1,4 +1,4 @@
-/* All kernels for any CPU. */
+/* All kernels, compiled for any CPU. */
 #define EMULATED_FUNCTIONS emulated_functions_any
 #include "engine/gpu/emulated/kernels_body.h"
 

@@ -1,4 +1,4 @@
-/* All kernels, compiled for the emulated device: EMULATED_FUNCTIONS is the name of their table. */
+/* All kernels, compiled for the emulated device. EMULATED_FUNCTIONS is the name of their table. */
 #ifndef MOTLEY_ENGINE_GPU_EMULATED_KERNELS_BODY_H
 #define MOTLEY_ENGINE_GPU_EMULATED_KERNELS_BODY_H
 

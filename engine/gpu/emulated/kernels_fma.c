@@ -1,3 +1,3 @@
-/* All kernels for CPUs that have fused multiply-add as an instruction: the same bits, sooner. */
+/* All kernels, compiled for CPUs with a fused multiply-add instruction: the same bits, but faster. */
 #define EMULATED_FUNCTIONS emulated_functions_fma
 #include "engine/gpu/emulated/kernels_body.h"

@@ -1,4 +1,4 @@
-/* The arena of an emulated device: one file in memory, mapped twice. */
+/* The arena of an emulated device: one memory file, mapped twice. */
 #include "engine/gpu/emulated/emulated.h"
 
 #include <fcntl.h>
@@ -20,7 +20,8 @@ int emulated_memory_init(struct emulated_memory *memory, uint64_t limit, bool ch
 {
     memset(memory, 0, sizeof *memory);
     memory->limit = limit;
-    memory->half = up(2 * limit + (64ull << 20), PAGE); /* address space is free, fragments are not */
+    /* twice the limit, because address space costs nothing and fragmentation could otherwise exhaust it */
+    memory->half = up(2 * limit + (64ull << 20), PAGE);
     memory->file = memfd_create("motley-emulated", MFD_CLOEXEC);
     uint64_t whole = 2 * memory->half;
     if (memory->file < 0 || ftruncate(memory->file, (off_t)memory->half) != 0) {
@@ -58,8 +59,9 @@ void emulated_memory_fini(struct emulated_memory *memory)
     pthread_mutex_destroy(&memory->lock);
 }
 
-/* The first gap of [begin, end) that takes `bytes`, with a gap behind every allocation so that one access too
- * many is seen; the index of the new span, or UINT32_MAX. Under the lock. */
+/* Inserts an allocation in the first sufficient gap of [begin, end), with space behind every allocation so
+ * that an access just beyond it is noticed. Returns the index of the new span, or UINT32_MAX. Called with the
+ * lock held. */
 static uint32_t span_insert(struct emulated_memory *memory, uint64_t begin, uint64_t end, uint64_t bytes)
 {
     if (memory->count == memory->room) {
@@ -107,7 +109,8 @@ int emulated_memory_take(struct emulated_memory *memory, uint64_t bytes, gpu_add
         uint64_t at = memory->spans[span].begin;
         memory->held += counted;
         *out = (uintptr_t)(memory->addresses + at);
-        /* NaN, were it read; the beginning of what is large, since every page takes time */
+        /* Reads before a write give NaN. Only the beginning of large allocations is filled, because each page
+         * takes time. */
         memset(memory->pages + at, 0xff, bytes < POISON_BYTES ? bytes : POISON_BYTES);
         if (memory->shadow != NULL)
             emulated_shadow_forget(memory->shadow, at, bytes);
@@ -151,7 +154,8 @@ bool emulated_memory_find(struct emulated_memory *memory, gpu_address address, u
     bool found = false;
     pthread_mutex_lock(&memory->lock);
     uint64_t at = address - (uintptr_t)memory->addresses;
-    uint32_t begin = 0, end = memory->count; /* the last span that begins at or before it */
+    uint32_t begin = 0,
+             end = memory->count; /* binary search for the last span that begins at or before the address */
     while (begin < end) {
         uint32_t middle = begin + (end - begin) / 2;
         if (memory->spans[middle].begin <= at)
@@ -182,7 +186,7 @@ void *emulated_memory_at(struct emulated_memory *memory, gpu_address address, ui
     return memory->pages + at;
 }
 
-/* What a handle says: whose file, and where in it. */
+/* The contents of a handle: the owner's file, and the range in it. */
 struct shared_handle {
     int32_t process, file;
     uint64_t at, bytes;

@@ -1,15 +1,19 @@
-/* For every word of memory, who accessed it in the launch under way, and whether anybody ever wrote it; for
- * every byte, once a word was accessed in parts. Two accesses of which one writes must be ordered: by being
- * of one thread, or of one block with a barrier between them, or of one warp with a warp's barrier between
- * them. Launches of one queue are ordered; of several, their events are what orders them, which is not looked
- * at here. */
+/* Records for every word of memory who accessed it in the current launch and whether anybody ever wrote it;
+ * once a word is accessed in parts, for each of its bytes. Two accesses of which one writes must be ordered:
+ * they are by the same thread, or by one block with a barrier between them, or by one warp with a warp
+ * barrier between them. Launches on one queue are ordered; those on several queues are ordered by events,
+ * which is not checked here. */
 #include "engine/gpu/emulated/emulated.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
-enum { WORD = 4, PAGE = 4096, FORGET_BYTES = 64 << 10 /* from here on pages are given back */ };
+enum {
+    WORD = 4,
+    PAGE = 4096,
+    FORGET_BYTES = 64 << 10 /* from this size on, pages are returned to the system */
+};
 
 enum readers { READERS_NONE, READERS_ONE, READERS_WARP, READERS_BLOCK, READERS_ALL };
 
@@ -19,18 +23,18 @@ struct mark {
 };
 
 struct cell {
-    uint32_t launch; /* of the marks */
-    bool written;    /* ever */
-    bool wrote;      /* in this launch: `writer` did */
-    bool updated;    /* it was an atomic */
-    bool split;      /* of a word: its bytes have cells of their own, this one says nothing more */
-    uint8_t readers; /* enum readers; the last of them in `reader` */
+    uint32_t launch; /* the launch to which the marks belong */
+    bool written;    /* was ever written */
+    bool wrote;      /* `writer` wrote it in this launch */
+    bool updated;    /* the write was atomic */
+    bool split;      /* for a word: its bytes have cells of their own, and this cell is no longer used */
+    uint8_t readers; /* an enum readers; the last reader is in `reader` */
     struct mark writer, reader;
 };
 
 struct emulated_shadow {
     uint64_t bytes;
-    struct cell *words, *parts; /* parts: of bytes, never read before their word was split */
+    struct cell *words, *parts; /* parts: cells of bytes, used only after their word was split */
 };
 
 static struct cell *cells_map(uint64_t count)
@@ -69,7 +73,8 @@ void emulated_shadow_destroy(struct emulated_shadow *shadow)
     free(shadow);
 }
 
-/* Zero [begin, end), its whole pages by giving them back: most of a large allocation is never looked at. */
+/* Zeroes [begin, end), whole pages by returning them to the system, because most of a large allocation is
+ * never accessed. */
 static void cells_clear(uint8_t *begin, uint8_t *end)
 {
     uint8_t *first = begin + (PAGE - (uintptr_t)begin % PAGE) % PAGE, *last = end - (uintptr_t)end % PAGE;
@@ -87,7 +92,7 @@ void emulated_shadow_forget(struct emulated_shadow *shadow, uint64_t at, uint64_
                 (uint8_t *)(shadow->words + (at + bytes + WORD - 1) / WORD));
 }
 
-/* The cells of a word's bytes, which go on from what is known of the word. */
+/* Splits a word: its bytes get cells that start with what is known of the word. */
 static struct cell *word_split(struct emulated_shadow *shadow, uint64_t word)
 {
     struct cell *parts = shadow->parts + word * WORD;
@@ -99,7 +104,7 @@ static struct cell *word_split(struct emulated_shadow *shadow, uint64_t word)
     return parts;
 }
 
-/* The cells of which the access is one: of a word, or of `*count` bytes. */
+/* The cells of the next part of an access: one cell of a whole word, or `*count` cells of bytes. */
 static struct cell *cells_at(struct emulated_shadow *shadow, uint64_t at, uint64_t left, uint64_t *step,
                              uint32_t *count)
 {
@@ -211,7 +216,7 @@ const char *emulated_shadow_access(struct emulated_shadow *shadow, uint64_t at, 
                        .warp = (uint16_t)who->warp};
     const char *wrong = NULL;
     uint32_t count, done = 0;
-    for (struct cell *word = shadow->words + at / WORD; /* nearly all accesses are of whole words */
+    for (struct cell *word = shadow->words + at / WORD; /* nearly all accesses are to whole words */
          at % WORD == 0 && bytes - done >= WORD && !word->split && wrong == NULL; word++, done += WORD)
         wrong = cell_access(word, access, who->launch, &now, other);
     for (uint64_t step; done < bytes && wrong == NULL; done += (uint32_t)step) {
