@@ -7,7 +7,7 @@
 #include "planner/candidate/objective.h"
 #include "planner/cost/alike.h"
 
-#define SINGLES_MAX 64u /* lines of devices alone */
+#define SINGLES_MAX 64u /* most devices that are listed alone */
 
 static struct plan_alternative *line_add(struct plan_answer *a, enum plan_placement placement,
                                          struct err *err)
@@ -23,7 +23,7 @@ static struct plan_alternative *line_add(struct plan_answer *a, enum plan_placem
     return &grown[a->alternative_count++];
 }
 
-/* A candidate that fits: its time, and the memory of its fullest rank. */
+/* Fills the line of a candidate that fits: its time, and the memory of its fullest rank. */
 static void line_fill(const struct problem *p, struct plan_alternative *line, const struct candidate *c,
                       double step_s)
 {
@@ -48,7 +48,8 @@ static void line_fill(const struct problem *p, struct plan_alternative *line, co
     line->runnable = kind_runnable(p, c);
 }
 
-/* Each usable device alone is worth a line, fitting or not; those alike are searched once. */
+/* Adds a line for each usable device alone, whether it fits or not; of interchangeable devices one is
+ * searched. */
 static int singles_add(const struct problem *p, struct plan_answer *a, struct err *err)
 {
     struct err why = {0};
@@ -116,11 +117,11 @@ int alternatives_fill(const struct problem *p, const struct search_found *found,
     return 0;
 }
 
-/* --- devices left out --- */
+/* --- left-out devices --- */
 
-/* With a device that is left out, as found; zeros: not known. */
+/* The best found with a device that was left out; zeros: unknown. */
 struct with_it {
-    double step_s, value; /* by the job's objective */
+    double step_s, value; /* value: by the job's objective */
 };
 
 static void why_left_out(const struct problem *p, const struct plan_answer *a, uint32_t d,
@@ -151,7 +152,8 @@ static void why_left_out(const struct problem *p, const struct plan_answer *a, u
     snprintf(text, size, "%s", why);
 }
 
-/* Of devices alike, the first one's. Returns 1 when it is better than all that was found: *found has it. */
+/* Searches with a left-out device; of interchangeable devices the first one's result is taken. Returns 1
+ * if it beats everything found so far; *found has it then. */
 static int with_device(const struct problem *p, const struct search_options *options,
                        struct search_found *found, uint32_t d, struct with_it *with, struct err *err)
 {
@@ -178,7 +180,7 @@ static int with_device(const struct problem *p, const struct search_options *opt
     return result;
 }
 
-/* Returns 1 as soon as something better was found with such a device. */
+/* Searches with each left-out device. Returns 1 as soon as one gives a better plan. */
 static int left_out_search(const struct problem *p, const struct search_options *options,
                            struct search_found *found, const bool *used, struct with_it *with,
                            struct err *err)

@@ -1,4 +1,4 @@
-/* The answer as a document, its plan simulated for drawing, and its end. */
+/* The answer as a document, the simulation of its plan for drawing, and its destruction. */
 #include "planner/answer/answer.h"
 
 #include <stdio.h>
@@ -19,8 +19,8 @@ static bool same_as_first(const struct plan_rank *rank, uint32_t first, uint32_t
     return at + count == rank->expert_count || rank->experts[at + count].block != rank->experts[at].block;
 }
 
-/* "experts 0..12 of every layer", "experts 0..4 and 7..9 of every layer", or, where layers differ, "11 to 13
- * experts a layer, uneven by layer". */
+/* Writes "experts 0..12 of every layer", "experts 0..4 and 7..9 of every layer", or, if layers differ, "11
+ * to 13 experts a layer, uneven by layer". */
 static void expert_words(const struct plan_rank *rank, char *text, size_t size)
 {
     uint32_t runs = 0, least = UINT32_MAX, most = 0;
@@ -58,7 +58,7 @@ static void expert_words(const struct plan_rank *rank, char *text, size_t size)
         snprintf(text + used, size - (size_t)used, " of every layer");
 }
 
-/* [[block, begin, end], …]; new, or NULL. */
+/* Returns [[block, begin, end], …], new, or NULL. */
 static json_t *expert_ranges_json(const struct plan_rank *rank)
 {
     json_t *list = json_array();
@@ -72,7 +72,7 @@ static json_t *expert_ranges_json(const struct plan_rank *rank)
     return list;
 }
 
-/* Sets "like" where a device is estimated as a catalogue entry. Returns object. */
+/* Sets "like" if the device is estimated from a catalogue entry. Returns object. */
 static json_t *liked(json_t *object, const char *like)
 {
     if (object && like)
@@ -123,7 +123,7 @@ static json_t *rank_json(const struct plan_rank *rank, uint32_t number)
     return all;
 }
 
-/* NULL where there are no stages to have an order. */
+/* The schedule's name; NULL if there is only one stage. */
 static const char *schedule_words(const struct plan *plan)
 {
     bool stages = false;

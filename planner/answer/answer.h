@@ -1,4 +1,4 @@
-/* A plan with what it was chosen over, and what is asked of a search. Pure. */
+/* A plan with its alternatives, and the options of a search. Pure. */
 #ifndef MOTLEY_PLANNER_ANSWER_ANSWER_H
 #define MOTLEY_PLANNER_ANSWER_ANSWER_H
 
@@ -9,84 +9,86 @@
 #include "program/program.h"
 #include "program/trace.h"
 
-#define ANSWER_SHARE_TOLD 0.005 /* of a step: less is not told, since rounded to a per cent it is none */
+/* Shares of a step below this are not reported, because they round to 0 %. */
+#define ANSWER_SHARE_TOLD 0.005
 
 struct plan_options {
-    uint64_t evaluations; /* 0: the default, 20,000 */
-    uint64_t seed;        /* of the search's perturbations; 0 is a seed like any other */
-    bool programs;        /* emit step programs into answer->plan (what a worker needs); without, only the
-                             assignment is filled and the answer is cheaper for thousands of devices */
-    bool runnable_only;   /* leave out what a worker of this release cannot run */
-    /* A plan to start from (one that runs now, with its programs), or NULL. What is answered is never slower
-     * than it, as long as it can be kept: same model and batch, its devices there and large enough, the
+    uint64_t evaluations; /* budget; 0: the default, 20,000 */
+    uint64_t seed;        /* of the search's random numbers; 0 is a seed like any other */
+    bool programs;        /* emit step programs into answer->plan, which a worker needs; without them only the
+                             assignment is filled, which is cheaper with thousands of devices */
+    bool runnable_only;   /* exclude plans that a worker of this release cannot run */
+    /* A plan to start from (one that runs now, with its programs), or NULL. The answer is never slower
+     * than it, if it can be kept: same model and batch, its devices present and large enough, the
      * placement allowed. answer->from_words says what became of it. */
     const struct plan *from;
-    bool brief;   /* no alternatives and nothing of devices left out */
-    bool insight; /* fill answer->insight (insight.h): the critical path, and what each improvement would save
-                   */
-    uint64_t insight_evaluations; /* for all of it; 0: the default */
+    bool brief;   /* leave out alternatives and left-out devices */
+    bool insight; /* fill answer->insight (insight.h): the critical path, and the savings of improvements */
+    uint64_t insight_evaluations; /* budget of all insights; 0: the default */
 };
 
-struct plan_insight; /* insight.h */
+struct plan_insight; /* see insight.h */
 
 enum plan_verdict { VERDICT_FITS, VERDICT_DOES_NOT_FIT };
 
-struct plan_alternative { /* another choice and what it gives */
+struct plan_alternative { /* another choice and its outcome */
     enum plan_placement placement;
-    char *device;     /* of a single placement, else NULL */
-    const char *like; /* its catalogue entry, borrowed from the catalogue; NULL: none */
+    char *device;     /* device of a single placement, else NULL */
+    const char *like; /* the device's catalogue entry, borrowed from the catalogue; NULL: none */
     enum plan_verdict verdict;
-    double step_s;                   /* when it fits */
-    uint64_t needs_bytes, has_bytes; /* of the rank that is worst off; when it does not fit and is over
-                                        several devices, of all of them together */
+    double step_s; /* valid if it fits */
+    /* Of the fullest rank; if it does not fit and has several devices, of all together. */
+    uint64_t needs_bytes, has_bytes;
     uint32_t stages, micro_batch_rows;
-    const char *schedule; /* of several stages, else NULL; borrowed from plan_schedule_name */
-    bool runnable;        /* of one that fits: can workers of this release run it? */
+    const char *schedule; /* if there are several stages, else NULL; borrowed from plan_schedule_name */
+    bool runnable;        /* valid if it fits: can workers of this release run it? */
 };
 
 struct plan_left_out {
     char *device;
     const char *like;   /* as in plan_alternative */
     char *why;          /* "slower with it", "excluded", "not asked for", "too small", … */
-    double step_s_with; /* 0: not known */
+    double step_s_with; /* step with the device; 0: unknown */
 };
 
 struct plan_answer {
     enum plan_verdict verdict;
-    char *words;              /* the verdict in a sentence or two, with numbers */
-    struct plan *plan;        /* sealed; NULL when nothing fits; owned, may be taken by setting it to NULL */
-    const char **rank_like;   /* [plan's ranks], as in plan_alternative; NULL where there is no plan */
-    uint32_t rank_like_count; /* of them */
-    uint64_t parameters, trained; /* of the model; of those or of its adapters, the ones that are trained */
-    char method[160];             /* "lora of rank 16, base nf4, adamw8bit, computed in fp32" */
+    char *words;            /* the verdict in one or two sentences, with numbers */
+    struct plan *plan;      /* sealed; NULL if nothing fits; owned, and can be taken by setting it to NULL */
+    const char **rank_like; /* [rank_like_count], as in plan_alternative; NULL if there is no plan */
+    uint32_t rank_like_count; /* ranks of the plan */
+    /* Parameters of the model, and how many of them or of the adapters are trained. */
+    uint64_t parameters, trained;
+    char method[160]; /* "lora of rank 16, base nf4, adamw8bit, computed in fp32" */
     double step_s, tokens_per_s, lower_bound_s;
-    double plan_s; /* 0: the library has no clock; the caller sets it before printing */
-    uint64_t
-        shortfall_bytes; /* when nothing fits: bytes missing on all ranks together, where that is least */
+    double plan_s;            /* 0: the library has no clock; the caller sets it before printing */
+    uint64_t shortfall_bytes; /* if nothing fits: the bytes missing on all ranks together, of the placement
+                                 that lacks least */
     uint32_t alternative_count;
     struct plan_alternative *alternatives;
     uint32_t left_out_count;
     struct plan_left_out *left_out;
-    uint64_t evaluations; /* spent */
-    bool runnable;        /* can workers of this release run the plan? true when there is none */
-    double from_step_s; /* of plan_options.from under these costs; 0: it cannot be kept, or none was given */
-    char *from_words;   /* what became of it, in a sentence; NULL: none was given */
-    double uncertainty; /* relative, of step_s, where estimates dominate; 0 when all is measured */
+    uint64_t evaluations; /* evaluations that were spent */
+    bool runnable;        /* can workers of this release run the plan? true if there is none */
+    double from_step_s;   /* seconds of plan_options.from at these costs; 0: it cannot be kept, or none was
+                             given */
+    char *from_words;     /* what became of plan_options.from, in a sentence; NULL: none was given */
+    double uncertainty;   /* relative error of step_s; 0 if everything is measured */
     uint32_t warning_count;
-    char **warnings; /* what looks wrong in the tables it rests on, a sentence each (doubts.h) */
-    double
-        cost_per_million_tokens; /* in the currency of the devices' prices; 0: one of the plan's is missing */
-    double kwh_per_million_tokens; /* 0: the power of a device of the plan is not known */
-    struct plan_insight *insight;  /* NULL: not asked for, or nothing fits */
+    char **warnings;                /* suspicious values in the tables, one sentence each (doubts.h) */
+    double cost_per_million_tokens; /* in the currency of the devices' prices; 0: the price of a device in the
+                                       plan is unknown */
+    double kwh_per_million_tokens;  /* 0: the power of a device in the plan is unknown */
+    struct plan_insight *insight;   /* NULL: not asked for, or nothing fits */
 };
 
 void plan_answer_destroy(struct plan_answer *answer);
 
-/* INTERFACES.md, "What `motley plan --json` answers". Returns new or NULL with ERR_NOMEM. */
+/* Returns the document of INTERFACES.md, "What `motley plan --json` answers", new; NULL with ERR_NOMEM. */
 json_t *answer_to_json(const struct plan_answer *answer, struct err *err);
 
-/* Simulated timeline of one mean step of a plan on a cluster, for drawing beside a measured one: events with
- * the instruction numbers of the train programs. `trace` is initialised by the caller. *step_s: predicted
+/* Simulates one mean step of a plan on a cluster, for drawing beside a measured one: events with the
+ * instruction numbers of the training programs. `trace` is initialised by the caller. *step_s: predicted
  * seconds. */
 int plan_simulate(const struct plan *plan, const struct workload *workload, const struct cluster *cluster,
                   struct trace *trace, double *step_s, struct err *err);

@@ -1,4 +1,4 @@
-/* From a search to an answer. */
+/* From the search to the answer. */
 #include "planner/answer/best.h"
 
 #include <math.h>
@@ -24,14 +24,14 @@ struct asking {
     const struct plan_options *options;
     struct search_options search;
     struct search_found found;
-    struct candidate from; /* options->from */
-    struct plan *kept;     /* options->from as it is, while it may be answered */
+    struct candidate from; /* the candidate of options->from */
+    struct plan *kept;     /* a copy of options->from; NULL if it cannot be kept */
     double kept_s, kept_value;
     struct plan_answer *answer;
     struct err *err;
 };
 
-/* options->from: can it be kept, and which candidate is it? The reason why not in *why. */
+/* Checks whether options->from can be kept and finds its candidate. *why receives the reason if not. */
 static int from_read(struct asking *q, struct err *why)
 {
     const struct problem *p = q->problem;
@@ -53,7 +53,8 @@ static int from_read(struct asking *q, struct err *why)
     return q->kept || why->code != ERR_NOMEM ? 0 : err_set(q->err, ERR_NOMEM, "planner: out of memory");
 }
 
-/* Ties keep the plan that is there: a running job is not moved for nothing. */
+/* Writes from_words. On equal values the given plan is kept, so that a running job is not moved for
+ * nothing. */
 static int from_say(struct asking *q, const struct err *why)
 {
     char text[700], step[32], now[32];
@@ -74,7 +75,7 @@ static int from_say(struct asking *q, const struct err *why)
     return q->answer->from_words ? 0 : err_set(q->err, ERR_NOMEM, "planner: out of memory");
 }
 
-/* The plan of a candidate, or the one that is kept, with all that rests on its times. */
+/* Makes the plan of a candidate, or takes the kept plan, and fills everything that depends on its times. */
 static int plan_put(struct asking *q, const struct candidate *c)
 {
     const struct problem *p = q->problem;
@@ -94,7 +95,7 @@ static int plan_put(struct asking *q, const struct candidate *c)
         }
     }
     plan_destroy(a->plan);
-    /* the mean step's bound, where fewer steps than that were priced, or rows are worked on in parts */
+    /* The bound is for the mean step; fewer steps may have been priced, or rows may be divided. */
     a->lower_bound_s = fmin(a->lower_bound_s, seconds);
     plan->costs.lower_bound_s = a->lower_bound_s;
     a->plan = plan;
@@ -137,7 +138,7 @@ static int answer_fill(struct asking *q)
     return answer_words(p, q->found.shortage, a, q->err);
 }
 
-/* "The fastest found takes 12 s a step, at 0.14." */
+/* Appends "The fastest found takes 12 s a step, at 0.14." */
 static int fastest_say(const struct asking *q)
 {
     const struct workload *w = q->problem->workload;
@@ -167,7 +168,7 @@ static int answer_end(struct asking *q)
     return a->plan ? plan_seal(a->plan, q->err) : 0;
 }
 
-/* listed: where each of the devices is, as they were given. */
+/* listed: the user's order of the devices. */
 static int ask(const struct workload *workload, const struct cluster *cluster, const uint32_t *listed,
                const struct plan_options *options, struct plan_answer **answer, struct err *err)
 {
@@ -200,7 +201,7 @@ static int ask(const struct workload *workload, const struct cluster *cluster, c
     return result;
 }
 
-/* Names, and the order in which things are given, decide nothing. */
+/* Sorts the cluster first, so that names and the order of lists do not influence the plan. */
 int plan_best(const struct workload *workload, const struct cluster *cluster,
               const struct plan_options *options, struct plan_answer **answer, struct err *err)
 {

@@ -1,4 +1,5 @@
-/* Doubts about measured and imported tables, amounts in other units, and what cards are asked to compute. */
+/* Warnings about measured and imported tables, about amounts in wrong units, and about what cards are
+ * asked to compute. */
 #include "planner/answer/doubts.h"
 
 #include <math.h>
@@ -9,25 +10,27 @@
 
 #include "common/units.h"
 
-#define CARD_MOST 1.1 /* of a card's peak and memory as its maker says: clocks are not nailed down */
-/* Of the peak, at the largest size measured: below it something is off by a thousand. Of a card that says no
- * more than its kind ten times that, of the slowest one there is. */
+/* Factor on a card's stated peak and memory that is still plausible, as clocks vary. */
+#define CARD_MOST 1.1
+/* Least plausible share of the peak at the largest measured size; below it some unit is off by a thousand.
+ * For a card without an entry of its own, ten times this share of the slowest card of its kind is used. */
 #define PEAK_LEAST 1e-3
-#define FALL 0.05 /* of a smaller size's forward and backward together: less is noise */
-/* Outside of these an amount is in another unit than its name says. Rules of thumb: a modem's line, the
- * fastest links there are (networks: a tenth of it), more than a satellite hop, the smallest device that
- * anybody would train on. */
+/* Share of a smaller size's forward and backward by which a larger size may be faster; less is noise. */
+#define FALL 0.05
+/* Outside of these limits an amount is probably in another unit than its name says. Rules of thumb: a
+ * modem's line, the fastest links there are (for networks a tenth of it), more than a satellite hop, the
+ * smallest device that anybody would train on. */
 #define LINK_LEAST_BYTES_PER_S 1e4
 #define LINK_MOST_BYTES_PER_S 1e13
 #define LATENCY_MOST_S 0.7
-#define WATTS_MOST 3.0 /* of what its maker says: peaks of milliseconds */
+#define WATTS_MOST 3.0 /* factor on the maker's power that is still plausible: peaks of milliseconds */
 #define MEMORY_LEAST_BYTES ((uint64_t)16 << 20)
-#define FORMATS_MAX 8u /* kinds of cards without bfloat16 that are named */
+#define FORMATS_MAX 8u /* most kinds of cards without bfloat16 that are named */
 
 struct doubts {
     const struct problem *problem;
     struct plan_answer *answer;
-    uint32_t most, more; /* sentences; beyond them */
+    uint32_t most, more; /* sentences that are still allowed, and how many were dropped */
     struct err *err;
 };
 
@@ -76,7 +79,7 @@ static double threads_of(const struct device *device)
     return strcmp(device->kind, "cpu") == 0 ? device->threads : 1;
 }
 
-/* The peak that a device's own entry has, or the fastest one of its kind. */
+/* The peak of the device's own entry, or of the fastest entry of its kind; *of is that entry's name. */
 static double peak_of(const struct device *device, const char **of)
 {
     const struct catalogue_entry *entry = device->like ? device->like : catalogue_extreme(device->kind, true);
@@ -84,8 +87,8 @@ static double peak_of(const struct device *device, const char **of)
     return entry ? catalogue_peak(entry) * threads_of(device) : 0;
 }
 
-/* The device's own entry, or what one of its kind is at least: of cpus the plain one, of cards the slowest.
- * NULL: a kind that is not in the catalogue. */
+/* The device's own entry, or a lower bound for its kind: for CPUs the plain one, for cards the slowest.
+ * NULL: the kind is not in the catalogue. */
 static const struct catalogue_entry *slowest_of(const struct device *device)
 {
     if (device->like)
@@ -134,7 +137,7 @@ static int rate_doubt(struct doubts *d, const struct device *device, enum profil
     return 0;
 }
 
-/* A head works on labelled tokens alone. */
+/* Tokens that count as work; a head only works on labelled ones. */
 static double tokens_worked(enum profile_block kind, const struct profile_point *point)
 {
     return kind == PROFILE_HEAD ? point->labelled : point->tokens;
@@ -154,8 +157,8 @@ static int work_compare(const void *left, const void *right)
     return a->sum_sq < b->sum_sq ? -1 : a->sum_sq > b->sum_sq;
 }
 
-/* Points that hold more tokens (heads: labelled ones), and no less in any way, and yet take clearly less time
- * than one before. */
+/* Warns about points that have more work than an earlier point in every respect, and yet take clearly less
+ * time. */
 static int fall_doubt(struct doubts *d, const struct device *device, enum profile_block kind)
 {
     uint32_t count = device->profile.point_count[kind];
@@ -191,8 +194,8 @@ static int fall_doubt(struct doubts *d, const struct device *device, enum profil
     return result;
 }
 
-/* Cards whose catalogue entry knows no bfloat16 products, where bfloat16 is asked for: one sentence for all.
- */
+/* Warns, in one sentence for all, about cards whose catalogue entries have no bfloat16 products, if
+ * bfloat16 is asked for. */
 static int format_doubt(struct doubts *d)
 {
     const struct problem *p = d->problem;
@@ -240,7 +243,7 @@ static int link_doubt(struct doubts *d, const char *what, const char *of, bool n
                : 0;
 }
 
-/* What is said of a card, beside what its maker says of it. */
+/* Compares what is stated of a card with what its maker says. */
 static int card_doubt(struct doubts *d, const struct device *device)
 {
     const struct catalogue_entry *like = device->like;
@@ -272,7 +275,7 @@ static int card_doubt(struct doubts *d, const struct device *device)
                : 0;
 }
 
-/* Amounts of the cluster that look as if they were in another unit. */
+/* Warns about amounts of the cluster that seem to be in another unit. */
 static int units_doubt(struct doubts *d)
 {
     const struct cluster *c = d->problem->cluster;
@@ -303,7 +306,8 @@ static int units_doubt(struct doubts *d)
     return 0;
 }
 
-/* Something here is estimated from the catalogue, and devices that were measured say how far that is off. */
+/* If some devices are estimated from the catalogue, reports how far the catalogue is off for the measured
+ * ones. */
 static int catalogue_doubt(struct doubts *d)
 {
     const struct problem *p = d->problem;

@@ -1,4 +1,4 @@
-/* What would help, in words and as documents. */
+/* Insights in words and as documents. */
 #include "planner/answer/insight.h"
 
 #include <stdio.h>

@@ -1,9 +1,10 @@
-/* Asking the same question about clusters changed in one thing.
+/* Savings are found by planning for clusters with one change.
  *
- * Which improvements are tried: every link between nodes that the plan uses, and of every device more memory,
- * more speed and one more like it. What the critical path spends on a thing bounds what making it faster can
- * save at this plan, so those it spends most on come first and are searched anew; the rest are the same plan
- * under the new costs. */
+ * The improvements tried are: every link between nodes that the plan uses, and for every device more
+ * memory, more speed and one more such device. The time that the critical path spends on a resource bounds
+ * what a faster resource saves with this plan, so the resources with the most time come first and get
+ * searches; for the others the same plan is priced at the new costs.
+ */
 #include "planner/answer/insight_fill.h"
 
 #include <math.h>
@@ -18,16 +19,16 @@
 #include "planner/search/search.h"
 #include "planner/simulate/timeline.h"
 
-#define EVALUATIONS_LEAST 500u      /* a search with less is not worth it */
-#define DEVICES_SEARCHED 8u         /* in the cluster, up to which everything is searched anew */
-#define SEARCHES_LARGE 12u          /* beyond */
-#define NODES_ALL_LINKS 5u          /* up to which every link between nodes is tried, used or not */
-#define INSTRUCTIONS_MAX (1u << 21) /* longer programs get no path */
+#define EVALUATIONS_LEAST 500u      /* the least budget of a search that is worth starting */
+#define DEVICES_SEARCHED 8u         /* most devices in the cluster for which every improvement is searched */
+#define SEARCHES_LARGE 12u          /* most searches in larger clusters */
+#define NODES_ALL_LINKS 5u          /* most nodes for which every link between nodes is tried, used or not */
+#define INSTRUCTIONS_MAX (1u << 21) /* longer programs get no critical path */
 
 struct ask { /* one improvement to try */
     enum insight_kind kind;
     uint32_t device, node_a, node_b;
-    double weight; /* share of the critical path it might shorten; for ordering */
+    double weight; /* share of the critical path that it might shorten; for sorting */
 };
 
 struct insight_run {
@@ -40,9 +41,9 @@ struct insight_run {
     struct ask *asks;
     uint32_t ask_count, ask_capacity;
     uint64_t evaluations;
-    double base_s;  /* the plan as it is, over the steps that same_plan prices */
-    double again_s; /* what searching on from it finds on the cluster as it is: no improvement's merit; 0: not
-                       done */
+    double base_s;  /* the plan on the unchanged cluster, over the steps that same_plan prices */
+    double again_s; /* what a search on the unchanged cluster finds, which is no improvement's merit; 0: not
+                       searched */
     struct err *err;
 };
 
@@ -146,7 +147,7 @@ static int ranks_fill(struct insight_run *run, struct price *price, const struct
     return result;
 }
 
-/* --- what to try --- */
+/* --- the list of improvements --- */
 
 static int ask_add(struct insight_run *run, const struct ask *ask)
 {
@@ -174,7 +175,7 @@ static int link_ask(struct insight_run *run, uint32_t a, uint32_t b, double weig
     return ask_add(run, &(struct ask){.kind = INSIGHT_LINK, .node_a = low, .node_b = high, .weight = weight});
 }
 
-/* The links that a transfer, or a collective of a group, takes. */
+/* Weights the links that a transfer, or one hop of a collective, uses. */
 static int path_ask(struct insight_run *run, const struct price *price, uint32_t from, uint32_t to,
                     double weight)
 {
@@ -191,14 +192,15 @@ static int group_ask(struct insight_run *run, const struct price *price, uint32_
     return result;
 }
 
-/* Links that anything moves over, of few nodes all there are, with the seconds of the path that pass there.
- */
+/* Lists the links that carry transfers (with few nodes all links), with the seconds of the critical path
+ * on each. */
 static int links_ask(struct insight_run *run, const struct price *price, const struct plan_graph *graph,
                      const struct sim_path *path)
 {
     uint32_t nodes = run->cluster->node_count;
     int result = 0;
-    for (uint32_t a = 0; a < nodes && nodes <= NODES_ALL_LINKS; a++) { /* one not used may be too slow */
+    /* An unused link may have been too slow to use. */
+    for (uint32_t a = 0; a < nodes && nodes <= NODES_ALL_LINKS; a++) {
         for (uint32_t b = a + 1; b < nodes && result == 0; b++)
             result = link_ask(run, a, b, 0);
     }
@@ -252,7 +254,7 @@ static int ask_compare(const void *left, const void *right)
     return a->node_b < b->node_b ? -1 : a->node_b > b->node_b;
 }
 
-/* One step simulated: path, ranks, and the list of what to try. */
+/* Simulates one step: critical path, ranks, and the list of improvements. */
 static int step_look(struct insight_run *run, const struct problem *problem)
 {
     struct price price;
@@ -302,7 +304,7 @@ static struct cluster *changed(struct insight_run *run, const struct ask *ask)
     return cluster;
 }
 
-/* The same plan on a changed cluster. */
+/* Prices the same plan on a changed cluster. */
 static int same_plan(struct insight_run *run, const struct workload *w, const struct cluster *cluster,
                      double *step_s)
 {
@@ -335,7 +337,7 @@ static int same_plan(struct insight_run *run, const struct workload *w, const st
     return result;
 }
 
-/* A search on from the plan. *step_s falls to what it finds, if that is less; *did: it found something. */
+/* Searches on from the plan. *step_s is lowered to the result if that is less; *did: a plan was found. */
 static int searched(struct insight_run *run, const struct workload *w, const struct cluster *cluster,
                     double *step_s, bool *did)
 {
@@ -375,7 +377,8 @@ static int ask_try(struct insight_run *run, const struct ask *ask, bool search)
         return -1;
     w.objective = OBJECTIVE_TIME;
     int result = 0;
-    if (ask->kind == INSIGHT_DEVICE && w.device_count) { /* asked for by name: the new one is too */
+    /* Devices were chosen by name, so the new one is added. */
+    if (ask->kind == INSIGHT_DEVICE && w.device_count) {
         names = calloc((size_t)w.device_count + 1, sizeof(*names));
         result = names ? 0 : no_memory(run);
         for (uint32_t i = 0; names && i < w.device_count; i++)
@@ -387,7 +390,8 @@ static int ask_try(struct insight_run *run, const struct ask *ask, bool search)
     bool fixed = ask->kind == INSIGHT_LINK || ask->kind == INSIGHT_SPEED;
     if (result == 0 && fixed)
         result = same_plan(run, &w, cluster, &same_s);
-    if (result == 0 && fixed) /* no slower than before: what an improvement slows down would not be run so */
+    if (result == 0 &&
+        fixed) /* with an improvement that would slow the plan down, the old behaviour is kept */
         line.step_s *= fmin(1, same_s / run->base_s);
     if (result == 0 && search)
         result = searched(run, &w, cluster, &line.step_s, &line.searched);
@@ -429,7 +433,7 @@ static int asks_run(struct insight_run *run)
                                                                        : SEARCHES_LARGE;
     run->evaluations = all / (tried ? tried : 1);
     run->evaluations = run->evaluations < EVALUATIONS_LEAST ? EVALUATIONS_LEAST : run->evaluations;
-    /* steps of thousands of cells are too dear to search again and again */
+    /* Steps of thousands of cells are too expensive for repeated searches. */
     if ((uint64_t)run->plan->rank_count * run->plan->micro_batch_count > 20000)
         searches = 0;
     in->improvements = calloc((size_t)tried + 1, sizeof(*in->improvements));
@@ -455,10 +459,10 @@ static int asks_run(struct insight_run *run)
     return 0;
 }
 
-/* --- what each device brings --- */
+/* --- what each device contributes --- */
 
-/* Plans again without one device of the plan. Never faster than with it: what is faster would have been
- * found. */
+/* Plans without one device of the plan. The result counts as no faster than the plan, because the search
+ * would have found it. */
 static int loss_try(struct insight_run *run, uint32_t rank, struct plan_loss *loss)
 {
     struct workload w = *run->workload;
@@ -475,7 +479,7 @@ static int loss_try(struct insight_run *run, uint32_t rank, struct plan_loss *lo
         if (strcmp(w.devices[i], device) != 0)
             names[kept++] = w.devices[i];
     }
-    if (w.device_count) { /* the ones asked for, less this one */
+    if (w.device_count) { /* devices were chosen by name: all of them but this one */
         w.devices = names;
         w.device_count = kept;
     } else {
@@ -492,7 +496,8 @@ static int loss_try(struct insight_run *run, uint32_t rank, struct plan_loss *lo
     int result = plan_best(&w, run->cluster, &options, &answer, run->err);
     if (result == 0 && answer->plan)
         loss->step_s = answer->step_s;
-    if (result < 0 && run->err->code == ERR_UNSUPPORTED) { /* too few are left for what is asked for */
+    /* Too few devices remain for the requested placement. */
+    if (result < 0 && run->err->code == ERR_UNSUPPORTED) {
         err_clear(run->err);
         result = 0;
     }
@@ -532,7 +537,7 @@ static int words_fill(struct insight_run *run)
     struct plan_insight *in = run->insight;
     char text[3200] = "", one[700];
     bool said[INSIGHT_KINDS] = {false};
-    for (uint32_t i = 0; i < in->improvement_count; i++) { /* the best of each kind */
+    for (uint32_t i = 0; i < in->improvement_count; i++) { /* the best improvement of each kind */
         const struct plan_improvement *line = &in->improvements[i];
         size_t used = strlen(text);
         if (line->saves < ANSWER_SHARE_TOLD || said[line->kind])

@@ -1,14 +1,12 @@
-/* Finding out what a step's time is spent on, and what would make it shorter. For planner/answer only; pure.
- */
+/* The analysis behind insight.h. For planner/answer only; pure. */
 #ifndef MOTLEY_PLANNER_ANSWER_INSIGHT_FILL_H
 #define MOTLEY_PLANNER_ANSWER_INSIGHT_FILL_H
 
 #include "planner/answer/answer.h"
 #include "planner/answer/insight.h"
 
-/* Fills answer->insight; the plan needs its programs: without them, or with very long ones, nothing is
- * filled. options: of the search that gave
- * the answer. ERR_NOMEM, or as plan_search. */
+/* Fills answer->insight. The plan needs programs; without them, or if they are very long, nothing is
+ * filled. options: those of the search that gave the answer. ERR_NOMEM, or as plan_search. */
 int plan_insight_fill(const struct workload *workload, const struct cluster *cluster,
                       const struct plan_options *options, struct plan_answer *answer, struct err *err);
 

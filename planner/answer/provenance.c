@@ -1,5 +1,5 @@
-/* Provenance: links count with what the critical path spends on them, computing with what each rank computes.
- */
+/* Provenance of a predicted time: links count with their time on the critical path, computing by what each
+ * rank computes. */
 #include "planner/answer/provenance.h"
 
 #include <stdio.h>
@@ -8,16 +8,15 @@
 
 #include "planner/simulate/timeline.h"
 
-/* Relative uncertainty of a link's seconds by where its numbers come from. Rule of thumb: a rate that
- * somebody wrote down is about right, the built-in one of a link that nobody mentioned may be anything of
- * that order. */
+/* Relative uncertainty of a link's seconds by origin. Rule of thumb: a rate that somebody wrote down is
+ * about right; the default rate of a link that nobody described is right to an order of magnitude. */
 static const double link_uncertainty[ORIGIN_COUNT] = {[ORIGIN_IMPORTED] = 0.1, [ORIGIN_ESTIMATED] = 0.5};
 
 struct rests_on {
-    double share[ORIGIN_COUNT]; /* of the step; together 1 */
-    double links_share;         /* of it spent on links, whatever their origin */
-    double uncertainty;         /* relative, of the step: each part's own by its share */
-    bool links_emulated;        /* any link used is */
+    double share[ORIGIN_COUNT]; /* shares of the step, which sum to 1 */
+    double links_share;         /* share of the step that links take, of any origin */
+    double uncertainty;         /* relative error of the step: each part's error weighted by its share */
+    bool links_emulated;        /* some link that is used is emulated */
 };
 
 struct hop {
@@ -35,7 +34,7 @@ static struct hop hop_of(const struct price *price, uint32_t from_rank, uint32_t
     return hop;
 }
 
-/* The least known hop of a group's ring. */
+/* The hop of a group's ring whose origin is the least certain. */
 static struct hop ring_of(const struct price *price, const struct plan_group *group)
 {
     struct hop worst = {.origin = ORIGIN_MEASURED};
@@ -47,8 +46,8 @@ static struct hop ring_of(const struct price *price, const struct plan_group *gr
     return worst;
 }
 
-/* The compute part of a step, shared out by what every rank computes: one that is hidden now would not be,
- * were it slower than estimated. */
+/* Divides the computing part of a step by what every rank computes, because a rank that is hidden now
+ * would matter if it were slower than estimated. */
 static void compute_add(const struct price *price, const struct plan *plan, double part,
                         struct rests_on *rests)
 {
@@ -63,7 +62,7 @@ static void compute_add(const struct price *price, const struct plan *plan, doub
     }
 }
 
-/* From a critical path of the priced plan, whose ranks' busy_s are filled. */
+/* Fills the shares from a critical path of the priced plan, whose ranks' busy_s are filled. */
 static void rests_of_path(const struct price *price, const struct plan_graph *graph,
                           const struct sim_path *path, struct rests_on *rests)
 {
@@ -75,7 +74,7 @@ static void rests_of_path(const struct price *price, const struct plan_graph *gr
         if (part->kind == PATH_COMPUTE)
             continue;
         const struct instr *x = graph_instr(graph, part->number);
-        /* one that waits for a shared wire may be a collective too, which has no peer */
+        /* A collective can wait for a shared wire, too; it has no peer. */
         enum cost_origin origin = x->queue == QUEUE_GROUP
                                       ? ring_of(price, &graph->plan->groups[x->group]).origin
                                       : hop_of(price, part->rank, (uint32_t)part->peer).origin;
@@ -90,7 +89,7 @@ static void rests_of_path(const struct price *price, const struct plan_graph *gr
         rests->links_emulated |= ring_of(price, &graph->plan->groups[g]).emulated;
 }
 
-/* Returns 1 with the shares along the critical path of one step, 0 when that would take too long, −1. */
+/* Finds the shares along the critical path of one step. Returns 1; 0 if that would take too long; −1. */
 static int step_path(const struct problem *problem, const struct plan *plan, uint64_t instructions,
                      const struct price_run *run, struct rests_on *rests, struct err *err)
 {
@@ -121,7 +120,7 @@ static int step_path(const struct problem *problem, const struct plan *plan, uin
     return result;
 }
 
-/* Without a path: by busy seconds, links not counted. */
+/* Fills the shares by busy seconds, without a path; links do not count. */
 static void rests_of_busy(const struct problem *problem, const struct plan *plan, struct rests_on *rests)
 {
     double all = 0;

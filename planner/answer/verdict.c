@@ -1,4 +1,4 @@
-/* Saying what was found: short first, numbers with units, doubt where there is some. */
+/* The verdict in words: the result first, numbers with units, and doubts. */
 #include "planner/answer/verdict.h"
 
 #include <stdarg.h>
@@ -12,9 +12,9 @@
 #include "planner/candidate/objective.h"
 #include "planner/kind/kind.h"
 
-#define NAMED_LEFT_OUT 2u /* devices left out that the first sentence names */
-/* A gain below this share of the uncertainty is called one: both times rest on the same estimates, so most of
- * the error is common to them. Rule of thumb. */
+#define NAMED_LEFT_OUT 2u /* most left-out devices that the first sentence names */
+/* A gain below this share of the uncertainty is reported as a close call. Both times rest on the same
+ * estimates, so most of the error is common to both. Rule of thumb. */
 #define CLOSE_CALL 0.15
 
 void answer_value(const struct cluster *cluster, struct plan_answer *answer)
@@ -28,7 +28,7 @@ void answer_value(const struct cluster *cluster, struct plan_answer *answer)
         plan_step_joules(cluster, answer->plan, answer->step_s) / OBJECTIVE_KWH / millions;
 }
 
-/* Appends to text[size] as far as there is room. */
+/* Appends to text[size], cut off if there is no room. */
 static void say(char *text, size_t size, const char *format, ...) __attribute__((format(printf, 3, 4)));
 static void say(char *text, size_t size, const char *format, ...)
 {
@@ -39,7 +39,7 @@ static void say(char *text, size_t size, const char *format, ...)
     va_end(list);
 }
 
-/* What the specification asks for and no cluster, or not this one, can give. */
+/* Says what the specification asks for that no cluster, or not this one, can give. */
 static bool asked_for_too_much(const struct problem *problem, char *text, size_t size)
 {
     const struct workload *w = problem->workload;
@@ -124,7 +124,7 @@ static void shortfall_say(const struct problem *problem, const struct shortage *
             stages, problem->workload->batch_rows, problem_usable_count(problem));
 }
 
-/* "left/0 (rtx-3090)" */
+/* Writes "left/0 (rtx-3090)". */
 static const char *named(char out[384], const char *device, const char *like)
 {
     snprintf(out, 384, "%.255s%s%.64s%s", device, like ? " (" : "", like ? like : "", like ? ")" : "");
@@ -158,7 +158,7 @@ static void left_out_say(const struct problem *problem, const struct plan_answer
         say(text, size, "; so %s %u more", others == 1 ? "is" : "are", others);
 }
 
-/* Whether several devices are worth it: what the fastest of them would take alone. */
+/* Says whether several devices are worth it, by the fastest single device. */
 static void alone_say(const struct plan_answer *answer, char *text, size_t size)
 {
     const struct plan_alternative *best = NULL;
@@ -187,7 +187,7 @@ static void alone_say(const struct plan_answer *answer, char *text, size_t size)
         times - 1 < CLOSE_CALL * answer->uncertainty ? ", less than such estimates can promise" : "");
 }
 
-/* That it is a forecast, and what can be had today. */
+/* Says that the plan is a forecast if workers cannot run it, and what can run today. */
 static void forecast_say(const struct plan_answer *answer, char *text, size_t size)
 {
     const struct plan_alternative *best = NULL;
@@ -238,7 +238,7 @@ static const char *like_of(const struct cluster *cluster, const char *device)
     return estimated ? cluster->devices[d].like->name : NULL;
 }
 
-/* What each device is estimated as, for whoever reads its name. */
+/* Fills the catalogue entry from which each rank's device is estimated. */
 static int likes_fill(const struct cluster *cluster, struct plan_answer *answer, struct err *err)
 {
     uint32_t ranks = answer->plan ? answer->plan->rank_count : 0;
@@ -257,7 +257,7 @@ static int likes_fill(const struct cluster *cluster, struct plan_answer *answer,
     return 0;
 }
 
-/* The method in the words of a specification. */
+/* Describes the method in the words of a specification. */
 static void method_say(const struct workload *w, char *text, size_t size)
 {
     static const char *const bases[] = {[BASE_FP32] = "fp32",

@@ -2,12 +2,14 @@
 
 #include <math.h>
 
-#define SAME 1e-9         /* relative: quotients this near a whole number are it */
-#define WHOLE_CELLS 6000u /* stages · micro-batches up to which a step is run whole: a millisecond */
+#define SAME 1e-9 /* relative tolerance with which a quotient counts as a whole number */
+/* Most stages · micro-batches for which the whole step is scheduled: a millisecond. */
+#define WHOLE_CELLS 6000u
 #define WINDOW_MORE                                                                                          \
-    2u                 /* beyond what means ask for: a step's first and last micro-batches fill these (as in \
-                          tensor.c, where 16 clusters gained up to 8 %) */
-#define LONG_ROUNDS 3u /* micro-batches a stage of a long step, whose filling hardly counts */
+    2u /* windows beyond the rule for means: a step's first and last micro-batches use them (as in tensor.c, \
+          where 16 clusters gained up to 8 %) */
+/* micro-batches per stage of a shortened step, which only serves to assign micro-batches */
+#define LONG_ROUNDS 3u
 
 static uint32_t price_at(const struct candidate *c, uint32_t s)
 {
@@ -73,17 +75,16 @@ bool chain_windows(struct workbench *bench, const struct candidate *c, const str
         rule->spare[s] = most - windows[s];
     }
     for (uint32_t s = 0; s < count; s++) {
-        if (s + 1 < count) /* as many more as there is room for and all before have, too */
+        if (s + 1 < count) /* windows that memory allows, and that no earlier stage lacks, are enlarged */
             windows[s] += rule->spare[s] < rule->more ? rule->spare[s] : rule->more;
-        if (s > 0 &&
-            windows[s] > windows[s - 1]) /* nobody waits for more than the stage before lets under way */
+        if (s > 0 && windows[s] > windows[s - 1]) /* a window above the previous stage's is of no use */
             windows[s] = windows[s - 1];
     }
     return true;
 }
 
-/* Micro-batches of the whole stage that are under way: of a group one fewer a member, as windows_fill gives
- * one more where they need not come regularly. */
+/* Micro-batches of the whole stage that are in flight. A group has one less per member than its windows
+ * say, because windows_fill adds one for irregular arrivals. */
 static double under_way(const struct candidate *c, uint32_t s)
 {
     uint32_t count = price_count(c, s), sum = 0;
@@ -92,8 +93,9 @@ static double under_way(const struct candidate *c, uint32_t s)
     return count > 1 && sum > count ? sum - count : sum;
 }
 
-/* What windows too short for the links add to a step. In the strict order stage s waits for what comes back
- * from j once w_s are under way, w_j of them behind j (docs/PLANNER.md, Time); eager, only for its own. */
+/* Seconds that windows too short for the links add to a step. In the strict order stage s waits for the
+ * gradients from stage j when w_s micro-batches are in flight, of which w_j are at j and behind it
+ * (docs/PLANNER.md, Time). In the eager order it only waits for its own window. */
 static double stall_seconds(const struct candidate *c, const double *pass, const double *hop,
                             uint32_t micro_batches, double period)
 {
@@ -137,7 +139,8 @@ int chain_run(struct workbench *bench, const struct candidate *c, const struct s
     double *ends = bench->ends;
     struct schedule *s = &bench->schedule;
     uint64_t cells = (uint64_t)c->stage_count * micro_batches;
-    bool group = c->stages[0].kind == STAGE_TENSOR; /* its prices know the shorter last unit */
+    /* The prices of a tensor group contain the shorter last unit. */
+    bool group = c->stages[0].kind == STAGE_TENSOR;
     bool turns = c->schedule == SCHEDULE_1F1B && c->stage_count <= c->member_count;
     if (turns && cells > WHOLE_CELLS && micro_batches > LONG_ROUNDS * c->stage_count) {
         chain_closed(bench, c, prices, micro_batches);

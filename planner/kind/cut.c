@@ -3,13 +3,15 @@
 #include <math.h>
 #include <stdlib.h>
 
-#define TURNS 8u         /* of bisection at most */
-#define DOUBLINGS 40u    /* of the bracket's upper end */
-#define PERIOD_SAME 2e-3 /* relative: whole blocks make no finer difference */
-#define NARROW 0.8       /* of a period that is to be beaten: most that beat it at all are above */
+#define TURNS 8u      /* most bisections */
+#define DOUBLINGS 40u /* most doublings of the upper bound */
+/* Relative difference of periods that bisection ignores; whole blocks make no finer difference. */
+#define PERIOD_SAME 2e-3
+/* Bisection starts at this fraction of a rival's period, because most periods that beat it lie above. */
+#define NARROW 0.8
 
-/* A mean boundary tensor from one device to another and back; INFINITY where so many links do not pass one a
- * period. */
+/* Seconds of a mean boundary tensor from one device to another and back; INFINITY if `links` links cannot
+ * pass one per period. */
 static double hop_seconds(const struct workbench *bench, const struct candidate *c, uint32_t from,
                           uint32_t to, uint32_t links, double period)
 {
@@ -20,7 +22,7 @@ static double hop_seconds(const struct workbench *bench, const struct candidate 
     return seconds > period * links ? INFINITY : 2 * (link.latency_s + seconds);
 }
 
-/* Replicas pass micro-batches side by side. */
+/* Replicas send and receive micro-batches side by side, so the narrower stage gives the number of links. */
 static uint32_t links_between(uint32_t members, uint32_t next)
 {
     return members < next ? members : next;
@@ -32,25 +34,25 @@ static uint32_t window_of(double stay, double period)
     return window < 1 ? 1 : window > 1e6 ? 1000000 : (uint32_t)window;
 }
 
-/* What a stage may take for a micro-batch. Evenly: a period. Tilted: so that all is done a step's
- * micro-batches later, with `stay` behind it: the nearer to the head, the earlier a stage begins and the
- * later it ends, so that more work may be there; a step is then M · (the last stage's period) + a
- * micro-batch's way through all stages and back. That suits few micro-batches, as long as memory has room for
- * the windows. */
+/* Seconds that a stage may take for a micro-batch. Even cut: one period. Tilted cut: as much as lets all
+ * be done one step's micro-batches later, with `stay` behind the stage. A stage nearer to the head begins
+ * earlier and ends later, so it may have more work, and a step takes M · (the last stage's period) plus a
+ * micro-batch's way through all stages and back. That suits few micro-batches, if memory has room for the
+ * windows. */
 static double allowed(const struct workbench *bench, const struct candidate *c, double period, double stay)
 {
     uint32_t together = c->together > 1 ? c->together : 1;
     return bench->even ? period : period + stay * together / micro_count(bench->problem, c->micro_batch_rows);
 }
 
-/* The first block, `low` or more, that stage s can take up to `end` within the period, `stay` behind it:
- * sought from `guess` blocks. */
+/* The first block ≥ low from which stage s can take all blocks up to `end` within the period, with `stay`
+ * seconds behind it. The search starts `guess` blocks before `end`. */
 static int32_t begin_least(struct workbench *bench, struct candidate *c, const struct kind *kind, uint32_t s,
                            int32_t low, int32_t end, double period, double stay, int32_t guess,
                            struct cut_stage *found)
 {
-    int32_t high = end, reach = 1; /* high: known to do, or nothing taken */
-    /* its own pass is not known yet: at the period that it may take, one micro-batch more */
+    int32_t high = end, reach = 1; /* high: a begin that is possible, or `end` for no blocks */
+    /* The stage's own pass is unknown yet. It may take a period, so its window is one micro-batch more. */
     uint32_t window = window_of(stay + period, period);
     int32_t at = end - guess > low ? end - guess : low;
     while (low < high) {
@@ -96,7 +98,7 @@ static bool cover(struct workbench *bench, const struct kind *kind, struct candi
     return end == 0;
 }
 
-/* All stages' rates together bound the period from below. */
+/* A lower bound of the period, from the sum of all stages' rates. */
 static double period_least(struct workbench *bench, const struct kind *kind, struct candidate *c)
 {
     double rate = 0, slowest = 0;
@@ -116,7 +118,7 @@ int cut_blocks(struct workbench *bench, const struct kind *kind, struct candidat
     if (low <= 0 || c->stage_count > (uint32_t)bench->problem->block_count)
         return 0;
     if (bench->rival_s < INFINITY &&
-        bench->rival_s > 0) { /* every micro-batch takes a period of the slowest stage */
+        bench->rival_s > 0) { /* every micro-batch takes one period of the slowest stage */
         uint32_t together = c->together > 1 ? c->together : 1;
         double most = bench->rival_s * together / micro_count(bench->problem, c->micro_batch_rows);
         if (most <= low || !cover(bench, kind, c, most))
@@ -143,18 +145,18 @@ int cut_blocks(struct workbench *bench, const struct kind *kind, struct candidat
 
 /* --- grouping --- */
 
-/* How far the first devices of the order cover the blocks, from the tail. */
+/* What the first devices of the order can cover, from the tail. */
 struct reach {
-    int32_t begin; /* the first block covered */
-    double stay;   /* of a micro-batch from there to the tail and back */
-    uint32_t from,
-        width; /* the last stage is of order[from] … order[from + width − 1]; the others as at `from` */
+    int32_t begin;        /* the first covered block */
+    double stay;          /* seconds of a micro-batch from there to the tail and back */
+    uint32_t from, width; /* the last stage has order[from] … order[from + width − 1]; reach[from] has the
+                             other stages */
 };
 
 struct grouping {
     struct workbench *bench;
     const struct kind *kind;
-    struct candidate *trial; /* three stages, of which the middle one is looked at */
+    struct candidate *trial; /* three stages; the middle one is evaluated */
     const uint32_t *order;
     uint32_t count, widest;
     struct reach *reach; /* [count + 1] */
@@ -165,7 +167,7 @@ static bool further(const struct reach *a, const struct reach *b)
     return a->begin != b->begin ? a->begin < b->begin : a->stay < b->stay;
 }
 
-/* A stage of order[i] … order[i + width − 1] in front of what reach[i] covers. */
+/* The coverage with a stage of order[i] … order[i + width − 1] in front of what reach[i] covers. */
 static struct reach extended(struct grouping *g, uint32_t i, uint32_t width, double period, int32_t guess)
 {
     struct candidate *c = g->trial;
@@ -188,7 +190,7 @@ static struct reach extended(struct grouping *g, uint32_t i, uint32_t width, dou
     return next;
 }
 
-/* Fills reach[]; returns where all blocks are covered first, 0: nowhere. */
+/* Fills reach[]. Returns the least number of devices that cover all blocks; 0: none does. */
 static uint32_t groups_cover(struct grouping *g, double period)
 {
     for (uint32_t i = 0; i <= g->count; i++)
@@ -211,7 +213,7 @@ static uint32_t groups_cover(struct grouping *g, double period)
     return g->reach[g->count].begin == 0 ? g->count : 0;
 }
 
-/* The stages that lead to reach[end], the head first. */
+/* Writes the stages that lead to reach[end], the head first. */
 static int groups_take(struct grouping *g, uint32_t end, struct candidate *c)
 {
     const struct reach *at = &g->reach[end];
@@ -234,7 +236,7 @@ static int groups_take(struct grouping *g, uint32_t end, struct candidate *c)
     }
 }
 
-/* The least period, or 0 where nothing fits. */
+/* The least period; 0 if nothing fits. */
 static double groups_period(struct grouping *g, uint32_t micro_batch_rows)
 {
     const struct problem *p = g->bench->problem;

@@ -1,12 +1,13 @@
-/* data: every device works on all blocks and takes its part of the rows, as much as it is fast.
+/* data: every device works on all blocks and takes a part of the rows in proportion to its speed.
  *
- * Whole replicas: everything is everywhere, and gradients of what is trained are summed once a step (LoRA:
- * megabytes a step instead of per micro-batch). Shards (full fine-tuning; LoRA's base):
- * weights are gathered block by block over a ring; a device may keep state and take no rows.
+ * Replicas: everything is on every device, and gradients of trained parameters are all-reduced once per
+ * step (for LoRA megabytes per step instead of per micro-batch). Shards (full fine-tuning; LoRA's base):
+ * weights are gathered block by block over a ring, and a device may keep state and take no rows.
  *
- * Shards and rows depend on each other: the ring's time is the largest (1 − share)/rate of its links, so at a
- * given level of it each member must have room for the share that its link asks for. A few levels are tried;
- * at each the rows are split exactly and the shares then chosen from what room is left. */
+ * Shards and rows depend on each other. The ring's time is the largest (1 − share)/rate of its links, so
+ * for a given time each member must have room for the share that its link needs. A few times are tried;
+ * for each the rows are split exactly, and the shares are then chosen from the room that is left.
+ */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,8 +17,8 @@
 #include "planner/emit/share.h"
 #include "planner/kind/shards.h"
 
-#define LEVELS 4u       /* of the ring's time, between the least and the most */
-#define RING_SWAPPED 8u /* members up to which changing places in the ring is tried */
+#define LEVELS 4u       /* times of the ring that are tried, between the least and the most */
+#define RING_SWAPPED 8u /* most members for which swaps in the ring are tried */
 
 static bool data_supports(const struct problem *problem, struct err *err)
 {
@@ -41,15 +42,15 @@ static void members_swap(struct member *a, struct member *b)
     *b = held;
 }
 
-/* A machine's first member receives over its slowest link of the ring, so it is the one with most room for
- * state. */
+/* A machine's first member receives over the slowest link of its machine, so it is the one with most
+ * memory. */
 static bool comes_before(const struct device *a, const struct device *b)
 {
     return a->node != b->node ? a->node < b->node : a->memory_limit_bytes > b->memory_limit_bytes;
 }
 
-/* Members by machine, so that the ring passes each once; of a few, two change places while its slowest link
- * becomes faster. */
+/* Orders members by machine, so that the ring enters each machine once. Of few members, pairs are swapped
+ * while that makes the slowest link faster. */
 static void ring_order(const struct problem *p, struct candidate *c)
 {
     const struct device *devices = p->cluster->devices;
@@ -95,7 +96,7 @@ struct ring {
     struct share_member members[SHARDS_MEMBERS_MAX];
 };
 
-/* Of LoRA's frozen base nothing is reduced: what comes in is all there is. */
+/* LoRA's frozen base is only gathered, not reduced. */
 static void ring_fill(const struct shards *s, struct ring *ring)
 {
     bool lora = s->p->workload->method == METHOD_LORA;
@@ -149,7 +150,7 @@ static void best_keep(const struct shards *s, struct member *best, double *best_
     memcpy(best, s->c->members, s->c->member_count * sizeof(*best));
 }
 
-/* Most rows of a replica's micro-batch on a device; 0: it does not hold one. */
+/* The most rows of a replica's micro-batch that fit on a device; 0: not even one does. */
 static uint32_t replica_most(struct shards *s, uint32_t m, bool recompute)
 {
     const struct member as = {.recompute = recompute};
@@ -166,8 +167,8 @@ static uint32_t replica_most(struct shards *s, uint32_t m, bool recompute)
     return fits;
 }
 
-/* All replicas hold places for the largest micro-batch of the plan. Smaller ones are of use where somebody
- * need not recompute for them, so the largest sizes tried are those from which on somebody must. */
+/* All replicas reserve memory for the plan's largest micro-batch. A smaller size helps only if some member
+ * need not recompute with it, so the largest sizes tried are those at which another member has to. */
 static int whole_settle(struct shards *s, struct member *best, double *best_s)
 {
     uint32_t count = s->c->member_count, caps[SHARDS_MEMBERS_MAX], most = s->most;
@@ -196,8 +197,7 @@ static int whole_settle(struct shards *s, struct member *best, double *best_s)
     return 0;
 }
 
-/* Shares for the rows as they are, for every aim: for the links that things come in by, go out by, or both.
- */
+/* Divides the state for the given rows by every aim, and for links that limit gathers, reductions or both. */
 static void shares_try(struct shards *s, struct ring *ring, double state, struct member *best, double *best_s)
 {
     uint32_t count = s->c->member_count;
@@ -222,7 +222,7 @@ static void shares_try(struct shards *s, struct ring *ring, double state, struct
     }
 }
 
-/* At every level of the ring's time; *best_s is the limit. */
+/* Tries every level of the ring's time; *best_s is the limit. */
 static int sharded_settle(struct shards *s, struct member *best, double *best_s)
 {
     uint32_t count = s->c->member_count;
@@ -281,7 +281,7 @@ static struct plan *data_emit(const struct problem *problem, const struct candid
                                       : pipeline_emit(problem, candidate, programs, err);
 }
 
-/* Workers of this release gather nothing. */
+/* Workers of this release do not gather. */
 static bool data_runnable(const struct problem *problem, const struct candidate *candidate)
 {
     (void)problem;

@@ -1,9 +1,11 @@
 /* expert: attention on some devices, experts on others (or on the same), in zebra order (HeterMoE).
  *
- * For every way to hand out the two roles that is looked at, rows go by attention's speed and experts by
- * water-filling, in waves as long as memory allows, and the closed form (zebra_seconds) estimates a step. Up
- * to ROLES_ALL devices all ways are looked at; beyond that devices stand in order of how fast their attention
- * is beside their experts, the front does attention and the rest, or all, hold the experts. */
+ * For every assignment of the two roles that is tried, rows are divided by attention's speed and experts
+ * by water-filling, in waves as long as memory allows, and the closed form (zebra_seconds) estimates a
+ * step. With at most ROLES_ALL devices all assignments are tried. With more, devices are sorted by the
+ * speed of their attention relative to that of their experts; the front gets attention, and the rest, or
+ * all, get experts.
+ */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,11 +16,11 @@
 #include "planner/emit/expert.h"
 #include "planner/kind/shards.h"
 
-#define ROLES_ALL 4u     /* devices up to which all 3^n ways are looked at */
-#define DELAYS 3u        /* micro-batches that experts may run behind attention: 0 to 2 */
-#define LAYERS_SEEN 5u   /* in a run: the last but one takes as long as any in the middle */
-#define NEARLY 1.1       /* closed forms are up to so much too long */
-#define SHARE_LEAST 0.02 /* of an expert a layer: less is not worth a rank */
+#define ROLES_ALL 4u     /* most devices for which all 3^n assignments of roles are tried */
+#define DELAYS 3u        /* delays tried for experts behind attention, in micro-batches: 0 to 2 */
+#define LAYERS_SEEN 5u   /* layers simulated of a run; the last but one takes as long as any in the middle */
+#define NEARLY 1.1       /* closed forms are at most this factor too long */
+#define SHARE_LEAST 0.02 /* the least share of one expert per layer for which a rank is used */
 
 enum { ROLE_ATTENTION = 1, ROLE_EXPERTS = 2, ROLE_BOTH = ROLE_ATTENTION | ROLE_EXPERTS };
 
@@ -27,18 +29,20 @@ struct held {
     double fixed, token, wave_token;
 };
 
-struct seat { /* one device of the set */
+struct seat { /* one device of the candidate */
     uint32_t device;
     uint64_t limit;
-    double speed_s;              /* attention of all rows of a micro-batch in a layer, there and back */
-    double experts_s[COST_WAYS]; /* all experts of a layer, routing even */
-    /* with the roles looked at; of its rows of a micro-batch in a layer, and in all dense blocks */
+    double speed_s; /* forward and backward of attention for all rows of a micro-batch, per layer */
+    double experts_s[COST_WAYS]; /* all experts of a layer, with even routing */
+    /* Set for the roles that are tried: seconds of the device's rows of a micro-batch, for attention in
+     * one layer and for all dense blocks. */
     uint8_t role;
     bool again;
     uint32_t rows;
     double tokens, attention_s[COST_WAYS], dense_s[COST_WAYS];
-    double own[2][2]; /* [again]: bytes of attention and all around it, and what a wave's micro-batch adds */
-    /* with shares of experts: a micro-batch forward and backward; when it is free in a wave that is run */
+    double own[2][2]; /* [again]: bytes of everything but experts: fixed, and per micro-batch of a wave */
+    /* Set for the shares of experts that are tried: seconds per micro-batch [forward, backward]; free_s:
+     * when the device is free in a simulated wave. */
     double attend[2], expert[2], dense, free_s;
 };
 
@@ -47,21 +51,21 @@ struct seek {
     const struct problem *p;
     struct candidate *c;
     struct expert_model model;
-    struct expert_links links;             /* by seat */
+    struct expert_links links;             /* indexed like seats */
     struct held *held[2];                  /* [recompute][experts + 1] */
     struct expert_layer *even;             /* [sparse_count] scratch */
-    struct member *best;                   /* [n] members of the best that fits */
-    double best_s, gradient_bytes, tokens; /* tokens: bound of a micro-batch's, as its rows are divided */
-    double filled;                         /* part of a step's micro-batches that are there at the mean */
-    double exchange_s;                     /* one way */
-    bool one_way;                          /* both ways go over the same wire */
+    struct member *best;                   /* [n] members of the best candidate that fits */
+    double best_s, gradient_bytes, tokens; /* tokens: bound for a micro-batch with the given rows */
+    double filled;                         /* mean share of a step's micro-batches that are full */
+    double exchange_s;                     /* seconds of one exchange */
+    bool one_way;                          /* both directions use the same wire */
     double *turn;                          /* [2 · micro-batches] scratch */
     uint32_t n, attending, micro_batches;
-    uint32_t *order; /* [n] seats as they are members: attention first */
+    uint32_t *order; /* [n] seats in the order of members: attention first */
     struct seat seats[SHARDS_MEMBERS_MAX];
 };
 
-/* --- what does not depend on roles --- */
+/* --- independent of roles --- */
 
 static double attention_seconds(const struct cost_device *cost, enum cost_way way,
                                 const struct cost_load *load)
@@ -79,7 +83,8 @@ static double experts_bytes(const struct seek *s, uint32_t count, bool again, do
     return (double)need.all.total;
 }
 
-/* Read off three points: bytes are linear in tokens, and those in the wave. */
+/* Memory is linear in tokens, with a slope linear in the wave's length; three evaluations give the
+ * coefficients. */
 static void held_fill(struct seek *s)
 {
     const double many = 65536;
@@ -93,8 +98,9 @@ static void held_fill(struct seek *s)
     }
 }
 
-/* Full micro-batches that a mean step takes as long as, of those that it could have. One that is partly
- * filled has all rows of its first ranks and few experts' tokens: half of what it lacks counts. */
+/* Mean number of full micro-batches that take as long as a step, divided by the number of micro-batches. A
+ * partly filled one has all rows of its first ranks but few tokens for experts, so half of what it lacks
+ * counts. */
 static double filled(const struct seek *s)
 {
     double count = 0;
@@ -158,9 +164,9 @@ static void seek_free(struct seek *s)
     free(s);
 }
 
-/* --- what a step takes --- */
+/* --- seconds of a step --- */
 
-/* What a seat's rows of a micro-batch take. */
+/* Seconds of a seat's rows of a micro-batch. */
 static void seat_price(const struct seek *s, struct seat *x)
 {
     const struct cost_device *cost = &s->p->costs[x->device];
@@ -183,7 +189,7 @@ static double pass_of(const double seconds[COST_WAYS], bool back, bool again)
     return back ? seconds[COST_BACKWARD] + (again ? seconds[COST_RECOMPUTE] : 0) : seconds[COST_FORWARD];
 }
 
-/* What a layer takes with experts in shares x, `slow` times as long as that where layers are unlike. */
+/* Seconds of a layer for shares x of the experts; `slow`: factor for layers that differ from the mean. */
 static void layer_price(struct seek *s, const double *x, double slow)
 {
     double tokens[SHARDS_MEMBERS_MAX], touched[SHARDS_MEMBERS_MAX];
@@ -202,7 +208,8 @@ static void layer_price(struct seek *s, const double *x, double slow)
     s->one_way = expert_links_shared(&s->links);
 }
 
-/* A step by the closed form, the optimiser and the like aside: what the best of many could take. */
+/* A step by the closed form without the optimiser and reductions; a lower estimate for comparing many
+ * shares. */
 static double zebra_step(const struct seek *s, uint32_t wave)
 {
     double seconds = 0, dense = 0;
@@ -223,18 +230,20 @@ static double zebra_step(const struct seek *s, uint32_t wave)
     return s->filled * (seconds + s->micro_batches * dense);
 }
 
-/* --- a wave as its programs go (emit/expert_program.c) --- */
+/* --- simulation of a wave, as its programs run (emit/expert_program.c) --- */
 
 struct wave {
     struct seek *s;
     uint32_t count, lag;
     bool drains;
-    double *waits, waits_s;   /* what waits to go back since when, to say when it has come; NULL: nothing */
-    double to_s, from_s;      /* when the queues towards experts and back are free */
-    double *there_s, *here_s; /* [count]: when a micro-batch has come to its experts, or back to attention */
+    double *waits, waits_s; /* the exchange back that has not started: where its arrival will be written, and
+                               when it was ready; NULL: none */
+    double to_s, from_s;    /* times at which the queues to and from the experts are free */
+    /* [count]: times at which a micro-batch arrives at its experts, and back at attention */
+    double *there_s, *here_s;
 };
 
-/* All ranks with a role do a micro-batch's part; when the last is done. */
+/* All ranks with a role do their part of a micro-batch; returns the time at which the last is done. */
 static double meet(struct seek *s, bool experts, bool back, double ready)
 {
     double end = ready;
@@ -249,7 +258,7 @@ static double meet(struct seek *s, bool experts, bool back, double ready)
     return end;
 }
 
-/* What waits to go back goes before what comes later; where both ways are one, whoever is ready first. */
+/* Starts the waiting exchange back. If both directions share a wire, the order of readiness decides. */
 static void go_back(struct wave *v)
 {
     double *queue = v->s->one_way ? &v->to_s : &v->from_s;
@@ -272,7 +281,7 @@ static void wait_back(struct wave *v, double ready, double *arrival)
     v->waits_s = ready;
 }
 
-/* When something arrived, which may still be waiting to go. */
+/* The time of an arrival, whose exchange may still be waiting to start. */
 static double arrived(struct wave *v, double *arrival)
 {
     if (v->waits == arrival)
@@ -280,8 +289,8 @@ static double arrived(struct wave *v, double *arrival)
     return *arrival;
 }
 
-/* The first part of a place, and the second some places behind: attention and experts, or, backward, experts
- * and attention. */
+/* The first half of a position, and the second half some positions later: attention and experts, or in the
+ * backward experts and attention. */
 static void place_front(struct wave *v, uint32_t k, bool back)
 {
     double here = arrived(v, &v->here_s[k]);
@@ -300,12 +309,12 @@ static void place_back(struct wave *v, uint32_t k, bool back)
         wait_back(v, end, &v->here_s[k]);
 }
 
-/* Some layers one way; what all of them take if the rest goes on as these. */
+/* Simulates some layers in one direction and extrapolates to all layers. */
 static void wave_pass(struct wave *v, bool back)
 {
     uint32_t all = v->s->model.sparse_count, layers = all < LAYERS_SEEN ? all : LAYERS_SEEN;
     uint32_t places = layers * v->count, span = v->drains ? v->count : places;
-    double through[3] = {0}; /* when the last layers were */
+    double through[3] = {0}; /* times at which the last layers ended */
     for (uint32_t from = 0; from < places; from += span) {
         for (uint32_t p = from; p < from + span + v->lag; p++) {
             if (p < from + span)
@@ -313,7 +322,7 @@ static void wave_pass(struct wave *v, bool back)
             if (p < from + v->lag)
                 continue;
             place_back(v, (p - v->lag) % v->count, back);
-            if ((p - v->lag + 1) % v->count == 0) { /* a layer is through */
+            if ((p - v->lag + 1) % v->count == 0) { /* a layer has ended */
                 through[0] = through[1];
                 through[1] = through[2];
                 through[2] = arrived(v, &v->here_s[v->count - 1]);
@@ -330,7 +339,7 @@ static void wave_pass(struct wave *v, bool back)
         v->here_s[k] += more;
 }
 
-/* Seconds of `count` micro-batches there and back; dense blocks where they turn round. */
+/* Seconds of forward and backward of `count` micro-batches, with dense blocks at the turn. */
 static double wave_seconds(struct seek *s, uint32_t count, uint32_t delay)
 {
     struct wave v = {
@@ -361,12 +370,12 @@ static double wave_seconds(struct seek *s, uint32_t count, uint32_t delay)
 
 static double waves_seconds(struct seek *s, uint32_t wave, uint32_t delay)
 {
-    wave = wave < s->micro_batches ? wave : s->micro_batches; /* moves of windows know no end */
+    wave = wave < s->micro_batches ? wave : s->micro_batches; /* moves may set any window */
     return s->filled * (s->micro_batches / wave * wave_seconds(s, wave, delay) +
                         wave_seconds(s, s->micro_batches % wave, delay));
 }
 
-/* The sum of attention's gradients, scalars and the optimiser. */
+/* Seconds of the all-reduce of attention's gradients, of scalars and of the optimiser. */
 static double outside_seconds(const struct seek *s)
 {
     double step = 0, latency, sum = 0;
@@ -395,7 +404,7 @@ static double outside_seconds(const struct seek *s)
 
 /* --- memory --- */
 
-/* Bytes of a seat's attention in waves of so many, and what it has left for experts beside. */
+/* Bytes of a seat that attention leaves free for experts, in waves of that length. */
 static double seat_room(const struct seat *x, uint32_t wave)
 {
     return (double)x->limit - x->own[x->again][0] - wave * x->own[x->again][1];
@@ -412,8 +421,8 @@ static void seat_need(const struct seek *s, struct seat *x)
     }
 }
 
-/* Most experts of every layer, as a share, that each seat holds beside its attention in waves of so many;
- * false when attention alone is too much somewhere, or all together hold too few. */
+/* Writes the largest share of every layer's experts that each seat holds beside its attention; false if
+ * attention alone does not fit somewhere, or all seats together hold too few experts. */
 static bool caps_find(const struct seek *s, uint32_t wave, double *cap)
 {
     uint32_t held = 0;
@@ -437,7 +446,7 @@ static bool caps_find(const struct seek *s, uint32_t wave, double *cap)
     return held >= s->model.experts;
 }
 
-/* The longest wave that memory has room for, as equal waves; 0: none. */
+/* The longest wave that fits in memory, with waves of equal length; 0: none fits. */
 static uint32_t wave_find(const struct seek *s, double *cap)
 {
     uint32_t low = 0, high = s->micro_batches;
@@ -452,7 +461,7 @@ static uint32_t wave_find(const struct seek *s, double *cap)
     return low ? (s->micro_batches + waves - 1) / waves : 0;
 }
 
-/* What all seats lack together with one micro-batch at a time. */
+/* Records what all seats together lack with one micro-batch at a time. */
 static void lack_note(const struct seek *s)
 {
     uint64_t has = 0;
@@ -467,9 +476,9 @@ static void lack_note(const struct seek *s)
                   needs > (double)has ? (uint64_t)needs : has + 1, has);
 }
 
-/* --- ways --- */
+/* --- assignments --- */
 
-/* The candidate's members from the seats; attention first. */
+/* Makes the candidate's members from the seats; attention first. */
 static void members_fill(const struct seek *s, const double *x, uint32_t wave)
 {
     double least = SHARE_LEAST / s->model.experts, kept = 0;
@@ -487,8 +496,9 @@ static void members_fill(const struct seek *s, const double *x, uint32_t wave)
     }
 }
 
-/* Prices a layer with whole experts, routing as measured: 1, or 0 when what somebody holds does not fit; −1
- * on ERR_NOMEM. Layers are unlike by what is left over: their slowest members at the mean. */
+/* Prices a layer with whole experts and measured routing: 1, or 0 if some device's memory is too small; −1
+ * on ERR_NOMEM. Layers differ by the remainders of rounding, so the mean over layers of the slowest member
+ * counts. */
 static int split_price(struct seek *s)
 {
     struct expert_split split;
@@ -535,7 +545,7 @@ static int shares_try(struct seek *s, const double *x, uint32_t wave, double out
         const struct member *y = &s->c->members[m];
         both |= y->rows && y->expert_share > 0;
         if (y->rows == 0 && y->expert_share <= 0)
-            return 0; /* one of the other ways is this one, with fewer devices */
+            return 0; /* the same assignment with fewer devices is tried elsewhere */
     }
     int fits = split_price(s);
     for (uint32_t delay = both ? 0 : 1; fits > 0 && delay < (both ? DELAYS : 2); delay++) {
@@ -551,9 +561,9 @@ static int shares_try(struct seek *s, const double *x, uint32_t wave, double out
     return fits < 0 ? -1 : 0;
 }
 
-/* The roles with ranks of one kind or the other computing twice: in the longest wave, and in shorter ones
- * while memory keeps experts from where they would be run fastest; in whole experts alike in every layer, and
- * in fractions that are carried from layer to layer. */
+/* Tries the given roles and recomputation. Waves: the longest, and shorter ones while memory limits the
+ * experts of fast devices. Experts: the same whole number in every layer, and fractions that are carried
+ * from layer to layer. */
 static int waves_try(struct seek *s)
 {
     double base[SHARDS_MEMBERS_MAX], each[SHARDS_MEMBERS_MAX], cap[SHARDS_MEMBERS_MAX], x[SHARDS_MEMBERS_MAX],
@@ -609,7 +619,7 @@ static void rows_divide(struct seek *s)
     }
 }
 
-/* The seats' roles as they are. */
+/* Tries the seats' roles with and without recomputation. */
 static int roles_try(struct seek *s)
 {
     uint8_t all = 0;
@@ -628,7 +638,8 @@ static int roles_try(struct seek *s)
         return 0;
     s->bench->spent += 10 + s->n * s->model.sparse_count / 2;
     rows_divide(s);
-    for (uint32_t mode = 0; mode < 4; mode++) { /* bit 0: ranks with attention, 1: ranks with experts alone */
+    /* Bit 0: ranks with attention recompute; bit 1: ranks with experts alone do. */
+    for (uint32_t mode = 0; mode < 4; mode++) {
         bool allowed = micro_recompute_allowed(s->p, mode & 1) && micro_recompute_allowed(s->p, mode >> 1);
         if (!allowed || (s->attending == s->n && mode >= 2))
             continue;
@@ -653,7 +664,7 @@ static int all_roles(struct seek *s)
     return 0;
 }
 
-/* Attention goes to the front of the devices in order of how fast it is there beside experts. */
+/* Tries attention on prefixes of the devices, sorted by the speed of attention relative to experts. */
 static int prefixes(struct seek *s)
 {
     uint32_t sorted[SHARDS_MEMBERS_MAX];
@@ -675,9 +686,9 @@ static int prefixes(struct seek *s)
     return 0;
 }
 
-/* --- the row --- */
+/* --- the row of the table --- */
 
-/* A candidate that is looked at; *s NULL, and 0, where it is none. */
+/* Begins with a candidate; returns 0 and *s NULL if the candidate cannot be an expert placement. */
 static int seek_begin(struct seek **s, struct workbench *bench, struct candidate *c)
 {
     c->estimate_s = INFINITY;
@@ -743,7 +754,7 @@ static bool expert_runnable(const struct problem *p, const struct candidate *c)
     return false;
 }
 
-/* All but how far experts run behind attention. */
+/* Rebuilds a candidate from a plan. Plans do not store the delay; it is set to 1. */
 static int expert_from_plan(const struct problem *p, const struct plan *plan, struct candidate *c,
                             struct err *err)
 {
@@ -763,7 +774,8 @@ static int expert_from_plan(const struct problem *p, const struct plan *plan, st
     for (uint32_t r = 0; r < n; r++) {
         const struct plan_rank *rank = &plan->ranks[r];
         double total = 0;
-        /* of a step's rows all ranks so far have min(end, size) of every micro-batch; the last is shorter */
+        /* Up to and including this rank, all ranks together have min(end, size) rows of every micro-batch;
+         * the last micro-batch is shorter. */
         all_rows += rank->rows;
         uint32_t end =
             all_rows <= count * rest || count == 1 ? all_rows / count : (all_rows - rest) / (count - 1);

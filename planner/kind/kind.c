@@ -1,4 +1,3 @@
-/* The table of placements. */
 #include "planner/kind/kind.h"
 
 extern const struct kind kind_single, kind_pipeline, kind_data, kind_hybrid, kind_expert, kind_tensor,

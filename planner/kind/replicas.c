@@ -1,4 +1,4 @@
-/* Chains of replicas: single (one device), pipeline (one device a stage), hybrid (groups of them). */
+/* Chains of replicas: single (one device), pipeline (one device per stage), hybrid (groups of devices). */
 #include <math.h>
 #include <stdlib.h>
 
@@ -6,8 +6,8 @@
 #include "planner/emit/pipeline.h"
 #include "planner/kind/chain.h"
 
-#define SURE 1.15        /* the closed form's excess over a schedule at most, but for 2 in 100 (README.md) */
-#define WINDOW_LOOKED 4u /* beyond the window that a stage should have: more is of no use */
+#define SURE 1.15        /* largest ratio of closed form to schedule, except in 2 % of cases (README.md) */
+#define WINDOW_LOOKED 4u /* windows tried beyond the one that hides the links; more does not help */
 
 static bool shards(const struct problem *p, const struct candidate *c, const struct stage *stage)
 {
@@ -24,15 +24,16 @@ static uint64_t limit_of(const struct problem *p, const struct member *m)
     return p->cluster->devices[m->device].memory_limit_bytes;
 }
 
-/* A member's part of a stage's window: by its speed, and one more where it need not come regularly. */
+/* A member's part of a stage's window, by its speed; one more in a group, where micro-batches come
+ * irregularly. */
 static uint32_t window_part(uint32_t window, double share, uint32_t members)
 {
     return members == 1 ? window : (uint32_t)ceil(window * share - 1e-9) + 1;
 }
 
-/* --- cutting --- */
+/* --- cutting blocks --- */
 
-/* What a member needs with one micro-batch under way. Depends on no device. */
+/* A member's memory with one micro-batch in flight, which does not depend on the device. */
 static const struct memory_need *need_of(struct workbench *bench, const struct candidate *c, uint32_t s,
                                          uint32_t m)
 {
@@ -49,7 +50,7 @@ static const struct memory_need *need_of(struct workbench *bench, const struct c
     return &bench->needs[at].need;
 }
 
-/* Bytes that a member lacks (negative: has left) with so many micro-batches under way. */
+/* Bytes that a member lacks with `window` micro-batches in flight (negative: has free). */
 static double lacks(struct workbench *bench, const struct candidate *c, uint32_t s, uint32_t m,
                     uint32_t window)
 {
@@ -59,7 +60,7 @@ static double lacks(struct workbench *bench, const struct candidate *c, uint32_t
     return (double)(need->total + more * need->saved_bytes) - (double)limit_of(p, &c->members[m]);
 }
 
-/* What summing a group's gradients, or moving its shards, adds to a step, for each micro-batch. */
+/* Seconds per micro-batch for all-reducing a group's gradients, or for moving its shards. */
 static double sync_part(const struct problem *p, const struct candidate *c, const struct stage *x)
 {
     double rate = INFINITY, latency = 0, n = x->member_count;
@@ -75,7 +76,7 @@ static double sync_part(const struct problem *p, const struct candidate *c, cons
                  : 0;
 }
 
-/* Recomputes where it does not fit without. */
+/* Evaluates a stage; it recomputes if it does not fit otherwise. */
 static struct cut_stage stage_look(struct workbench *bench, struct candidate *c, uint32_t s, int32_t begin,
                                    int32_t end, uint32_t window)
 {
@@ -116,12 +117,12 @@ struct capping {
     struct candidate *c;
     const struct stage_price *prices;
     uint32_t micro_batches;
-    uint32_t behind;      /* a stage's window at most, so that the one behind it has room for what arrives */
-    uint32_t behind_next; /* likewise, of the stage looked at */
-    bool spare;           /* recomputation only where nothing fits without */
+    uint32_t behind;      /* most micro-batches in flight that leave the stage behind room for what arrives */
+    uint32_t behind_next; /* the same limit for the stage before, found while this stage is evaluated */
+    bool spare;           /* recomputes only where nothing fits otherwise */
 };
 
-/* Of a stage that several members share: what the window of all may be so that each has room for its part. */
+/* The largest window of a stage of several members for which each has room for its part. */
 static uint32_t group_most(struct capping *k, uint32_t s)
 {
     const struct problem *p = k->bench->problem;
@@ -144,7 +145,7 @@ static uint32_t group_most(struct capping *k, uint32_t s)
         if (!shards(p, k->c, x))
             most = fmin(most, floor(left / (double)each) / share);
     }
-    if (shards(p, k->c, x)) { /* what the state leaves is shared out as the windows need it */
+    if (shards(p, k->c, x)) { /* memory that the state leaves free can be divided as the windows need it */
         double state = pipeline_state_bytes(p, x);
         if (room < state) {
             shortage_note(&k->bench->shortage[k->c->placement], UINT32_MAX, (uint64_t)state, (uint64_t)room);
@@ -155,7 +156,8 @@ static uint32_t group_most(struct capping *k, uint32_t s)
     return most < x->member_count ? x->member_count : (uint32_t)most;
 }
 
-/* Of a stage of one: besides saved activations, room for what arrives from the stages before and behind. */
+/* The largest window of a stage with one member: it needs room for saved activations, and for what arrives
+ * from both neighbours. */
 static uint32_t single_most(struct capping *k, uint32_t s, uint32_t wish, const uint32_t *windows)
 {
     const struct problem *p = k->bench->problem;
@@ -167,7 +169,8 @@ static uint32_t single_most(struct capping *k, uint32_t s, uint32_t wish, const 
         shortage_note(&k->bench->shortage[c->placement], m->device, need->total, limit_of(p, m));
         return 0;
     }
-    /* window w: w − 1 more places for activations, and rings to the stage behind deeper by w − w' − 1 */
+    /* A window of w needs w − 1 more places for activations; the rings to the stage behind grow by w − w'
+     * − 1. */
     uint32_t next = s + 1 < c->stage_count ? windows[s + 1] : 0, most = 1;
     bool single_next = s + 1 < c->stage_count && c->stages[s + 1].member_count == 1;
     uint32_t end = k->behind < k->micro_batches ? k->behind : k->micro_batches;
@@ -188,8 +191,8 @@ static uint32_t single_most(struct capping *k, uint32_t s, uint32_t wish, const 
     return most;
 }
 
-/* The window of a stage at most. Where that is less than it should be (or, `spare`, nothing at all), its
- * members compute again what that saves. */
+/* The largest window of a stage. Where that is less than it should be (if `spare`: where nothing fits),
+ * its members recompute. */
 static uint32_t stage_most(void *context, uint32_t s, uint32_t wish, const uint32_t *windows)
 {
     struct capping *k = context;
@@ -211,7 +214,7 @@ static uint32_t stage_most(void *context, uint32_t s, uint32_t wish, const uint3
 
 /* --- prices --- */
 
-/* *syncs: what each stage takes beside micro-batches, to be freed. */
+/* Fills the prices. *syncs: seconds of each stage outside micro-batches; the caller frees it. */
 static int prices_fill(struct workbench *bench, const struct candidate *c, struct stage_price **out,
                        struct pipeline_sync **syncs)
 {
@@ -244,7 +247,8 @@ static int chain_estimate(struct workbench *bench, struct candidate *c)
     c->estimate_s = INFINITY;
     if (result > 0 && chain_run(bench, c, prices, candidate_micro_batches(bench->problem, c)) < 0)
         result = bench->err->code == ERR_NOMEM ? -1 : 0;
-    for (uint32_t m = 0; m < bench->schedule.ranks && result > 0; m++) /* a member without work is none */
+    /* A plan must not have a member without work. */
+    for (uint32_t m = 0; m < bench->schedule.ranks && result > 0; m++)
         result = bench->schedule.first[m + 1] > bench->schedule.first[m];
     for (uint32_t s = 0; s < c->stage_count && result > 0; s++) {
         end = fmax(end, bench->ends[s] + syncs[s].after_s);
@@ -258,7 +262,7 @@ static int chain_estimate(struct workbench *bench, struct candidate *c)
 
 /* --- settling --- */
 
-/* Windows as they should be, as far as memory has room. */
+/* Sets the windows by the rule, as far as memory allows. */
 static int windows_fill(struct workbench *bench, struct candidate *c, bool spare, uint32_t more, bool *capped)
 {
     const struct problem *p = bench->problem;
@@ -274,7 +278,7 @@ static int windows_fill(struct workbench *bench, struct candidate *c, bool spare
                                         .recompute = !micro_recompute_allowed(p, false)};
     uint32_t *windows = NULL;
     k.micro_batches = micro_count(p, c->micro_batch_rows);
-    for (int pass = 0; pass < 2; pass++) { /* the second time it is known who recomputes */
+    for (int pass = 0; pass < 2; pass++) { /* in the second pass it is known which members recompute */
         int filled = prices_fill(bench, c, &prices, &syncs);
         free(syncs);
         if (filled < 0)
@@ -298,15 +302,14 @@ static int windows_fill(struct workbench *bench, struct candidate *c, bool spare
     return 1;
 }
 
-/* Is it surely slower than that, by the closed form? */
+/* True if the closed form proves that the candidate is slower than rival_s. */
 static bool surely_slower(struct workbench *bench, const struct candidate *c, double rival_s)
 {
     uint32_t count = micro_count(bench->problem, c->micro_batch_rows);
     return rival_s < INFINITY && chain_closed(bench, c, bench->prices, count) >= rival_s * SURE;
 }
 
-/* Takes out of their groups the members that have nothing to do in the schedule. Returns whether there are
- * any. */
+/* Removes from their groups the members that the schedule gives no work. Returns true if there were any. */
 static bool idle_drop(const struct schedule *schedule, struct candidate *c)
 {
     uint32_t kept = 0, at = 0;
@@ -327,19 +330,19 @@ static bool idle_drop(const struct schedule *schedule, struct candidate *c)
     return dropped;
 }
 
-/* With recomputation wherever windows would be short without, and, where that happened, only where nothing
- * fits without: whichever is faster. Groups work eagerly; where memory is short also in the strict order,
- * whose windows suffice exactly. */
+/* Tries recomputing wherever windows would be too small otherwise; and if that happened, recomputing only
+ * where nothing fits otherwise; the faster one is taken. Groups work eagerly; if memory is short they also
+ * try the strict order, whose windows are exact. */
 static int chain_settle(struct workbench *bench, struct candidate *c)
 {
     static const struct {
         bool groups, eager, spare, if_capped;
         uint32_t more;
     } ways[] = {{false, false, false, false, 0},
-                {false, false, false, false, 1}, /* a step's first and last micro-batches fill one window more
-                                                  */
+                /* The first and last micro-batches of a step use one window more. */
+                {false, false, false, false, 1},
                 {false, false, false, false,
-                 UINT32_MAX}, /* or as many as memory holds: who comes late holds up less */
+                 UINT32_MAX}, /* or as many as memory holds: a late micro-batch then delays fewer others */
                 {false, true, false, false, 1},
                 {false, false, true, true, 0},
                 {true, true, false, false, 0},
@@ -363,7 +366,7 @@ static int chain_settle(struct workbench *bench, struct candidate *c)
             result = 0;
         if (result > 0) {
             result = chain_estimate(bench, c);
-            if (result == 0 && idle_drop(&bench->schedule, c)) { /* once more without them */
+            if (result == 0 && idle_drop(&bench->schedule, c)) { /* settles again without them */
                 groups = c->member_count > c->stage_count;
                 w--;
                 continue;
@@ -373,7 +376,7 @@ static int chain_settle(struct workbench *bench, struct candidate *c)
             found = true;
             result = candidate_copy(best, c, bench->err);
         }
-        if (!found && !capped && result >= 0) /* slower than the rival whatever the windows */
+        if (!found && !capped && result >= 0) /* it is slower than the rival whatever the windows */
             break;
     }
     c->estimate_s = INFINITY;
@@ -400,7 +403,7 @@ static bool hybrid_supports(const struct problem *p, struct err *err)
            kind_devices_enough(p, 3, "groups of replicas in a pipeline take", err);
 }
 
-/* Workers run every order, but a backward in halves needs all that forward computed. */
+/* Workers run every order; a backward in halves excludes recomputation. */
 static bool pipeline_runnable(const struct problem *p, const struct candidate *c)
 {
     (void)p;
@@ -410,7 +413,7 @@ static bool pipeline_runnable(const struct problem *p, const struct candidate *c
     return c->schedule != SCHEDULE_SPLIT || !again;
 }
 
-/* Workers of this release keep whole stages: no shards. */
+/* Workers of this release keep whole stages and no shards. */
 static bool hybrid_runnable(const struct problem *p, const struct candidate *c)
 {
     return (p->workload->method == METHOD_LORA || c->whole) && pipeline_runnable(p, c);

@@ -1,6 +1,6 @@
-/* server: the first member keeps the state, the others pull weights from it and push gradients to it. Full
- * fine-tuning: block by block, as shards are gathered. LoRA: workers hold the frozen base, and all adapters
- * come and go at once. The holder may take rows, too. */
+/* server: the first member, the holder, keeps the state; the others pull weights from it and push
+ * gradients to it. Full fine-tuning moves them block by block, as shards are gathered. With LoRA workers
+ * hold the frozen base, and all adapters are moved at once. The holder may take rows, too. */
 #include <math.h>
 
 #include "planner/kind/shards.h"
@@ -10,8 +10,8 @@ static bool server_supports(const struct problem *problem, struct err *err)
     return shards_supports(problem, "a holder and workers take", err);
 }
 
-/* What one block's bytes cost to send to all workers, beside each other but for the holder's card, and to get
- * from them, one after the other: sums are made in one order. */
+/* Seconds per byte of a block to all workers and from them. Sends overlap, limited by the holder's card;
+ * receives follow each other, because sums are made in a fixed order. */
 static struct moving star(const struct shards *s)
 {
     const struct cluster *cluster = s->p->cluster;
@@ -73,7 +73,7 @@ static int server_settle(struct workbench *bench, struct candidate *c)
     return result;
 }
 
-/* No worker of this release pulls and pushes. */
+/* Workers of this release do not pull and push. */
 static bool server_runnable(const struct problem *problem, const struct candidate *candidate)
 {
     (void)problem;

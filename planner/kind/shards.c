@@ -1,20 +1,22 @@
-/* Rows, times and needs of the members of one stage. */
+/* Rows, times and memory of the members of one stage. */
 #include "planner/kind/shards.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define UNITS_MAX 1024u /* parts of the batch that are given out, where it can be cut so */
+#define UNITS_MAX 1024u /* most parts into which the batch is divided for splitting */
 #define DENSE_UNITS                                                                                          \
-    64u /* sizes of micro-batches up to which all are tried; then powers of 2 and 1.5 times them */
-#define ROUNDING_BYTES 4096 /* shares of state are rounded to bytes, purpose by purpose */
-#define FIRST_LIMIT 1.5     /* of the least time there can be: where looking begins */
+    64u /* number of micro-batch sizes up to which all are tried; beyond it only powers of 2 and 1.5 times   \
+           these */
+#define ROUNDING_BYTES 4096 /* bound of the rounding of shares to bytes, purpose by purpose */
+#define FIRST_LIMIT 1.5     /* the search of splits starts at this multiple of the least possible time */
 
-struct way { /* to take some rows, alike for all members but for time */
+struct way { /* a way to take some rows; only its time differs between members */
     uint32_t total, size, count;
     bool recompute;
-    uint64_t need[2]; /* of the first member, of others; of replicas it depends on the largest size alone */
+    uint64_t need[2]; /* memory of the first member, and of others; for replicas it depends on the largest
+                         size only */
 };
 
 bool shards_supports(const struct problem *problem, const char *who, struct err *err)
@@ -42,8 +44,8 @@ static void overlap_add(struct shards *s, int computes, bool backward, double ga
     s->overlaps[s->overlap_count++] = (struct overlap){1, computes, backward, gathered, reduced};
 }
 
-/* Forward: block b beside the gather of b + 1. Backward: block b beside the reduction of b + 1 and the gather
- * of the block that takes the place of b + 1. */
+/* Forward: block b overlaps the gather of b + 1. Backward: block b overlaps the reduction of b + 1 and the
+ * gather of the block that reuses the buffer of b + 1. */
 static void overlaps_layered(struct shards *s)
 {
     const struct problem *p = s->p;
@@ -61,7 +63,7 @@ static void overlaps_layered(struct shards *s)
     }
 }
 
-/* All blocks are one unit: everything comes, all is computed, everything goes. */
+/* All blocks are one unit: all weights arrive, all is computed, all gradients leave. */
 static void overlaps_at_once(struct shards *s)
 {
     const struct problem *p = s->p;
@@ -74,7 +76,7 @@ static void overlaps_at_once(struct shards *s)
     overlap_add(s, -1, true, 0, adapters);
 }
 
-static double larger(double a, double b) /* fmax, which compilers do not inline */
+static double larger(double a, double b) /* fmax; compilers do not inline it */
 {
     return a > b ? a : b;
 }
@@ -86,7 +88,7 @@ static double moves_seconds(const struct overlap *x, const struct moving *moving
     return moving->beside ? larger(in, out) : in + out;
 }
 
-/* Seconds of a step for a member that works through so many micro-batches of that cost. */
+/* Seconds of a step for a member that works on `count` micro-batches of that cost. */
 static double member_seconds(const struct shards *s, const struct micro_cost *cost, uint32_t count,
                              bool recompute, const struct moving *moving)
 {
@@ -167,7 +169,7 @@ static uint64_t limit_of(const struct shards *s, uint32_t m)
     return s->p->cluster->devices[s->c->members[m].device].memory_limit_bytes;
 }
 
-/* Of members that lack memory: what they have and need together. */
+/* Memory that members lack: what they have and need, summed. */
 struct lack {
     uint64_t has, needs;
     uint32_t device, count;
@@ -248,10 +250,11 @@ static int way_compare(const void *left, const void *right)
     const struct way *a = left, *b = right;
     if (a->total != b->total)
         return a->total < b->total ? -1 : 1;
-    return a->size > b->size ? -1 : a->size < b->size; /* what is mostly faster comes first */
+    /* The way that is faster on most devices comes first. */
+    return a->size > b->size ? -1 : a->size < b->size;
 }
 
-/* All ways of micro-batches of one size. What they need grows by the same for each micro-batch more. */
+/* Adds all ways with micro-batches of one size; each further micro-batch needs the same memory more. */
 static void ways_add(struct shards *s, uint32_t size, bool recompute)
 {
     uint32_t rows = s->sizes[size], batch = s->p->workload->batch_rows;
@@ -325,18 +328,19 @@ int shards_prepare(struct shards *s)
     }
     qsort(s->ways, s->way_count, sizeof(*s->ways), way_compare);
     costs_fill(s);
-    /* an entry takes 1.3 us, the median of 63 cases of 2 to 256 devices (0.3 to 6.1) */
+    /* An entry takes 1.3 us, the median of 63 cases of 2 to 256 devices (0.3 to 6.1). */
     s->bench->spent += members * s->size_count;
     return 0;
 }
 
-/* LoRA's members all keep the adapters, so none stands by; of a server the holder may. */
+/* May the member be without rows? With LoRA all members keep the adapters, so none may; of a server the
+ * holder may. */
 static bool may_idle(const struct shards *s, uint32_t m)
 {
     return s->c->placement == PLACE_SERVER ? m == 0 : s->p->workload->method == METHOD_FULL;
 }
 
-/* Has the member an option of the same total that is no worse in time and room? */
+/* True if the member already has an option of the same total that is at least as good in time and room. */
 static bool option_beaten(const struct split_member *member, const struct split_option *option)
 {
     for (uint32_t i = member->option_count; i-- > 0 && member->options[i].total == option->total;) {
@@ -346,7 +350,7 @@ static bool option_beaten(const struct split_member *member, const struct split_
     return false;
 }
 
-/* A member's options within a limit. *all: none was passed over for its time. */
+/* Lists a member's options within a limit. *all: none was dropped for its time. */
 static void options_fill(struct shards *s, uint32_t m, const struct moving *moving, int64_t least_room,
                          int64_t state, double limit, bool *all)
 {
@@ -359,7 +363,7 @@ static void options_fill(struct shards *s, uint32_t m, const struct moving *movi
         const struct way *way = &s->ways[i];
         size_t at = (size_t)m * s->size_count + way->size;
         int64_t room = has - (int64_t)(s->whole ? replica[way->recompute] : way->need[m > 0]);
-        if (way->total * s->per_row[m] > limit) { /* as do all that follow */
+        if (way->total * s->per_row[m] > limit) { /* all further ways take longer, too */
             *all = false;
             return;
         }
@@ -371,7 +375,7 @@ static void options_fill(struct shards *s, uint32_t m, const struct moving *movi
                                  .rows = s->sizes[way->size],
                                  .count = way->count,
                                  .recompute = way->recompute};
-        if (o.seconds <= limit && option_beaten(&s->members[m], &o)) /* it computes as long */
+        if (o.seconds <= limit && option_beaten(&s->members[m], &o)) /* an equal option is there already */
             continue;
         if (o.seconds <= limit && !s->whole)
             o.seconds = member_seconds(s, &s->costs[at], o.count, o.recompute, moving);
@@ -382,8 +386,8 @@ static void options_fill(struct shards *s, uint32_t m, const struct moving *movi
     }
 }
 
-/* May there be room for the state at all? Needs lie above a line through the least need of one unit and of
- * all rows. */
+/* A quick test whether the state can have room at all: needs lie above a line through the least need of
+ * one unit and of all rows. */
 static bool room_may_do(const struct shards *s, double state)
 {
     uint32_t batch = s->p->workload->batch_rows;

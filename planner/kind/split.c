@@ -1,21 +1,21 @@
-/* The exact split of rows, generalised from Cephalo's (docs/PLANNER.md, Search 1): bisection over the finite
- * set of times; for each, a table over the rows given out so far holds the most room left for state. Only
- * rows that the members before can have taken and those behind can finish are looked at: few, near the least
- * time. Where memory is no matter, any split tells that a time will do, and there is no table until the end.
- */
+/* The exact split of rows, generalised from Cephalo's (docs/PLANNER.md, Search 1): bisection over the
+ * finite set of times. For each time, a table over the rows assigned so far has the most room left for
+ * state. Only cells that the previous members can reach and the following members can complete are
+ * visited; near the least time these are few. If memory does not limit, any split proves a time feasible,
+ * and the table is made only at the end. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "planner/kind/split.h"
 
-#define COARSE_TURNS 14 /* halvings by ratio; few times are left to be listed then */
+#define COARSE_TURNS 14 /* halvings by ratio, after which few times are left to list */
 
-struct reach { /* rows that may have been given out */
+struct reach { /* range of the rows that may be assigned */
     uint32_t least, most;
 };
 
-struct offer { /* the most room that a member has left with so many rows, within a time */
+struct offer { /* the most room that a member has left with that many rows, within a time */
     uint32_t total;
     double room;
 };
@@ -24,16 +24,16 @@ struct split {
     const struct split_member *members;
     uint32_t count, batch;
     double state;
-    /* [(count + 1) · (batch + 1)]: most room with that many rows given out, −INFINITY: cannot be; bytes,
-     * which are whole and far below 2^53 */
+    /* [(count + 1) · (batch + 1)]: most room with that many rows assigned, in bytes, which are whole
+     * numbers far below 2^53; −INFINITY: impossible */
     double *table;
-    struct reach *within; /* [count + 1]: where the table is filled */
+    struct reach *within; /* [count + 1]: range in which the table is filled */
     uint32_t *first;      /* [count + 1] into offers */
-    struct offer *offers; /* of every member, by total */
+    struct offer *offers; /* offers of all members, each sorted by total */
     double *times;
 };
 
-/* What every member can do within `seconds`. False when one cannot do anything. */
+/* Lists what every member can do within `seconds`. False if one can do nothing. */
 static bool offers_fill(struct split *s, double seconds)
 {
     uint32_t count = 0;
@@ -59,8 +59,8 @@ static bool offers_fill(struct split *s, double seconds)
     return all;
 }
 
-/* Where the table matters. False when the batch is out of reach, or the most room that there can be is too
- * little. */
+/* Finds the cells of the table that matter. False if the batch is out of reach, or the largest possible
+ * room is too small. */
 static bool reach_find(struct split *s)
 {
     uint64_t least = 0, most = 0, least_left = 0, most_left = 0;
@@ -89,8 +89,8 @@ static bool reach_find(struct split *s)
     return true;
 }
 
-/* Everybody takes the most it can, and what is too much is taken off one after the other: is that a split
- * with enough room? */
+/* A greedy test: each member takes the most it can, and the excess is removed member by member. True if
+ * the result has enough room. */
 static bool any_split(const struct split *s)
 {
     uint64_t over = 0;
@@ -108,7 +108,7 @@ static bool any_split(const struct split *s)
     return over == 0 && room >= s->state;
 }
 
-/* One offer: to[j + total] = max(to[j + total], from[j] + room), where both matter. */
+/* Applies one offer: to[j + total] = max(to[j + total], from[j] + room), inside both ranges. */
 static void offer_add(const double *restrict from, double *restrict to, struct reach before,
                       struct reach after, const struct offer *offer)
 {
@@ -126,7 +126,7 @@ static void offer_add(const double *restrict from, double *restrict to, struct r
     }
 }
 
-/* Most room of all members with what they offer, doing the batch; −INFINITY when they cannot. */
+/* The most room of all members with their offers for the whole batch; −INFINITY if there is no split. */
 static double room_most(struct split *s)
 {
     size_t width = (size_t)s->batch + 1;
@@ -152,7 +152,7 @@ static int number_compare(const void *left, const void *right)
     return a < b ? -1 : a > b;
 }
 
-/* The least feasible of the options' own times, or −1. */
+/* The least feasible time among the options', or −1. */
 static double least_time(struct split *s)
 {
     double low = 0, high = 0;
@@ -169,7 +169,7 @@ static double least_time(struct split *s)
     if (feasible(s, low))
         return low;
     for (int turn = 0; turn < COARSE_TURNS; turn++) {
-        /* by ratio: options reach from one row to all of them */
+        /* by ratio, because options range from one row to all rows */
         double middle = low > 0 ? sqrt(low * high) : (low + high) / 2;
         if (feasible(s, middle))
             high = middle;
@@ -185,7 +185,8 @@ static double least_time(struct split *s)
         }
     }
     qsort(s->times, count, sizeof(*s->times), number_compare);
-    uint32_t from = 0, to = count ? count - 1 : 0; /* the answer lies in [from, to]; the last is feasible */
+    /* The answer is in [from, to], and times[to] is feasible. */
+    uint32_t from = 0, to = count ? count - 1 : 0;
     while (from < to) {
         uint32_t middle = (from + to) / 2;
         if (feasible(s, s->times[middle]))
@@ -196,7 +197,7 @@ static double least_time(struct split *s)
     return count ? s->times[to] : high;
 }
 
-/* Walks the table of what is offered within `seconds` back; of equal rooms the fastest. */
+/* Follows the table back to one choice per member within `seconds`; of equal rooms the fastest. */
 static void trace_back(const struct split *s, double seconds, struct split_option *chosen)
 {
     uint32_t width = s->batch + 1, left = s->batch;
@@ -212,7 +213,7 @@ static void trace_back(const struct split *s, double seconds, struct split_optio
             if (!best || o->seconds < best->seconds)
                 best = o;
         }
-        if (!best) /* cannot be: the table was made of these options */
+        if (!best) /* impossible: the table was made of these options */
             return;
         chosen[m] = *best;
         left -= best->total;

@@ -1,4 +1,5 @@
-/* Which rows to whom, exactly: a batch over members that each offer ways to take some of it. Pure. */
+/* An exact split of a batch's rows over members, each of which has options for how many rows it takes.
+ * Pure. */
 #ifndef MOTLEY_PLANNER_KIND_SPLIT_H
 #define MOTLEY_PLANNER_KIND_SPLIT_H
 
@@ -7,22 +8,22 @@
 
 #include "common/err.h"
 
-/* One way for a member to take `total` rows: `count` micro-batches of `rows`. */
+/* An option of a member: `total` rows in `count` micro-batches of `rows`. */
 struct split_option {
     double seconds;
-    int64_t room; /* bytes left for state */
+    int64_t room; /* bytes left free for state */
     uint32_t total, rows, count;
     bool recompute;
 };
 
 struct split_member {
     uint32_t option_count;
-    struct split_option *options; /* by total, rising; owned by the caller */
+    struct split_option *options; /* sorted by total; owned by the caller */
 };
 
-/* One option for each member, Σ total = batch, Σ room ≥ state: the least largest seconds, and among those the
- * most room. Exact. Fills chosen[count]; adds to *cells how many cells of its table it looked at. Returns 1,
- * 0 when there is none, −1 ERR_NOMEM. */
+/* Chooses one option for each member so that Σ total = batch and Σ room ≥ state. The largest seconds are
+ * the least possible, and among such choices the room is the largest. Exact. Fills chosen[count] and adds
+ * the number of table cells it visited to *cells. Returns 1, 0 if there is no choice, −1 ERR_NOMEM. */
 int split_solve(const struct split_member *members, uint32_t count, uint32_t batch, int64_t state,
                 struct split_option *chosen, struct err *err);
 

@@ -1,10 +1,12 @@
-/* tensor: every matrix cut over the devices of a group; several groups make a pipeline.
+/* tensor: every matrix is cut over the devices of a group; several groups form a pipeline.
  *
- * A group's heads, columns and rows of the vocabulary go to members by speed. Where memory does not hold that
- * with as many micro-batches under way as hide the links, what members hold counts for more, or activations
- * are computed again, or fewer micro-batches are under way: whichever lets the stage keep the shortest period
- * (docs/PLANNER.md, Time). One micro-batch at a time, every half of a layer waits for its slowest member and
- * for its sum; of two in turns, one's sums travel while the other computes. */
+ * A group's heads, columns and rows of the vocabulary are divided by speed. If memory does not hold that
+ * with the window that hides the links, there are three alternatives: memory counts more in the division,
+ * activations are recomputed, or the window is smaller. The one with the shortest period of the stage is
+ * taken (docs/PLANNER.md, Time). With one micro-batch at a time, every half of a layer waits for its
+ * slowest member and for its all-reduce; with two in turns, the all-reduce of one overlaps the computing
+ * of the other.
+ */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,21 +19,21 @@
 #include "planner/kind/chain.h"
 
 #define GROUP_MAX 64u
-#define TURNS_MAX 16u  /* micro-batches in turns; more hide hardly anything that is left */
-#define LAYERS_SEEN 4u /* of a stage, after which layers repeat */
+#define TURNS_MAX 16u  /* most micro-batches in turns; more hide hardly anything */
+#define LAYERS_SEEN 4u /* layers simulated of a stage, after which layers repeat */
 #define WINDOW_MORE                                                                                          \
     2u          /* units beyond what the mean asks for: a step's first and last units fill these             \
                    (16 clusters, tests/planner/test_kind_tensor.c: up to 8 % of a step) */
-#define MIXES 3 /* deals tried between by speed and by memory */
+#define MIXES 3 /* divisions tried, from by speed to by memory */
 
-/* What does not depend on who keeps how much: of the candidate, and of one stage at a time. */
+/* What does not depend on the division: facts of the candidate, and of one stage at a time. */
 struct cut {
     struct workbench *bench;
     const struct problem *p;
     struct candidate *c;
     uint32_t micro_batches, together, units;
     struct cost_load load;
-    double attention; /* part of a layer's time */
+    double attention; /* share of a layer's time */
 };
 
 struct group {
@@ -40,12 +42,12 @@ struct group {
     struct micro_cost cost[GROUP_MAX];
     struct tensor_shares share[GROUP_MAX];
     uint32_t count, layers, s;
-    int32_t layer; /* one of its layers, if it has any */
+    int32_t layer; /* one of its layers; only if layers > 0 */
     bool embedding, head;
     double latency_s, bytes_per_s, sum_s, statistics_s, broadcast_s;
 };
 
-/* --- what a stage takes --- */
+/* --- seconds of a stage --- */
 
 static void cut_init(struct cut *t, struct workbench *bench, struct candidate *c)
 {
@@ -82,16 +84,16 @@ static void group_init(const struct cut *t, uint32_t s, struct group *g)
     g->broadcast_s = g->count > 1 ? bytes / g->bytes_per_s + (g->count - 1) * g->latency_s : 0;
 }
 
-/* A whole block of a class on a member, as if it kept all of it: forward, or backward. */
+/* Seconds of a whole block of a class on a member, as if it had the whole block: forward or backward. */
 static double whole_seconds(const struct group *g, uint32_t i, enum cost_class cls, bool back, bool again)
 {
     const double *seconds = g->cost[i].seconds[cls];
     return back ? seconds[COST_BACKWARD] + (again ? seconds[COST_RECOMPUTE] : 0) : seconds[COST_FORWARD];
 }
 
-enum { PART_FIRST, PART_SECOND, PART_TABLE, PART_TOP, PARTS }; /* halves of a layer, embedding, head */
+enum { PART_FIRST, PART_SECOND, PART_TABLE, PART_TOP, PARTS }; /* the halves of a layer, embedding, head */
 
-/* What a member does of each for a micro-batch. */
+/* Writes a member's seconds of each part for a micro-batch. */
 static void member_seconds(const struct cut *t, const struct group *g, uint32_t i, bool back, bool again,
                            double seconds[PARTS])
 {
@@ -103,13 +105,15 @@ static void member_seconds(const struct cut *t, const struct group *g, uint32_t 
     seconds[PART_TOP] = tensor_shrink(whole_seconds(g, i, COST_HEAD, back, again), x->vocabulary);
 }
 
-/* A unit on its way through a stage: when members are free, the group's queue, and what was summed last. */
+/* Simulation of a unit in a stage: when members and the group's queue are free, and when each
+ * micro-batch's last sum is there. */
 struct pass {
     uint32_t count, members;
     double seconds[GROUP_MAX][PARTS], free_s[GROUP_MAX], ready_s[TURNS_MAX], queue_s;
 };
 
-/* All micro-batches in turn do a part, and each is summed when the last member is done with it. */
+/* All micro-batches of the unit do a part in turn; each is all-reduced when the last member is done with
+ * it. */
 static void pass_step(struct pass *v, int part, double sum_s)
 {
     for (uint32_t k = 0; k < v->count; k++) {
@@ -122,7 +126,7 @@ static void pass_step(struct pass *v, int part, double sum_s)
     }
 }
 
-/* After a few layers the next takes as long as the last. */
+/* Simulates layers; after a few of them every further layer takes as long as the last. */
 static void pass_layers(struct pass *v, uint32_t layers, bool back, double sum_s)
 {
     double before = 0, more;
@@ -155,7 +159,7 @@ static double pass_seconds(const struct cut *t, const struct group *g, bool back
     return v.queue_s;
 }
 
-/* Of a unit at the mean: the last may be a shorter one. */
+/* Mean seconds of a unit; the last unit may be shorter. */
 static double unit_seconds(const struct cut *t, const struct group *g, bool back, bool again)
 {
     uint32_t rest = t->micro_batches - (t->units - 1) * t->together;
@@ -171,7 +175,7 @@ static void group_price(const struct cut *t, const struct group *g, bool again, 
                                   .backward_s = unit_seconds(t, g, true, again)};
 }
 
-/* Seconds that a unit's boundary tensor is under way from a stage to the next, `busy` of them on the link. */
+/* Seconds of a unit's boundary tensor from a stage to the next; `busy`: its occupation of the link. */
 static double link_seconds(const struct cut *t, uint32_t s, double *busy)
 {
     const struct stage *a = &t->c->stages[s], *b = &t->c->stages[s + 1];
@@ -192,8 +196,8 @@ static void part_need(const struct cut *t, const struct group *g, const struct p
                      need);
 }
 
-/* To the schedule a unit is a micro-batch, and a group its first member. Then come sums of what members train
- * alike, two scalars up and down the tree of all ranks, and the optimiser. */
+/* Estimates a step. The schedule sees a unit as a micro-batch, and a group as its first member. Added are
+ * the all-reduces of replicated parameters, two scalars over the tree of all ranks, and the optimiser. */
 static int cut_estimate(const struct cut *t)
 {
     struct workbench *bench = t->bench;
@@ -233,9 +237,9 @@ static int cut_estimate(const struct cut *t)
     return 1;
 }
 
-/* --- dealing matrices --- */
+/* --- dividing matrices --- */
 
-/* What a member needs, as a function of what it keeps: fixed + heads · its part of them + … */
+/* A member's memory as a linear function of its parts: fixed + heads · its share of heads + … */
 struct line {
     double fixed, heads, columns, vocabulary;
 };
@@ -258,7 +262,7 @@ static struct line need_line(const struct cut *t, const struct group *g, bool ag
     return (struct line){bytes[0], bytes[1] - bytes[0], bytes[2] - bytes[0], bytes[3] - bytes[0]};
 }
 
-/* Shares become whole units, each one at least. False where somebody would have none. */
+/* Rounds shares to whole units, at least one each. False if there are too few units. */
 static bool rounded(const double *share, uint32_t count, uint32_t units, uint32_t *end)
 {
     double sum = 0;
@@ -273,7 +277,8 @@ static bool rounded(const double *share, uint32_t count, uint32_t units, uint32_
     return true;
 }
 
-/* Parts of a group whose members have that much room and should keep about `part` of everything. */
+/* Divides a group's matrices for members that have `room` bytes and should keep about `part` of
+ * everything. */
 static bool parts_deal(const struct cut *t, struct group *g, bool again, const struct line *need,
                        const double *room, const double *part)
 {
@@ -295,7 +300,7 @@ static bool parts_deal(const struct cut *t, struct group *g, bool again, const s
     }
     if (!fill_level(n, base, each, cap, share) || !rounded(share, n, c->vocab, ends[1]))
         return false;
-    for (uint32_t i = 0; i < n; i++) { /* columns are fine enough to make up for what heads leave unlike */
+    for (uint32_t i = 0; i < n; i++) { /* columns are fine enough to correct the rounding of heads */
         double part_s[2][PARTS];
         g->share[i].vocabulary = share[i];
         g->share[i].columns = 0;
@@ -327,7 +332,7 @@ static bool parts_deal(const struct cut *t, struct group *g, bool again, const s
     return true;
 }
 
-/* The part of everything that a member should keep: by its speed, by its room, or between them. */
+/* Writes the part of everything that a member should keep: by speed (mix 0), by room, or between them. */
 static void parts_aim(const struct group *g, const double *room, int mix, double *part)
 {
     double speed = 0, space = 0, by_space = (double)mix / (MIXES - 1);
@@ -341,20 +346,20 @@ static void parts_aim(const struct group *g, const double *room, int mix, double
         part[i] = part[i] / speed * (1 - by_space) + fmax(room[i], 1) / space * by_space;
 }
 
-/* --- windows and ways to work --- */
+/* --- windows and alternatives --- */
 
-struct way { /* how a stage could work */
+struct way { /* one way for a stage to work */
     bool again;
-    uint32_t window, spare; /* spare: units that the ring in front of it may have */
+    uint32_t window, spare; /* spare: units that fit in the ring in front of it */
     double busy_s, period_s;
     struct plan_tensor part[GROUP_MAX];
 };
 
-/* What the stages behind a stage ask of it. */
+/* What the following stages require of a stage. */
 struct behind {
     double period_s, stay_s;
     uint32_t window;    /* of the next stage */
-    uint32_t ring_most; /* units of the ring between, as the next stage has room */
+    uint32_t ring_most; /* most units of the ring between the two, limited by the next stage's memory */
 };
 
 static uint64_t live_of(const struct cut *t, uint32_t window)
@@ -363,7 +368,7 @@ static uint64_t live_of(const struct cut *t, uint32_t window)
     return live < t->micro_batches ? live : t->micro_batches;
 }
 
-/* Buffers of a boundary tensor's size; the ring in front of the stage as short as can be. */
+/* Buffers of a boundary tensor's size, with the shortest ring in front of the stage. */
 static uint64_t partials_of(const struct cut *t, uint32_t s, uint32_t window, const struct behind *b)
 {
     uint64_t count = 4 * (uint64_t)t->together + (s > 0 ? 2 * live_of(t, 2) : 0);
@@ -376,13 +381,13 @@ static uint64_t limit_of(const struct cut *t, const struct group *g, uint32_t i)
     return t->p->cluster->devices[g->members[i].device].memory_limit_bytes;
 }
 
-/* Most units under way, up to `most`, that all members hold with the parts they have; 0: none. *spare: units
- * of the ring in front that there is room for then. */
+/* The most units in flight, up to `most`, for which all members have memory with the given parts; 0: none.
+ * *spare: units that then fit in the ring in front. */
 static uint32_t window_held(const struct cut *t, const struct group *g, bool again, uint32_t most,
                             const struct behind *b, uint32_t *spare)
 {
     uint32_t window = most;
-    for (int pass = 0; pass < 2; pass++) { /* the second with the window that all hold */
+    for (int pass = 0; pass < 2; pass++) { /* the second pass has the window that all members hold */
         *spare = UINT32_MAX / 2;
         for (uint32_t i = 0; i < g->count && window > 0; i++) {
             struct tensor_need need;
@@ -400,8 +405,8 @@ static uint32_t window_held(const struct cut *t, const struct group *g, bool aga
     return window;
 }
 
-/* Deals for a window and puts down the way if it keeps a shorter period than any so far: a unit stays for R,
- * and there are w under way. */
+/* Divides for a window and keeps the result if its period is the shortest so far: a unit stays for R
+ * seconds and w units are in flight, so the period is at least R / w. */
 static void way_try(const struct cut *t, struct group *g, struct way *now, uint32_t most, int mix,
                     const struct behind *b, struct way *best)
 {
@@ -428,8 +433,8 @@ static void way_try(const struct cut *t, struct group *g, struct way *now, uint3
     *best = *now;
 }
 
-/* The best way for a stage to have up to `most` units under way; its period is INFINITY where memory holds
- * none. The first that waits for nothing is taken. */
+/* Finds the best way for a stage to have up to `most` units in flight; its period is INFINITY if memory
+ * holds none. The first way that does not wait for its window ends the search. */
 static void way_find(const struct cut *t, struct group *g, uint32_t most, const struct behind *b,
                      struct way *best)
 {
@@ -446,7 +451,7 @@ static void way_find(const struct cut *t, struct group *g, uint32_t most, const 
     }
 }
 
-/* What all members of a stage lack together, however they share it out. */
+/* Bytes that all members of a stage lack together, however they divide it. */
 static uint64_t stage_lacks(const struct cut *t, const struct group *g, const struct behind *b, uint64_t *has)
 {
     bool again = micro_recompute_allowed(t->p, true);
@@ -469,7 +474,7 @@ static void way_take(const struct cut *t, const struct group *g, const struct wa
                              .state_share = 1,
                              .tensor = way->part[i]};
     }
-    /* a stage never has more under way than the one before it */
+    /* A stage never has more units in flight than the stage before it. */
     for (uint32_t m = g->stage->member_first + g->count; m < t->c->member_count; m++)
         t->c->members[m].window =
             t->c->members[m].window < way->window ? t->c->members[m].window : way->window;
@@ -479,7 +484,7 @@ static void way_take(const struct cut *t, const struct group *g, const struct wa
     b->ring_most = way->spare;
 }
 
-/* The least period there is: with all the memory one could wish for. */
+/* The least possible period: with unlimited memory. */
 static double period_least(const struct cut *t)
 {
     const struct line nothing = {0};
@@ -502,7 +507,8 @@ static double period_least(const struct cut *t)
     return period;
 }
 
-/* Everything but the estimate, stage by stage from the last, whose windows those before ask about. */
+/* Settles everything but the estimate, from the last stage to the first, because a stage needs the windows
+ * behind it. */
 static int cut_settle(const struct cut *t)
 {
     struct behind b = {.period_s = period_least(t), .window = 1, .ring_most = 2};
@@ -528,7 +534,7 @@ static int cut_settle(const struct cut *t)
     return lacks == 0;
 }
 
-/* Puts a group's members in the order of their machines, so that its ring passes each machine once. */
+/* Orders a group's members by machine, so that its ring enters each machine once. */
 static void ring_order(const struct problem *p, struct member *members, uint32_t count)
 {
     const struct device *devices = p->cluster->devices;
@@ -540,10 +546,10 @@ static void ring_order(const struct problem *p, struct member *members, uint32_t
     }
 }
 
-/* --- the row --- */
+/* --- the row of the table --- */
 
-/* Groups that could be cut at all. A tied embedding that is trained is cut alike on its owner and its copy,
- * or not at all. */
+/* True if the groups can be cut at all. A trained, tied embedding must be cut equally on its owner and on
+ * its copy. */
 static bool shape_fits(const struct problem *p, const struct candidate *c)
 {
     bool group = false;
@@ -608,7 +614,7 @@ static int tensor_settle(struct workbench *bench, struct candidate *c)
     if (best && best != c->together) {
         c->together = best;
         cut_init(&t, bench, c);
-        cut_settle(&t); /* as before */
+        cut_settle(&t); /* restores the members */
     }
     c->estimate_s = least;
     return best > 0;
@@ -662,7 +668,7 @@ static bool tensor_runnable(const struct problem *p, const struct candidate *c)
     return false;
 }
 
-/* Micro-batches that are worked on in turns: the buffers between the halves of a block. */
+/* The number of micro-batches in turns, read from the rings of the buffers between the halves of a block. */
 static uint32_t together_of(const struct plan_rank *rank)
 {
     uint32_t least = 0;

@@ -24,7 +24,7 @@ static bool holds(const struct workbench *bench, struct candidate *c, uint32_t s
     return tight_need(bench, c, s) <= limit_of(bench, c, s);
 }
 
-/* How many blocks stage s holds from `begin` on, or, backward, up to `end`. */
+/* The number of blocks that stage s can hold from `begin` on, or, backward, up to `end`. */
 static int32_t held(const struct workbench *bench, struct candidate *c, uint32_t s, int32_t begin,
                     int32_t end, bool backward)
 {
@@ -41,8 +41,8 @@ static int32_t held(const struct workbench *bench, struct candidate *c, uint32_t
     return low;
 }
 
-/* Stages before and behind `s` take what they hold; returns what s, with the rest, lacks; UINT64_MAX where a
- * stage would have no block. */
+/* The stages before and behind `s` take what they can hold. Returns the bytes that s lacks with the rest;
+ * UINT64_MAX if a stage would have no block. */
 static uint64_t lacking(struct workbench *bench, struct candidate *c, uint32_t s)
 {
     int32_t begin = 0, end = bench->problem->block_count, left = (int32_t)c->stage_count;
@@ -55,7 +55,7 @@ static uint64_t lacking(struct workbench *bench, struct candidate *c, uint32_t s
         end -= count;
     }
     for (uint32_t i = 0; i < s; i++) {
-        int32_t last = end - (int32_t)(s - i); /* each stage up to s keeps a block */
+        int32_t last = end - (int32_t)(s - i); /* every stage up to s keeps at least one block */
         int32_t count = last > begin ? held(bench, c, i, begin, last, false) : 0;
         if (count == 0)
             return UINT64_MAX;

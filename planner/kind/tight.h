@@ -1,16 +1,17 @@
-/* Where memory decides: how few bytes a chain of stages lacks. For planner/ only; pure. */
+/* Cuts for clusters with little memory: how few bytes a chain of stages lacks. For planner/ only; pure. */
 #ifndef MOTLEY_PLANNER_KIND_TIGHT_H
 #define MOTLEY_PLANNER_KIND_TIGHT_H
 
 #include "planner/kind/kind.h"
 
-/* Lets stages of one device each, in the order that they have, take as many blocks as memory holds with one
- * micro-batch under way: from both ends, the rest for the device in between that then lacks least. Returns 1
- * when all fit, the blocks set; 0 when one does not, its shortage noted as the placement's; a device that has
- * no room for any block counts as fitting nothing. */
+/* Cuts the blocks of stages of one device each, in their given order. Stages take as many blocks as memory
+ * holds with one micro-batch in flight, from both ends, and the rest goes to the device in between that
+ * then lacks least. Returns 1 if all fit, with the blocks set; 0 if one does not, with its shortage
+ * recorded as the placement's. A device without room for any block counts as not fitting. */
 int tight_cut(struct workbench *bench, struct candidate *candidate);
 
-/* What a member must hold at least for its stage as cut: one micro-batch under way, recomputed if allowed. */
+/* Bytes that a stage's member needs at least, with one micro-batch in flight, recomputing if that is
+ * allowed. */
 uint64_t tight_need(const struct workbench *bench, const struct candidate *candidate, uint32_t stage);
 
 #endif

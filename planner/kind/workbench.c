@@ -51,7 +51,7 @@ const struct micro_cost *workbench_costs(struct workbench *bench, uint32_t rows)
         at++;
     if (at < bench->cost_count)
         return bench->costs[at];
-    if (at == MICRO_SIZES_MAX) { /* the last is made anew */
+    if (at == MICRO_SIZES_MAX) { /* the last entry is replaced */
         at--;
         free(bench->costs[at]);
         bench->cost_count--;
@@ -81,7 +81,7 @@ const double *workbench_scale(struct workbench *bench, uint32_t rows)
         return bench->scale;
     double *scale = realloc(bench->scale, count * sizeof(*scale));
     if (!scale)
-        return NULL; /* means will do */
+        return NULL; /* the caller uses means then */
     for (uint32_t k = 0; k < count; k++)
         scale[k] = problem_load(p, 0, k * rows, (k + 1) * rows).tokens / mean;
     bench->scale = scale;

@@ -9,21 +9,22 @@
 #include "planner/kind/cut.h"
 #include "program/check/check.h"
 
-#define BETTER (1 - 1e-9) /* of the seconds before: a gain that is more than rounding */
+#define BETTER (1 - 1e-9) /* relative gain that is more than rounding */
 #define FILTER                                                                                               \
-    1.02             /* before simulating, the estimate must be within this of the estimate of what is to be \
-                        beaten: estimates of neighbours err alike */
-#define NEAR 1.03    /* of the best: structures whose cuts are refined before they are judged */
-#define REFINED 8u   /* stages up to which they are */
-#define FIT_TRIES 3u /* with a sixth less under way each */
+    1.02 /* most ratio of estimates at which a candidate is simulated; estimates of neighbours have similar  \
+            errors */
+/* Most ratio to the best for refining the blocks of a candidate whose structure changed. */
+#define NEAR 1.03
+#define REFINED 8u   /* most stages for refining */
+#define FIT_TRIES 3u /* each attempt reduces the windows by a sixth */
 #define FIT_PART 6u
 #define KICK_LEAST 2u /* moves of a perturbation: two to four */
 #define KICK_SPREAD 3u
-#define OWNED_CELLS 1200u /* stages · micro-batches up to which who takes which micro-batch is searched */
+#define OWNED_CELLS 1200u /* most stages · micro-batches for which owners of micro-batches are searched */
 #define SETTLE_UNITS                                                                                         \
-    10u /* units of about a microsecond (bench_planner_search): settling beside its schedule, */
+    10u /* units of about a microsecond (bench_planner_search): settling, without its schedule; */
 #define SIMULATE_UNITS                                                                                       \
-    20u /* and emitting and simulating, beside one for each rank and micro-batch of a step */
+    20u /* emitting and simulating, which take one more for each rank and micro-batch of a step */
 
 double candidate_simulate(const struct problem *problem, const struct candidate *c, uint32_t steps_max,
                           double checked, double *seconds, struct err *err)
@@ -45,8 +46,8 @@ double candidate_simulate(const struct problem *problem, const struct candidate 
     return value;
 }
 
-/* Rings of groups are read off the schedule, deeper than settling reckons with: with fewer under way it may
- * fit. */
+/* A group's rings follow from its schedule and can be deeper than settling assumes; with smaller windows
+ * the plan may fit. */
 int candidate_fit(const struct problem *problem, struct candidate *c, struct err *err)
 {
     bool groups = c->member_count > c->stage_count && c->stage_count > 1;
@@ -74,7 +75,7 @@ static bool allowed(const struct local *l, const struct candidate *c)
     return !l->runnable_only || kind_runnable(l->bench->problem, c);
 }
 
-/* Was it simulated before? Notes it. */
+/* Was the candidate simulated before? Records it. */
 static bool seen_before(struct local *l, const struct candidate *c)
 {
     uint64_t hash = candidate_hash(c) | 1, *at = l->seen ? &l->seen[hash / 2 % LOCAL_SEEN] : NULL;
@@ -84,7 +85,7 @@ static bool seen_before(struct local *l, const struct candidate *c)
     return before;
 }
 
-/* The estimate; INFINITY where it does not fit. Negative: ERR_NOMEM. */
+/* The estimated value; INFINITY if it does not fit. Negative: ERR_NOMEM. */
 static double estimate(struct local *l, struct candidate *c, enum move_level level)
 {
     uint64_t before = l->bench->spent;
@@ -108,7 +109,7 @@ double local_value(struct local *l, struct candidate *c, enum move_level level, 
     l->bench->rival_s = (l->simulate ? l->estimated * FILTER : rival) / weight;
     double seconds = estimate(l, c, level);
     l->looked = seconds * weight;
-    if (seconds < 0 || seconds >= l->bench->rival_s || !allowed(l, c)) /* settling may leave members out */
+    if (seconds < 0 || seconds >= l->bench->rival_s || !allowed(l, c)) /* settling may have removed members */
         return seconds < 0 ? -1 : INFINITY;
     c->estimate_s = l->looked;
     if (!l->simulate)
@@ -129,7 +130,7 @@ struct step { /* one move */
     uint32_t a, b;
 };
 
-/* All moves of a candidate, in random order; NULL: ERR_NOMEM. */
+/* All moves of a candidate in random order; NULL: ERR_NOMEM. */
 static struct step *moves_list(struct local *l, const struct candidate *c, uint32_t *count)
 {
     enum move_kind last = l->simulate ? MOVE_KINDS : MOVE_WINDOW;
@@ -148,7 +149,7 @@ static struct step *moves_list(struct local *l, const struct candidate *c, uint3
             }
             total += fill ? 0 : as * bs;
         }
-        for (uint32_t i = at; i > 1; i--) { /* Fisher and Yates */
+        for (uint32_t i = at; i > 1; i--) { /* Fisher-Yates shuffle */
             uint32_t other = rand_stream_below(&l->rand, i);
             struct step held = steps[i - 1];
             steps[i - 1] = steps[other];
@@ -162,7 +163,8 @@ static struct step *moves_list(struct local *l, const struct candidate *c, uint3
     return NULL;
 }
 
-/* Writes down who takes which micro-batch as list scheduling has it, so that it can be changed. */
+/* Writes the owners of micro-batches that list scheduling chose into the candidate, so that moves can
+ * change them. */
 static int owners_say(struct local *l, struct candidate *c)
 {
     const struct schedule *s = &l->bench->schedule;
@@ -182,7 +184,8 @@ static int owners_say(struct local *l, struct candidate *c)
     return result;
 }
 
-/* Blocks cut for the least period need not make the shortest step: moves them while that helps. */
+/* Moves blocks between stages while that shortens the step, because the cut with the least period need not
+ * give the shortest step. */
 static int refine(struct local *l, struct candidate *c, double *value)
 {
     struct candidate trial = {0};
@@ -210,7 +213,7 @@ static int refine(struct local *l, struct candidate *c, double *value)
     return result;
 }
 
-/* First improvement over all moves until a whole sweep finds none. */
+/* Applies the first move that improves, until a whole sweep finds none. */
 static int descend(struct local *l, struct candidate *c, double *value)
 {
     struct candidate trial = {0};
@@ -257,7 +260,7 @@ static int descend(struct local *l, struct candidate *c, double *value)
     return result;
 }
 
-/* A few random moves of structure, whatever they make of it, as long as it fits. */
+/* Applies a few random moves of structure, whatever their value, as long as the candidate fits. */
 static int perturb(struct local *l, struct candidate *c, double *value)
 {
     uint32_t wanted = KICK_LEAST + rand_stream_below(&l->rand, KICK_SPREAD), done = 0;
@@ -286,7 +289,7 @@ static int perturb(struct local *l, struct candidate *c, double *value)
         }
         if (now == INFINITY)
             continue;
-        *value = last ? now : INFINITY; /* before the last move it is an estimate */
+        *value = last ? now : INFINITY; /* before the last move it is only estimated */
         l->estimated = last ? l->looked : INFINITY;
         done++;
         struct candidate held = *c;

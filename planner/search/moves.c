@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SHARES 3u       /* sizes, or sorts, of shares that move */
-#define SHARE_PARTS 16u /* columns and words move in parts of 1/16 of what the giver has */
+#define SHARES 3u       /* amounts of a shared state, or kinds of matrices, that a move can shift */
+#define SHARE_PARTS 16u /* columns and vocabulary rows move in 16ths of what the giver has */
 
 enum move_level move_level(enum move_kind move)
 {
@@ -26,7 +26,7 @@ void move_range(const struct problem *p, const struct kind *kind, const struct c
     uint32_t members = c->member_count, stages = c->stage_count;
     bool laps = stages > members, several = kind->stages_most > 1 && stages > 1;
     bool group = members > stages, replicas = kind->stage_kind == STAGE_REPLICAS;
-    bool own = !replicas && kind->stage_kind != STAGE_TENSOR; /* members' own rows */
+    bool own = !replicas && kind->stage_kind != STAGE_TENSOR; /* members have rows of their own */
     uint32_t count = replicas ? micro_count(p, c->micro_batch_rows) : 0;
     const uint32_t ranges[MOVE_KINDS][2] = {
         [MOVE_SWAP] = {members, members},
@@ -66,7 +66,7 @@ static void firsts_fill(struct candidate *c)
     }
 }
 
-/* Takes a member out, and its stage where it was the last of it. */
+/* Removes a member, and its stage if it was the only one. */
 static struct member take_out(struct candidate *c, uint32_t member)
 {
     uint32_t s = stage_of(c, member);
@@ -78,7 +78,7 @@ static struct member take_out(struct candidate *c, uint32_t member)
         struct stage gone = c->stages[s];
         memmove(&c->stages[s], &c->stages[s + 1], (c->stage_count - s - 1) * sizeof(*c->stages));
         c->stage_count--;
-        if (s < c->stage_count) /* its blocks go to a neighbour */
+        if (s < c->stage_count) /* a neighbour takes the stage's blocks */
             c->stages[s].block_begin = gone.block_begin;
         else if (s > 0)
             c->stages[s - 1].block_end = gone.block_end;
@@ -87,7 +87,7 @@ static struct member take_out(struct candidate *c, uint32_t member)
     return out;
 }
 
-/* Puts a member into stage `to`, or (stage_count + place) into a stage of its own there. */
+/* Inserts a member into stage `to`, or into a new stage at position to − stage_count. */
 static int put_in(struct candidate *c, const struct kind *kind, struct member member, uint32_t to,
                   struct err *err)
 {
@@ -160,7 +160,7 @@ static int structure(const struct problem *p, const struct kind *kind, struct ca
     } else if (move == MOVE_ADD) {
         member.device = a;
         result = put_in(c, kind, member, b, err);
-    } else { /* MOVE_REGROUP: places are counted before it is taken out */
+    } else { /* MOVE_REGROUP: positions are counted before the member is removed */
         uint32_t from = stage_of(c, a), stages = c->stage_count;
         bool alone = c->stages[from].member_count == 1, own = b >= stages;
         uint32_t to = own ? b - stages : b;
@@ -179,7 +179,7 @@ static int structure(const struct problem *p, const struct kind *kind, struct ca
     return move_shape_allowed(p, kind, c) ? MOVE_CUT : MOVE_VOID;
 }
 
-/* Stages a and b change places with all their members. */
+/* Exchanges stages a and b with all their members. */
 static int order(struct candidate *c, uint32_t a, uint32_t b, struct err *err)
 {
     struct candidate other = {0};
@@ -242,9 +242,9 @@ static int gather(const struct problem *p, struct candidate *c, uint32_t b)
     return c->gathered_layers == now ? MOVE_VOID : MOVE_SETTLE;
 }
 
-/* --- inner --- */
+/* --- inner moves --- */
 
-/* Of stage a, or of all up to stage a − stage_count. */
+/* Changes the window of stage a, or of all stages up to a − stage_count. */
 static int window(struct candidate *c, uint32_t a, uint32_t b)
 {
     bool changed = false, all = a >= c->stage_count, laps = c->stage_count > c->member_count;
@@ -275,16 +275,17 @@ static int owner(const struct problem *p, struct candidate *c, uint32_t a, uint3
 {
     uint32_t count = micro_count(p, c->micro_batch_rows), s = a / count;
     if (c->owner_count != c->stage_count * count || b >= c->stages[s].member_count || c->owner[a] == b)
-        return MOVE_VOID; /* who takes what is not said: the search says it first */
+        return MOVE_VOID; /* owners that the schedule chooses cannot be changed; the search writes them down
+                             first */
     c->owner[a] = (uint8_t)b;
     return MOVE_AS_IS;
 }
 
-/* So many rows for a member, in micro-batches of the size that divides them and is nearest to its own. */
+/* Sets a member's rows, in micro-batches of the divisor that is closest to its present size. */
 static void rows_set(struct member *m, uint32_t total)
 {
     uint32_t best = total ? 1 : 0;
-    bool all = m->window == m->count && total; /* all at once stays all at once */
+    bool all = m->window == m->count && total; /* a window of all micro-batches keeps covering all */
     for (uint32_t size = 1; size <= total; size++) {
         if (total % size == 0 && abs((int)size - (int)m->rows) < abs((int)best - (int)m->rows))
             best = size;
@@ -305,13 +306,13 @@ static void largest_set(struct candidate *c)
 static int rows(const struct problem *p, const struct kind *kind, struct candidate *c, uint32_t a, uint32_t b)
 {
     struct member *from = &c->members[a], *to = &c->members[b % c->member_count];
-    bool expert = kind->stage_kind == STAGE_EXPERT; /* rows of every micro-batch */
+    bool expert = kind->stage_kind == STAGE_EXPERT; /* rows are of every micro-batch */
     uint32_t most = expert ? from->rows : from->rows * from->count;
     uint32_t given = b / c->member_count ? (expert ? from->rows / 2 : from->rows) : 1;
     if (from == to || given == 0 || given > most || (b / c->member_count && given == 1))
         return MOVE_VOID;
     if (expert) {
-        if (given == from->rows || to->rows == 0) /* roles stay */
+        if (given == from->rows || to->rows == 0) /* a member's role does not change */
             return MOVE_VOID;
         from->rows -= given;
         to->rows += given;
@@ -320,7 +321,7 @@ static int rows(const struct problem *p, const struct kind *kind, struct candida
     bool keeps = kind->stage_kind == STAGE_SERVER
                      ? a == 0
                      : p->workload->method == METHOD_FULL && c->gathered_layers > 0;
-    if (given == most && !keeps) /* only who keeps state is of use without rows */
+    if (given == most && !keeps) /* a member without rows is useful only if it keeps state */
         return MOVE_VOID;
     rows_set(from, most - given);
     rows_set(to, to->rows * to->count + given);
@@ -351,19 +352,19 @@ static int place(const struct kind *kind, struct candidate *c, uint32_t a, uint3
     bool server = kind->stage_kind == STAGE_SERVER;
     if (a >= b || stage_of(c, a) != stage_of(c, b) || (server && (!first.count || !second.count)) ||
         (kind->stage_kind == STAGE_EXPERT && !first.rows != !second.rows))
-        return MOVE_VOID; /* attention comes first, and workers work */
+        return MOVE_VOID; /* members with attention come first, and workers have rows */
     c->members[a] = second;
     c->members[b] = first;
-    c->members[a].tensor = first.tensor; /* parts of matrices stay in order */
+    c->members[a].tensor = first.tensor; /* parts of matrices keep their order */
     c->members[b].tensor = second.tensor;
-    if (server) { /* the first holds all */
+    if (server) { /* the server's first member holds all state */
         c->members[a].state_share = first.state_share;
         c->members[b].state_share = second.state_share;
     }
     return MOVE_AS_IS;
 }
 
-/* A part of one of three ranges that follow each other passes from a member to its neighbour. */
+/* Moves `part` of a range from a member to its neighbour, whose range follows or precedes it. */
 static bool range_give(uint32_t *from_begin, uint32_t *from_end, uint32_t *to_begin, uint32_t *to_end,
                        uint32_t part, bool forward)
 {
@@ -421,7 +422,7 @@ static int share(const struct problem *p, const struct kind *kind, struct candid
     return MOVE_AS_IS;
 }
 
-/* Ranges a rank: each stage's blocks in as many parts, laid round. */
+/* Interleaves: cuts each stage's blocks into `laps` parts and distributes them round the ranks. */
 static int interleave(const struct problem *p, struct candidate *c, uint32_t laps, struct err *err)
 {
     uint32_t ranks = c->stage_count, stages = ranks * laps;
@@ -434,8 +435,7 @@ static int interleave(const struct problem *p, struct candidate *c, uint32_t lap
     for (uint32_t s = 0; s < ranks; s++)
         edge[s] = c->stages[s].block_end;
     int32_t begin = 0;
-    for (uint32_t s = 0; s < stages;
-         s++) { /* lap l, rank r: up to what all laps before and its own part take */
+    for (uint32_t s = 0; s < stages; s++) { /* lap l, rank r: ends after all earlier laps and its own part */
         uint32_t lap = s / ranks, r = s % ranks;
         double end = (lap * (double)p->block_count + edge[r]) / laps;
         int32_t least = begin + 1, most = p->block_count - (int32_t)(stages - s - 1),
@@ -467,7 +467,7 @@ static int schedule(const struct problem *p, struct candidate *c, uint32_t a, st
     c->schedule = to;
     for (uint32_t m = 0; m < c->member_count; m++)
         c->members[m].delay =
-            a ? m : 0; /* Qi et al. 2023: a rank waits the longer the nearer it is to the tail */
+            a ? m : 0; /* Qi et al. 2023: the nearer a rank is to the tail, the longer it can wait */
     return MOVE_AS_IS;
 }
 

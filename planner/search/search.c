@@ -7,26 +7,29 @@
 #include "planner/search/local.h"
 #include "planner/search/seeds.h"
 
-/* Parts of the budget: of each kind's seeds, of its local search on the estimator, and of the simulated one;
- * kinds that are behind give theirs up. */
+/* Parts of the budget for each kind's seeds, its local search on the estimate, and its simulated one;
+ * kinds that are far behind leave their part to the others. */
 #define UNITS                                                                                                \
-    150u /* of local search (half a microsecond each) for one evaluation, where there are many devices; */
+    150u /* units of local search, each half a microsecond of one core, per evaluation; with fewer devices   \
+          */
 #define MANY_DEVICES                                                                                         \
-    16u /* of fewer by the square, as neighbourhoods grow: six are answered in half a second, */
-#define SWIFT_DEVICES 64u /* and from so many on with a part, as they must be answered at once */
+    16u /* than this the budget shrinks with (devices/16)², as neighbourhoods do: six devices take          \
+           half a second */
+/* From this many devices on a part of the budget is spent, so that the answer comes at once. */
+#define SWIFT_DEVICES 64u
 #define SWIFT_PART 6u
-#define LEAST_UNITS 40000u /* that fewer devices than many never go below, if as much was given */
+#define LEAST_UNITS 40000u /* a lower limit of the budget for few devices, if as much was given */
 #define SEEDS_PART 6u
-#define SETS_PART 24u /* of kinds of one stage: there are fewer seeds */
+#define SETS_PART 24u /* for kinds of one stage, which have fewer seeds */
 #define ESTIMATED_PART 4u
 #define SIMULATED_PART 2u
-#define WITH_PART 4u /* of the budget, for a device left out: so much, or of many devices one each */
-#define NEAR 1.3     /* of the best of all placements: what is searched on */
-#define FINALISTS 8u /* of each kind that are simulated */
+#define WITH_PART 4u /* of the budget, for a device left out; with many devices one share for each */
+#define NEAR 1.3     /* most ratio to the best of all placements for searching on */
+#define FINALISTS 8u /* candidates of each kind that are simulated */
 #define LONG_CELLS                                                                                           \
-    4000u /* rank-micro-batches from which simulating is dear: two finalists, one step, no search */
-#define STEPS_CELLS 800u /* rank-micro-batches that are simulated of one candidate while searching */
-#define ROUNDS 60u       /* perturbations in vain */
+    4000u /* ranks × micro-batches from which simulation is expensive: two finalists, one step, no search */
+#define STEPS_CELLS 800u /* ranks × micro-batches that are simulated per candidate while searching */
+#define ROUNDS 60u       /* most perturbations in a row without improvement */
 
 struct search {
     const struct problem *problem;
@@ -75,8 +78,8 @@ static double best_of(const struct search *s, double (*value)(const struct searc
     return best;
 }
 
-/* Searches placements on that are near the best, the best first, each with half of what the one before had.
- */
+/* Searches on from the placements that are near the best, best first; each gets half the budget of the
+ * previous one. */
 static int in_turn(struct search *s, uint64_t budget, double (*value)(const struct search *, int),
                    int (*run)(struct search *, int, uint64_t))
 {
@@ -118,7 +121,7 @@ static int seeds_run(struct search *s)
     return 0;
 }
 
-/* Iterated local search on the estimator from a placement's best seed. */
+/* Searches locally, by estimates, from a placement's best seed. */
 static int drafts_search(struct search *s, int k, uint64_t budget)
 {
     struct candidate now = {0};
@@ -138,7 +141,7 @@ static uint32_t steps_of(const struct problem *p, uint64_t cells)
     return steps < 1 || cells > LONG_CELLS ? 1 : steps < p->step_count ? (uint32_t)steps : p->step_count;
 }
 
-/* Simulates a candidate over all steps that are compared, and keeps it if it is its placement's best. */
+/* Simulates a candidate over all compared steps, and keeps it if it is the best of its placement. */
 static int keep(struct search *s, const struct candidate *c)
 {
     struct search_found *f = s->found;
@@ -164,8 +167,8 @@ static int keep(struct search *s, const struct candidate *c)
     return result;
 }
 
-/* Simulates the best few of every kind, those of the fastest estimates first; of long programs, whose
- * estimates are near, only what promises to be better than all before. */
+/* Simulates the best few of every kind, fastest estimates first. Estimates of long programs are accurate,
+ * so of these only candidates that promise to beat all earlier ones are simulated. */
 static int finalists_run(struct search *s)
 {
     uint32_t next[PLACE_COUNT] = {0};
@@ -194,7 +197,7 @@ static int finalists_run(struct search *s)
     return result < 0 ? -1 : 0;
 }
 
-/* The same local search on what the simulator says. */
+/* Searches locally by simulation. */
 static int simulated_search(struct search *s, const struct candidate *from, uint64_t budget)
 {
     const struct problem *p = s->problem;
@@ -217,8 +220,8 @@ static int simulated_search(struct search *s, const struct candidate *from, uint
     return result;
 }
 
-/* Other schedules of the best pipeline are other valleys: each is searched from its own start, and the best
- * of them goes on. */
+/* Searches other schedules of the best pipeline, each from its own start, since local search does not lead
+ * from one to another; continues with the best. */
 static int schedules_search(struct search *s, int placement, uint64_t budget)
 {
     const struct kind *kind = kinds[placement];
@@ -239,7 +242,7 @@ static int schedules_search(struct search *s, int placement, uint64_t budget)
     return result;
 }
 
-/* The `way`th way of giving a pipeline the order that is asked for. Returns 0 when there is no such way. */
+/* Gives a pipeline the order that is asked for, in the `way`th way. Returns 0 if there is no such way. */
 static int order_apply(const struct problem *p, const struct kind *kind, struct candidate *c, uint32_t way,
                        struct err *err)
 {
@@ -248,7 +251,8 @@ static int order_apply(const struct problem *p, const struct kind *kind, struct 
     if (order == SCHEDULE_SPLIT || order == SCHEDULE_INTERLEAVED) {
         uint32_t first = order == SCHEDULE_SPLIT ? 1 : 3, ways = order == SCHEDULE_SPLIT ? 1 : 3;
         for (uint32_t m = 0; m < c->member_count && order == SCHEDULE_SPLIT; m++)
-            c->members[m].recompute &= !micro_recompute_allowed(p, false); /* halves cannot: see runnable */
+            /* Split backwards exclude recomputation: see runnable. */
+            c->members[m].recompute &= !micro_recompute_allowed(p, false);
         return way < ways ? move_apply(p, kind, c, MOVE_SCHEDULE, first + way, 0, err) : 0;
     }
     c->schedule = SCHEDULE_1F1B;
@@ -265,7 +269,7 @@ static int order_apply(const struct problem *p, const struct kind *kind, struct 
     return way < 2;
 }
 
-/* Where an order is asked for, the best few of every pipeline are given it, and searched on from. */
+/* If an order is asked for, gives it to the best few of every pipeline and searches on. */
 static int orders_run(struct search *s)
 {
     struct candidate start = {0};
@@ -293,7 +297,7 @@ static int placement_search(struct search *s, int k, uint64_t budget)
     return simulated_search(s, &s->found->best[k], 3 * budget / 4);
 }
 
-/* The candidate that one begins with stands as it is, and is searched on from. */
+/* Keeps the candidate given by the caller and searches on from it. */
 static int from_run(struct search *s)
 {
     const struct candidate *from = s->options->from;
@@ -326,7 +330,7 @@ static void search_fini(struct search *s)
     free(s->seen);
 }
 
-/* Over how many steps candidates are compared: all that are priced, unless programs are long. */
+/* Chooses how many steps candidates are compared over: all priced ones, or fewer if programs are long. */
 static void steps_choose(struct search *s)
 {
     s->found->steps = s->problem->step_count;
@@ -374,9 +378,9 @@ void search_found_fini(struct search_found *found)
     candidate_fini(&found->runnable);
 }
 
-/* --- what if --- */
+/* --- a device that was left out --- */
 
-/* Puts a device into a candidate wherever it may join, by the estimator; the best is in *c. */
+/* Adds a device to a candidate wherever it may join, by estimates; *c receives the best. */
 static int join(struct search *s, struct local *l, uint32_t device, struct candidate *c)
 {
     struct candidate trial = {0}, best = {0};

@@ -1,5 +1,6 @@
-/* Orders: machine by machine or not, fast or large devices first or last. Sets: all devices, the best half,
- * quarter … of an order, single machines, and of few devices every set. */
+/* Seeds. Orders of devices: grouped by machine or not, fast or large devices first or last. Sets of
+ * devices: all, the best half, quarter … of an order, single machines, and every set if there are few
+ * devices. */
 #include "planner/search/seeds.h"
 
 #include "planner/kind/cut.h"
@@ -9,30 +10,33 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SETS_ALL 5u /* devices up to which kinds of one stage try every set */
-#define NEAR 1.3    /* seeds this much above the best are not settled to the end */
+#define SETS_ALL 5u /* most devices for which kinds of one stage try every set */
+#define NEAR 1.3    /* seeds whose value exceeds the best by this factor are not settled completely */
 #define GROUPS_FIRST                                                                                         \
-    16u /* devices from which dynamic programming comes first: groups alike seldom suit so many */
+    16u /* from this many devices on dynamic programming is tried first, because equal groups seldom suit so \
+           many */
 #define SLACKS 3u
-#define CHAINED_MAX 512u /* devices up to which machines are chained by links: a look at all pairs */
-#define COVER_WIDEST 8u  /* devices of a stage at most when they are grouped; moves make more of them */
-#define STAGE_MICRO 4u   /* micro-batches a stage to begin with: filling then takes a fifth of a step */
+/* Most devices for which machines are chained by links, which compares all pairs. */
+#define CHAINED_MAX 512u
+#define COVER_WIDEST 8u /* most devices of a stage in groupings; moves make wider ones */
+/* micro-batches per stage to begin with: filling the pipeline then takes a fifth of the step */
+#define STAGE_MICRO 4u
 
 struct device_rank {
-    uint32_t link; /* its machine's place in a chain of fast links */
+    uint32_t link; /* position of its machine in a chain of fast links */
     uint32_t device, node;
-    double speed, memory,
-        machine; /* speed: micro-batches of one row a second; machine: its devices' together */
+    /* speed: micro-batches of one row per second; machine: memory of all its devices */
+    double speed, memory, machine;
 };
 
 struct seeder {
     struct local *local;
     struct candidate_list *list;
-    struct device_rank *ranks; /* [count] usable devices */
+    struct device_rank *ranks; /* [count] the usable devices */
     uint32_t count;
     uint32_t *order; /* [count] */
     struct candidate c, trial;
-    double best, last; /* values: of all, and of the last grouping */
+    double best, last; /* best: least value so far; last: least value of the last grouping */
 };
 
 enum seed_order { BY_MEMORY, BY_LINK, BY_LINK_BACK, BY_MACHINE, BY_SPEED, BY_SPEED_BACK, SEED_ORDERS };
@@ -67,7 +71,8 @@ static int by_speed(const void *left, const void *right)
     return a->speed != b->speed ? (a->speed > b->speed ? -1 : 1) : by_machine(left, right);
 }
 
-/* Machines in a chain: from the fastest always on to the one over the fastest link (nearest neighbour). */
+/* Chains the machines: starts at the fastest and goes on to the one with the fastest link (nearest
+ * neighbour). */
 static int links_chain(struct seeder *s)
 {
     const struct problem *p = s->local->bench->problem;
@@ -168,7 +173,7 @@ static int seed_add(struct seeder *s, struct candidate *c, enum move_level level
     return 0;
 }
 
-/* The candidate in hand, with its blocks cut evenly and not. */
+/* Values the current candidate with blocks cut evenly and tilted. */
 static int seed_value(struct seeder *s)
 {
     bool both = s->c.stage_count > 2;
@@ -183,8 +188,8 @@ static int seed_value(struct seeder *s)
     return 0;
 }
 
-/* The candidate in hand at a size of micro-batches, then at larger and smaller ones until two in turn are
- * worse. s->last: the best value. */
+/* Values the current candidate at one micro-batch size, then at larger and at smaller ones until two in a
+ * row are worse. s->last: the best value. */
 static int seed_sizes(struct seeder *s, uint32_t rows)
 {
     const struct problem *p = s->local->bench->problem;
@@ -203,14 +208,14 @@ static int seed_sizes(struct seeder *s, uint32_t rows)
                 return -1;
             worse = s->last < best ? 0 : worse + (best < INFINITY);
             s->last = best = fmin(best, s->last);
-            if (own) /* members have sizes of their own */
+            if (own) /* members have rows of their own */
                 return 0;
         }
     }
     return 0;
 }
 
-/* A size to begin with: four micro-batches a stage and more. */
+/* The size to begin with: at least four micro-batches per stage. */
 static uint32_t size_first(const struct seeder *s, uint32_t stages)
 {
     const struct problem *p = s->local->bench->problem;
@@ -221,7 +226,7 @@ static uint32_t size_first(const struct seeder *s, uint32_t stages)
     return sizes[first];
 }
 
-/* Devices [0, count) of the order, as stages of `each` (0: a stage a machine). */
+/* Seeds with devices [0, count) of the order in stages of `each` devices (0: one stage per machine). */
 static int seed_groups(struct seeder *s, uint32_t count, uint32_t each)
 {
     const struct problem *p = s->local->bench->problem;
@@ -248,8 +253,8 @@ static int seed_groups(struct seeder *s, uint32_t count, uint32_t each)
     return move_shape_allowed(p, kind, &s->c) ? seed_sizes(s, size_first(s, s->c.stage_count)) : 0;
 }
 
-/* Groups by dynamic programming over the order, from its end to its beginning, for the least period and, with
- * fewer stages, for longer ones at other sizes of micro-batches, too. */
+/* Seeds with groups by dynamic programming over the order, from its end to its beginning: for the least
+ * period, and for longer periods, which take fewer stages, also at other micro-batch sizes. */
 static int seed_cover(struct seeder *s, uint32_t widest, uint32_t slack_count, bool even)
 {
     static const double slacks[SLACKS] = {1, 1.15, 1.5};
@@ -278,7 +283,8 @@ static int seed_cover(struct seeder *s, uint32_t widest, uint32_t slack_count, b
     return 0;
 }
 
-/* Every order once, and the best of them thoroughly: evenly and not, and with groups of a third. */
+/* Tries every order once, and the best order thoroughly: even and tilted, and with groups of at most a
+ * third of the width. */
 static int seed_covers(struct seeder *s)
 {
     uint32_t most = s->local->kind->members_most, widest = most < COVER_WIDEST ? most : COVER_WIDEST;
@@ -296,7 +302,7 @@ static int seed_covers(struct seeder *s)
     return 0;
 }
 
-/* --- many of them --- */
+/* --- many seeds --- */
 
 static int seed_widths(struct seeder *s, uint32_t count)
 {
@@ -326,7 +332,7 @@ static int seed_every_set(struct seeder *s)
             if (set >> i & 1)
                 s->order[n++] = all[i];
         }
-        for (uint32_t first = 0; first < n; first++) { /* a server's holder comes first */
+        for (uint32_t first = 0; first < n; first++) { /* the first member of a server is its holder */
             if (seed_groups(s, n, n) < 0)
                 return -1;
             if (s->local->kind->stage_kind != STAGE_SERVER)
@@ -339,7 +345,7 @@ static int seed_every_set(struct seeder *s)
     return 0;
 }
 
-/* Each machine's devices by themselves. */
+/* Seeds with the devices of one machine. */
 static int seed_machines(struct seeder *s)
 {
     order_by(s, BY_MACHINE);
@@ -355,7 +361,7 @@ static int seed_machines(struct seeder *s)
     return 0;
 }
 
-/* How many of the first devices of an order: halves, then between the best number and its neighbours. */
+/* Seeds with a prefix of an order: halving, then between the best length and its neighbours. */
 static int seed_prefix(struct seeder *s)
 {
     uint32_t best = s->count;
@@ -383,7 +389,7 @@ static int seed_prefix(struct seeder *s)
     return 0;
 }
 
-/* Kinds of one stage. */
+/* Seeds of kinds with one stage. */
 static int seed_sets(struct seeder *s)
 {
     static const uint32_t gathers[] = {0, 2, 4};
@@ -418,7 +424,7 @@ static int seed_singles(struct seeder *s)
     return 0;
 }
 
-/* Pipelines: all devices in groups alike, by dynamic programming, and fewer of them. */
+/* Seeds of pipelines: all devices in equal groups, by dynamic programming, and fewer devices. */
 static int seed_orders(struct seeder *s, uint32_t most, uint32_t least)
 {
     for (int order = 0; order < SEED_ORDERS; order++) {
@@ -431,7 +437,7 @@ static int seed_orders(struct seeder *s, uint32_t most, uint32_t least)
     return 0;
 }
 
-/* Every order of every set of the devices at hand, behind those that are placed already. */
+/* Tries every order of every subset of the remaining devices behind those that are placed. */
 static int seed_tight_orders(struct seeder *s, uint32_t placed)
 {
     uint32_t sizes[MICRO_SIZES_MAX], asked = s->local->bench->problem->workload->stages;
@@ -464,7 +470,7 @@ static int seed_tight_orders(struct seeder *s, uint32_t placed)
     return 0;
 }
 
-/* Nothing fitted with blocks cut by time: cut by memory. */
+/* Cuts by memory, if nothing fitted with blocks cut by time. */
 static int seed_tight(struct seeder *s)
 {
     s->c.placement = s->local->kind->placement;
@@ -485,7 +491,7 @@ static int seed_stages(struct seeder *s)
     if (s->count <= SETS_ALL && kind->stages_least == 1 && seed_every_set(s) < 0) /* all in one group */
         return -1;
     uint64_t budget = s->local->budget;
-    s->local->budget = many ? budget / 2 : budget; /* slow links ask for groups alike */
+    s->local->budget = many ? budget / 2 : budget; /* with slow links equal groups are better */
     if (many && cover && seed_covers(s) < 0)
         return -1;
     s->local->budget = budget;
@@ -511,7 +517,7 @@ int seeds_add(struct local *local, struct candidate_list *list)
     struct seeder s = {.local = local, .list = list, .best = INFINITY};
     const struct problem *p = local->bench->problem;
     int result = seeder_init(&s);
-    /* groups keep shards of what is all trained, unless whole replicas are all that workers run */
+    /* Groups shard fully trained state, unless workers can only run whole replicas. */
     s.c.whole =
         p->runnable_only && p->workload->method == METHOD_FULL && local->kind->placement == PLACE_HYBRID;
     if (result == 0)
