@@ -98,9 +98,8 @@ static void held_fill(struct seek *s)
     }
 }
 
-/* Mean number of full micro-batches that take as long as a step, divided by the number of micro-batches. A
- * partly filled one has all rows of its first ranks but few tokens for experts, so half of what it lacks
- * counts. */
+/* Mean number of full micro-batches that take as long as a step, divided by the number of micro-batches.
+ * Half of what a partly filled one lacks counts. */
 static double filled(const struct seek *s)
 {
     double count = 0;
@@ -163,8 +162,6 @@ static void seek_free(struct seek *s)
     free(s->turn);
     free(s);
 }
-
-/* --- seconds of a step --- */
 
 /* Seconds of a seat's rows of a micro-batch. */
 static void seat_price(const struct seek *s, struct seat *x)
@@ -289,8 +286,7 @@ static double arrived(struct wave *v, double *arrival)
     return *arrival;
 }
 
-/* The first half of a position, and the second half some positions later: attention and experts, or in the
- * backward experts and attention. */
+/* The first half of a position, and the second half some positions later. */
 static void place_front(struct wave *v, uint32_t k, bool back)
 {
     double here = arrived(v, &v->here_s[k]);
@@ -402,8 +398,6 @@ static double outside_seconds(const struct seek *s)
     return sum + step + 4 * floor(log2(s->n)) * latency;
 }
 
-/* --- memory --- */
-
 /* Bytes of a seat that attention leaves free for experts, in waves of that length. */
 static double seat_room(const struct seat *x, uint32_t wave)
 {
@@ -461,7 +455,7 @@ static uint32_t wave_find(const struct seek *s, double *cap)
     return low ? (s->micro_batches + waves - 1) / waves : 0;
 }
 
-/* Records what all seats together lack with one micro-batch at a time. */
+/* Records what all seats together lack with one micro-batch. */
 static void lack_note(const struct seek *s)
 {
     uint64_t has = 0;
@@ -496,9 +490,8 @@ static void members_fill(const struct seek *s, const double *x, uint32_t wave)
     }
 }
 
-/* Prices a layer with whole experts and measured routing: 1, or 0 if some device's memory is too small; −1
- * on ERR_NOMEM. Layers differ by the remainders of rounding, so the mean over layers of the slowest member
- * counts. */
+/* Prices a layer with whole experts and measured routing: 1, or 0 if it does not fit; −1 on ERR_NOMEM.
+ * Layers differ by the remainders of rounding; the mean over layers of the slowest member counts. */
 static int split_price(struct seek *s)
 {
     struct expert_split split;
@@ -561,9 +554,8 @@ static int shares_try(struct seek *s, const double *x, uint32_t wave, double out
     return fits < 0 ? -1 : 0;
 }
 
-/* Tries the given roles and recomputation. Waves: the longest, and shorter ones while memory limits the
- * experts of fast devices. Experts: the same whole number in every layer, and fractions that are carried
- * from layer to layer. */
+/* Tries the given roles and recomputation: the longest wave, and shorter ones while memory limits the
+ * experts of fast devices; the same experts in every layer, and fractions that are carried over. */
 static int waves_try(struct seek *s)
 {
     double base[SHARDS_MEMBERS_MAX], each[SHARDS_MEMBERS_MAX], cap[SHARDS_MEMBERS_MAX], x[SHARDS_MEMBERS_MAX],
@@ -686,9 +678,7 @@ static int prefixes(struct seek *s)
     return 0;
 }
 
-/* --- the row of the table --- */
-
-/* Begins with a candidate; returns 0 and *s NULL if the candidate cannot be an expert placement. */
+/* Begins with a candidate; 0 and *s NULL if it cannot be an expert placement. */
 static int seek_begin(struct seek **s, struct workbench *bench, struct candidate *c)
 {
     c->estimate_s = INFINITY;
@@ -774,8 +764,7 @@ static int expert_from_plan(const struct problem *p, const struct plan *plan, st
     for (uint32_t r = 0; r < n; r++) {
         const struct plan_rank *rank = &plan->ranks[r];
         double total = 0;
-        /* Up to and including this rank, all ranks together have min(end, size) rows of every micro-batch;
-         * the last micro-batch is shorter. */
+        /* Ranks up to this one have min(end, size) rows of every micro-batch; the last one is shorter. */
         all_rows += rank->rows;
         uint32_t end =
             all_rows <= count * rest || count == 1 ? all_rows / count : (all_rows - rest) / (count - 1);
