@@ -29,8 +29,8 @@ struct encoder {
     enum spec_format format; /* settled by the first row */
     struct rows_store *store;
     struct rows_report *report;
-    struct ids ids, labels, ends; /* of the row in hand; ends: see tokenizer_encode_placed */
-    struct ids prompt;            /* of the row in hand, its prompt alone */
+    struct ids ids, labels, begins, ends; /* of the row in hand; see tokenizer_encode_placed */
+    struct ids prompt;                    /* of the row in hand, its prompt alone */
     struct buf text;
     struct chat_spans spans;
 };
@@ -175,7 +175,7 @@ static int text_row(struct encoder *e, const struct row_json *row, struct err *e
 {
     struct piece text;
     if (member_text(row, "text", true, &text, err) < 0 ||
-        encode_part(e, text.text, text.size, TOKENIZER_ADD_BEGIN, true, err) < 0) {
+        encode_part(e, text.text, text.size, TOKENIZER_ADD_SPECIAL, true, err) < 0) {
         return -1;
     }
     return end_token(e, 0, err);
@@ -206,7 +206,7 @@ static int prompt_row(struct encoder *e, const struct row_json *row, struct err 
     e->prompt.count = 0;
     if (buf_append(&e->text, prompt.text, prompt.size, err) < 0 ||
         buf_append(&e->text, completion.text, completion.size, err) < 0 ||
-        encode_part(e, buf_str(&e->text), e->text.size, TOKENIZER_ADD_BEGIN, true, err) < 0 ||
+        encode_part(e, buf_str(&e->text), e->text.size, TOKENIZER_ADD_SPECIAL, true, err) < 0 ||
         end_token(e, 0, err) < 0 ||
         tokenizer_encode(e->options->tokenizer, prompt.text, prompt.size, TOKENIZER_ADD_BEGIN, &e->prompt,
                          err) < 0) {
@@ -218,23 +218,28 @@ static int prompt_row(struct encoder *e, const struct row_json *row, struct err 
 
 /* ---- conversations ---- */
 
-/* Whether the token of bytes [at, end) is learnt; 'span' is the first span that ends behind its beginning. */
-static bool token_learnt(const struct chat_spans *spans, bool all, size_t span, size_t at, size_t end)
+/* Which tokens are learnt of a template without {% generation %}: those all of whose bytes are an answer's.
+ * 'all': those of no muted answer. */
+static bool is_inside(const struct chat_spans *spans, bool all, size_t *span, size_t begin, size_t end)
 {
-    if (all) {
-        return span >= spans->count || spans->items[span].part != CHAT_MUTED;
+    while (*span + 1 < spans->count && spans->items[*span].end <= begin) {
+        ++*span;
     }
-    if (!spans->touching) {
-        return span < spans->count && spans->items[span].part == CHAT_LEARNT && end <= spans->items[span].end;
+    const enum chat_part part = *span < spans->count ? spans->items[*span].part
+                                : all                ? CHAT_LEARNT
+                                                     : CHAT_GIVEN;
+    return all ? part != CHAT_MUTED : part == CHAT_LEARNT && end <= spans->items[*span].end;
+}
+
+/* With {% generation %}, as transformers' mask has it: those of which any character is in one. A block
+ * without a text that lies inside a token counts, too. */
+static bool is_touched(const struct chat_spans *spans, size_t *span, size_t begin, size_t end)
+{
+    while (*span < spans->count &&
+           (spans->items[*span].part == CHAT_GIVEN || spans->items[*span].end <= begin)) {
+        ++*span;
     }
-    end = end > at ? end
-                   : at + 1; /* a space that was put in, or a part of a character: of the one that follows */
-    for (; span < spans->count && spans->items[span].begin < end; span++) {
-        if (spans->items[span].part == CHAT_LEARNT) {
-            return true;
-        }
-    }
-    return false;
+    return *span < spans->count && end > spans->items[*span].begin && spans->items[*span].part == CHAT_LEARNT;
 }
 
 /* Encode the whole conversation at once, as it is when the model is asked, then say which tokens are learnt.
@@ -242,23 +247,21 @@ static bool token_learnt(const struct chat_spans *spans, bool all, size_t span, 
 static int chat_encode(struct encoder *e, bool all, struct err *err)
 {
     const int32_t ignore = ROWS_IGNORE;
-    size_t at = 0;
+    const bool touching = e->spans.touching && !all;
     size_t span = 0;
-    e->ends.count = 0;
-    if (tokenizer_encode_placed(e->options->tokenizer, buf_str(&e->text), e->text.size, TOKENIZER_PLAIN,
-                                &e->ids, &e->ends, err) < 0) {
+    e->begins.count = e->ends.count = 0;
+    if (tokenizer_encode_placed(e->options->tokenizer, buf_str(&e->text), e->text.size,
+                                touching ? TOKENIZER_TRIM : TOKENIZER_PLAIN, &e->ids, &e->begins, &e->ends,
+                                err) < 0) {
         return -1;
     }
     for (size_t i = 0; i < e->ids.count; i++) {
-        while (span + 1 < e->spans.count && e->spans.items[span].end <= at) {
-            span++;
-        }
-        const size_t end = (size_t)e->ends.data[i];
-        if (ids_append(&e->labels, token_learnt(&e->spans, all, span, at, end) ? &e->ids.data[i] : &ignore, 1,
-                       err) < 0) {
+        const size_t begin = (size_t)e->begins.data[i], end = (size_t)e->ends.data[i];
+        const bool learnt = touching ? is_touched(&e->spans, &span, begin, end)
+                                     : is_inside(&e->spans, all, &span, begin, end);
+        if (ids_append(&e->labels, learnt ? &e->ids.data[i] : &ignore, 1, err) < 0) {
             return -1;
         }
-        at = end;
     }
     return 0;
 }
@@ -571,6 +574,7 @@ int rows_encode(const char *text, size_t size, const struct rows_options *option
     rows_store_destroy(e.store);
     ids_fini(&e.ids);
     ids_fini(&e.labels);
+    ids_fini(&e.begins);
     ids_fini(&e.ends);
     ids_fini(&e.prompt);
     buf_fini(&e.text);

@@ -117,9 +117,10 @@ static bool is_assistant(const json_t *messages, const struct jinja_mark *mark)
 
 /* ---- spans ---- */
 
+/* A span without bytes is left out but where it is a {% generation %} block. */
 static int span_add(struct chat_spans *spans, size_t begin, size_t end, enum chat_part part, struct err *err)
 {
-    if (end <= begin) {
+    if (end < begin || (end == begin && (!spans->touching || part == CHAT_GIVEN))) {
         return 0;
     }
     if (spans->count == spans->capacity) {
@@ -139,7 +140,7 @@ static int span_add(struct chat_spans *spans, size_t begin, size_t end, enum cha
 static int span_answer(struct chat_spans *spans, size_t *covered, size_t begin, size_t end, bool learn,
                        struct err *err)
 {
-    if (end <= begin) {
+    if (end < begin || (end == begin && !spans->touching)) {
         return 0;
     }
     if (span_add(spans, *covered, begin, CHAT_GIVEN, err) < 0 ||

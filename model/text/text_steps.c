@@ -186,7 +186,7 @@ static int write_same(struct writer *w, const struct text_view *in, size_t begin
     return buf_append(w->text, in->text + begin, end - begin, err);
 }
 
-/* Bytes that stand for begin..end of 'in': as many places as fit, in order. */
+/* Bytes that stand for begin..end of 'in': as many places as fit, in order, and then the last of them. */
 static int write_new(struct writer *w, const struct text_view *in, size_t begin, size_t end,
                      const char *bytes, size_t size, struct err *err)
 {
@@ -194,7 +194,8 @@ static int write_new(struct writer *w, const struct text_view *in, size_t begin,
         return -1;
     }
     for (size_t i = 0; i < size; i++) {
-        (*w->place)[w->text->size + i] = text_place(in, begin + i < end ? begin + i : end);
+        const size_t from = begin + i < end ? begin + i : end > begin ? end - 1 : end;
+        (*w->place)[w->text->size + i] = text_place(in, from);
     }
     return buf_append(w->text, bytes, size, err);
 }

@@ -16,7 +16,9 @@ enum { SYMBOL_BYTES = 4 + 2 * TOKENIZER_AFFIX_BYTES };
 struct encoding {
     const struct tokenizer *t;
     struct encode_scratch *scratch;
-    struct ids *ids, *ends; /* ends: or NULL */
+    struct ids *ids, *begins, *ends; /* the last two: or NULL */
+    const char *whole;               /* the text that was given */
+    size_t size;
     unsigned flags;
 };
 
@@ -278,15 +280,40 @@ static int32_t piece_spell(const struct encoding *e, const struct text_view *pie
     return s.count;
 }
 
-/* Append an id that ends before byte 'end' of the piece. */
-static int id_append(const struct encoding *e, int32_t id, const struct text_view *piece, int32_t end,
-                     struct err *err)
+/* The offsets of a token that stands for bytes [begin, end) of the view, as the tokenizers library has them:
+ * of the whole characters that these bytes came from; a byte that was put in came from the character that
+ * follows it. A library that trims takes as many characters away as the token has spaces on that side. */
+static int place_append(const struct encoding *e, const struct text_view *view, size_t begin, size_t end,
+                        struct err *err)
 {
-    if (e->ends != NULL) {
-        const int32_t place = (int32_t)text_place(piece, (size_t)end);
-        if (ids_append(e->ends, &place, 1, err) < 0) {
-            return -1;
+    const char *text = e->whole;
+    const size_t first = begin < end || begin == 0 ? begin : end - 1, last = end > first ? end - 1 : first;
+    size_t from = text_place(view, first), to = text_place(view, last);
+    while (from > 0 && ((unsigned char)text[from] & 0xc0) == 0x80) {
+        from--;
+    }
+    to += to < e->size;
+    while (to < e->size && ((unsigned char)text[to] & 0xc0) == 0x80) {
+        to++;
+    }
+    if ((e->flags & TOKENIZER_TRIM) && e->t->trims_offsets) {
+        for (size_t i = begin; i < end && view->text[i] == ' ' && from < to; i++) {
+            from++;
         }
+        for (size_t i = end; i > begin && view->text[i - 1] == ' ' && to > from; i--) {
+            to--;
+        }
+    }
+    const int32_t places[2] = {(int32_t)from, (int32_t)to};
+    return ids_append(e->begins, &places[0], 1, err) < 0 ? -1 : ids_append(e->ends, &places[1], 1, err);
+}
+
+/* Append an id that stands for bytes [begin, end) of the piece. */
+static int id_append(const struct encoding *e, int32_t id, const struct text_view *piece, int32_t begin,
+                     int32_t end, struct err *err)
+{
+    if (e->ends != NULL && place_append(e, piece, (size_t)begin, (size_t)end, err) < 0) {
+        return -1;
     }
     return ids_append(e->ids, &id, 1, err);
 }
@@ -307,13 +334,15 @@ static int piece_merge(const struct encoding *e, const struct text_view *piece, 
     s->symbols[count - 1].next = -1;
     symbols_merge(e->t, s, count);
     unsigned n = 0;
+    int32_t begin = 0;
     for (int32_t i = 0; i >= 0; i = s->symbols[i].next, n++) {
         if (n < ends_room) {
             ends[n] = (uint8_t)s->symbols[i].end;
         }
-        if (id_append(e, s->symbols[i].id, piece, s->symbols[i].end, err) < 0) {
+        if (id_append(e, s->symbols[i].id, piece, begin, s->symbols[i].end, err) < 0) {
             return -1;
         }
+        begin = s->symbols[i].end;
     }
     return 0;
 }
@@ -334,7 +363,7 @@ static int cached_append(const struct encoding *e, const struct cached *slot, co
         return ids_append(e->ids, slot->ids, slot->count, err);
     }
     for (unsigned i = 0; i < slot->count; i++) {
-        if (id_append(e, slot->ids[i], piece, slot->ends[i], err) < 0) {
+        if (id_append(e, slot->ids[i], piece, i > 0 ? slot->ends[i - 1] : 0, slot->ends[i], err) < 0) {
             return -1;
         }
     }
@@ -356,7 +385,7 @@ static int piece_encode(void *arg, const struct text_view *piece, struct err *er
     const size_t begin = e->ids->count;
     uint8_t ends[CACHE_IDS] = {(uint8_t)size};
     const int32_t whole = e->t->ignore_merges ? tokenizer_lookup(e->t, (const uint8_t *)text, size) : -1;
-    const int status = whole >= 0 ? id_append(e, whole, piece, (int32_t)size, err)
+    const int status = whole >= 0 ? id_append(e, whole, piece, 0, (int32_t)size, err)
                                   : piece_merge(e, piece, ends, slot != NULL ? CACHE_IDS : 0, err);
     const size_t count = e->ids->count - begin;
     if (status == 0 && slot != NULL && count <= CACHE_IDS) {
@@ -504,10 +533,7 @@ static int segment_cut(struct encoding *e, const struct text_view *view, bool no
         if (added == NULL) {
             break;
         }
-        const int32_t id = (int32_t)added->id;
-        const int32_t place = (int32_t)text_place(view, end);
-        if (ids_append(e->ids, &id, 1, err) < 0 ||
-            (e->ends != NULL && ids_append(e->ends, &place, 1, err) < 0)) {
+        if (id_append(e, (int32_t)added->id, view, (int32_t)begin, (int32_t)end, err) < 0) {
             return -1;
         }
         done = end;
@@ -531,7 +557,8 @@ static int around_append(const struct encoding *e, const int32_t *around, uint32
     const int32_t end = (int32_t)place;
     for (uint32_t i = 0; i < count; i++) {
         if (ids_append(e->ids, &around[i], 1, err) < 0 ||
-            (e->ends != NULL && ids_append(e->ends, &end, 1, err) < 0)) {
+            (e->ends != NULL &&
+             (ids_append(e->begins, &end, 1, err) < 0 || ids_append(e->ends, &end, 1, err) < 0))) {
             return -1;
         }
     }
@@ -541,11 +568,11 @@ static int around_append(const struct encoding *e, const int32_t *around, uint32
 int tokenizer_encode(const struct tokenizer *t, const char *text, size_t size, unsigned flags,
                      struct ids *ids, struct err *err)
 {
-    return tokenizer_encode_placed(t, text, size, flags, ids, NULL, err);
+    return tokenizer_encode_placed(t, text, size, flags, ids, NULL, NULL, err);
 }
 
 int tokenizer_encode_placed(const struct tokenizer *t, const char *text, size_t size, unsigned flags,
-                            struct ids *ids, struct ids *ends, struct err *err)
+                            struct ids *ids, struct ids *begins, struct ids *ends, struct err *err)
 {
     if (size > ENCODE_BYTES_MAX) {
         return err_set(err, ERR_TOO_BIG, "a text of %zu bytes is more than %d", size, ENCODE_BYTES_MAX);
@@ -555,13 +582,15 @@ int tokenizer_encode_placed(const struct tokenizer *t, const char *text, size_t 
         return err_set(err, ERR_INVALID, "the text is not valid UTF-8 at byte %zu", valid);
     }
     const struct text_view view = {.text = text, .size = size};
-    struct encoding e = {.t = t, .ids = ids, .ends = ends, .flags = flags};
+    struct encoding e = {
+        .t = t, .ids = ids, .begins = begins, .ends = ends, .whole = text, .size = size, .flags = flags};
     e.scratch = scratch_take(t, err);
     if (e.scratch == NULL) {
         return -1;
     }
     const size_t begin = ids->count;
-    const size_t ends_begin = ends != NULL ? ends->count : 0;
+    const size_t begins_before = begins != NULL ? begins->count : 0,
+                 ends_before = ends != NULL ? ends->count : 0;
     int status = 0;
     if (flags & TOKENIZER_ADD_BEGIN) {
         status = around_append(&e, t->before, t->before_count, 0, err);
@@ -575,7 +604,8 @@ int tokenizer_encode_placed(const struct tokenizer *t, const char *text, size_t 
     if (status < 0) {
         ids->count = begin;
         if (ends != NULL) {
-            ends->count = ends_begin;
+            begins->count = begins_before;
+            ends->count = ends_before;
         }
     }
     scratch_return(t, e.scratch);

@@ -43,6 +43,7 @@ enum tokenizer_flags {
     TOKENIZER_ADD_END = 2,        /* and those behind it */
     TOKENIZER_ADD_SPECIAL = 3,    /* both */
     TOKENIZER_IGNORE_SPECIAL = 4, /* "<|im_end|>" inside the text is text, not a token */
+    TOKENIZER_TRIM = 8, /* spaces are left out of places where a post_processor's trim_offsets does */
 };
 
 /* Open the tokenizer of an open model: tokenizer.json or tokenizer.model in its folder, else its GGUF
@@ -67,10 +68,12 @@ void tokenizer_destroy(struct tokenizer *tokenizer);
 int tokenizer_encode(const struct tokenizer *tokenizer, const char *text, size_t size, unsigned flags,
                      struct ids *ids, struct err *err);
 
-/* The same, and to 'ends', for each id, where it ends: a byte offset in 'text', never falling. A token begins
- * where the one before it ends; one that was put in (a prefix, bos) may be empty. */
+/* The same, and to 'begins' and 'ends', for each id, the bytes of 'text' that it stands for, as the
+ * tokenizers library's offsets have them (there in characters): whole characters, so that the tokens of one
+ * character's bytes have the same place; a prefix that was put in has the place of the character behind it.
+ */
 int tokenizer_encode_placed(const struct tokenizer *tokenizer, const char *text, size_t size, unsigned flags,
-                            struct ids *ids, struct ids *ends, struct err *err);
+                            struct ids *ids, struct ids *begins, struct ids *ends, struct err *err);
 
 /* Append the text of 'ids' to 'text', as the model's own decoder makes it. Bytes that are not valid UTF-8
  * become U+FFFD: byte-level, as many as Python's and Rust's lossy decoding make; with byte fallback, one for

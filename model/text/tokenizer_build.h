@@ -78,9 +78,10 @@ struct tokenizer {
     int32_t bos, eos;
     int32_t before[TOKENIZER_AROUND_MAX], after[TOKENIZER_AROUND_MAX];
     uint32_t before_count, after_count;
-    bool in_parts;     /* a TemplateProcessing put some of them there */
-    json_t *special;   /* name of a special token -> its text */
-    json_t *templates; /* name -> Jinja text */
+    bool trims_offsets; /* by its post_processor */
+    bool in_parts;      /* a TemplateProcessing put some of them there */
+    json_t *special;    /* name of a special token -> its text */
+    json_t *templates;  /* name -> Jinja text */
     uint8_t digest[32];
     pthread_mutex_t lock; /* guards the idle list */
     bool lock_ready;

@@ -261,7 +261,11 @@ static int around_put(struct tokenizer *t, const struct around *around, bool par
 static int post_read(struct tokenizer *t, const json_t *post, unsigned depth, struct err *err)
 {
     struct around around = {.before_count = 0};
-    if (json_is_type(post, "ByteLevel")) {
+    const bool bytes = json_is_type(post, "ByteLevel");
+    if (bytes || json_is_type(post, "RobertaProcessing")) {
+        t->trims_offsets |= !json_is_false(json_object_get(post, "trim_offsets"));
+    }
+    if (bytes) {
         return 0;
     }
     if (json_is_type(post, "Sequence") && depth < SECTION_DEPTH_MAX) {

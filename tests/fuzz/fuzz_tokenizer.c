@@ -14,14 +14,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (size > FUZZ_BYTES_MAX ||
         tokenizer_from_json((const char *)data, size, config, sizeof(config) - 1, &tokenizer, &err) < 0)
         return 0;
-    struct ids ids = {0}, ends = {0};
+    struct ids ids = {0}, begins = {0}, ends = {0};
     struct buf back = {.limit = 1 << 20};
-    if (tokenizer_encode_placed(tokenizer, text, sizeof(text) - 1, TOKENIZER_ADD_SPECIAL, &ids, &ends,
-                                &err) == 0)
+    if (tokenizer_encode_placed(tokenizer, text, sizeof(text) - 1, TOKENIZER_ADD_SPECIAL, &ids, &begins,
+                                &ends, &err) == 0)
         tokenizer_decode(tokenizer, ids.data, ids.count, false, &back, &err);
     for (size_t i = 0; i < ends.count; i++)
         if (ends.data[i] < 0 || (size_t)ends.data[i] > sizeof(text) - 1)
             __builtin_trap();
+    ids_fini(&begins);
     ids_fini(&ends);
     for (size_t i = 0; i < ids.count; i++)
         if (ids.data[i] < 0 || (uint32_t)ids.data[i] >= tokenizer_vocab(tokenizer))

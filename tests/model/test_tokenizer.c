@@ -90,11 +90,13 @@ static void expect_decoded(const struct tokenizer *tokenizer, const int32_t *ids
 }
 
 /* Ends never fall, and the last is the end of the text (or of what has a token). */
-static void expect_places(const struct ids *ids, const struct ids *ends, size_t size)
+static void expect_places(const struct ids *ids, const struct ids *begins, const struct ids *ends,
+                          size_t size)
 {
     assert_int_equal(ids->count, ends->count);
     for (size_t i = 0; i < ends->count; i++) {
         assert_true(ends->data[i] >= 0 && (size_t)ends->data[i] <= size);
+        assert_true(begins->data[i] >= 0 && begins->data[i] <= ends->data[i]);
         assert_true(i == 0 || ends->data[i] >= ends->data[i - 1]);
     }
 }
@@ -103,12 +105,13 @@ static void expect_case(const struct tokenizer *tokenizer, const json_t *item)
 {
     struct err err = {0};
     struct ids ids = {0};
+    struct ids begins = {0};
     struct ids ends = {0};
     const json_t *text = json_object_get(item, "text");
     const json_t *expected = json_object_get(item, "ids");
     const json_t *loose = json_object_get(item, "loose");
     assert_int_equal(0, tokenizer_encode_placed(tokenizer, json_string_value(text), json_string_length(text),
-                                                TOKENIZER_ADD_SPECIAL, &ids, &ends, &err));
+                                                TOKENIZER_ADD_SPECIAL, &ids, &begins, &ends, &err));
     for (size_t i = 0; i < ids.count || i < json_array_size(expected); i++) {
         const json_int_t wanted =
             i < json_array_size(expected) ? json_integer_value(json_array_get(expected, i)) : -1;
@@ -117,7 +120,7 @@ static void expect_case(const struct tokenizer *tokenizer, const json_t *item)
                      i < ids.count ? ids.data[i] : -1, (long long)wanted);
         }
     }
-    expect_places(&ids, &ends, json_string_length(text));
+    expect_places(&ids, &begins, &ends, json_string_length(text));
     if (json_object_get(item, "decoded") != NULL) {
         expect_decoded(tokenizer, ids.data, ids.count, false, json_object_get(item, "decoded"), "decoded");
         expect_decoded(tokenizer, ids.data, ids.count, true, json_object_get(item, "plain"),
@@ -133,6 +136,7 @@ static void expect_case(const struct tokenizer *tokenizer, const json_t *item)
                        "loose ids");
     }
     ids_fini(&ids);
+    ids_fini(&begins);
     ids_fini(&ends);
 }
 

@@ -22,8 +22,52 @@ MODEL_MAX = 4 << 20  # parameters: a config that asks for more is refused by bot
 PARTS_MAX = 128  # layers or experts
 
 
+SWITCHES = ("weight", "train", "training", "loss")
+ALPACA = ("Below is an instruction that describes a task. Write a response that appropriately completes the request.")
+ALPACA_INPUT = ("Below is an instruction that describes a task, paired with an input that provides further context. "
+                "Write a response that appropriately completes the request.")
+SPEAKERS = {"human": "user", "gpt": "assistant", "chatgpt": "assistant", "model": "assistant", "bot": "assistant",
+            "function_call": "assistant", "observation": "tool", "function": "tool", "function_response": "tool",
+            "tool_response": "tool"}
+
+
 class Refused(Exception):
     pass
+
+
+def texts(value):
+    if not isinstance(value, str):
+        raise Refused("no text")
+    return value
+
+
+def ended(tokenizer, ids):
+    """With the end token behind them, once."""
+    if tokenizer.eos_token_id is None:
+        raise Refused("no end token")
+    return ids if ids and ids[-1] == tokenizer.eos_token_id else [*ids, tokenizer.eos_token_id]
+
+
+def unlearnt(ids, prompt):
+    """Labels behind what the ids have in common with the prompt's own, as TRL's SFTTrainer has them."""
+    same = next((k for k, (a, b) in enumerate(zip(ids, prompt)) if a != b), min(len(ids), len(prompt)))
+    return [-100] * same + ids[same:]
+
+
+def spoken(message):
+    """A message of ShareGPT's as one of a chat."""
+    key = "from" if message.get("from") is not None else "role"
+    speaker, content = message[key], message.get("value" if key == "from" else "content")
+    if speaker not in SPEAKERS and speaker not in ("user", "assistant", "system", "developer", "tool"):
+        raise Refused(f"nobody is called {speaker}")
+    made = {k: v for k, v in message.items() if k not in ("from", "value")} | {"role": SPEAKERS.get(speaker, speaker)}
+    if speaker == "function_call":
+        calls = json.loads(content) if isinstance(content, str) else content
+        calls = calls if isinstance(calls, list) else [calls]
+        made.pop("content", None)
+        return made | {"tool_calls": [{"type": "function", "function": {"name": c["name"], "arguments": c["arguments"]} | c}
+                                      for c in calls]}
+    return made | ({"content": content} if "value" in message or "content" in message else {})
 
 
 class Oracle:
@@ -58,26 +102,71 @@ class Oracle:
         return {"text": text}
 
     def rows(self, q):
-        """Rows of chat alone: ids are apply_chat_template's; labels where the template marks answers."""
-        rows = []
-        for line in q["rows"].split("\n"):
-            row = json.loads(line)
-            rows.append(self.row(q, row))
+        rows = [self.row(q, json.loads(line)) for line in q["rows"].split("\n")]
+        for row in rows:  # nothing comes before a first token, so that it is never learnt
+            row["labels"] = row["labels"] and [-100, *row["labels"][1:]]
         return {"rows": rows}
 
     def row(self, q, row):
+        """A row of any shape: those of chats are made messages first."""
         tokenizer = self.tokenizer(q["folder"])
-        if "text" in row:
-            ids = tokenizer.encode(row["text"], add_special_tokens=True)
-            if not ids or ids[-1] != tokenizer.eos_token_id:
-                ids.append(tokenizer.eos_token_id)
-            return {"ids": ids, "labels": [-100, *ids[1:]]}
-        marked = re.search(r"\{%-?\s*generation\s*-?%\}", tokenizer.get_chat_template())  # as transformers looks for it
-        made = tokenizer.apply_chat_template(row["messages"], tools=row.get("tools"), tokenize=True, return_dict=True,
+        if "ids" in row or "input_ids" in row:
+            ids = row.get("ids", row.get("input_ids"))
+            return {"ids": ids, "labels": row.get("labels") or ids}
+        if "conversations" in row:
+            return self.chat(tokenizer, row, [spoken(m) for m in row["conversations"]])
+        if "messages" in row:
+            return self.chat(tokenizer, row, row["messages"])
+        if "instruction" in row:
+            return self.alpaca(tokenizer, row)
+        if "prompt" in row and isinstance(row["prompt"], list):
+            return self.completion(tokenizer, row)
+        if "prompt" in row:
+            ids = ended(tokenizer, tokenizer.encode(texts(row["prompt"]) + texts(row["completion"])))
+            return {"ids": ids, "labels": unlearnt(ids, tokenizer.encode(row["prompt"]))}
+        ids = ended(tokenizer, tokenizer.encode(texts(row["text"])))
+        return {"ids": ids, "labels": ids}
+
+    def chat(self, tokenizer, row, messages):
+        """Ids are apply_chat_template's; labels where the template marks answers."""
+        template, tools = tokenizer.get_chat_template(), row.get("tools") or None
+        if row.get("system"):
+            messages = [{"role": "system", "content": texts(row["system"])}, *messages]
+        if isinstance(tools, str):
+            tools = json.loads(tools)
+        marked = re.search(r"\{%-?\s*generation\s*-?%\}", template)  # as transformers looks for it
+        muted = [isinstance(m, dict) and any(m.get(k) in (0, False) and m.get(k) is not None for k in SWITCHES)
+                 for m in messages]
+        if marked and any(muted):  # a message that is not learnt is written without the mark
+            messages = [m | {"muted": mute} for m, mute in zip(messages, muted)]
+            template = re.sub(r"\{% generation %\}(.*?)\{% endgeneration %\}",
+                              r"{% if m.muted %}\1{% else %}{% generation %}\1{% endgeneration %}{% endif %}", template)
+        made = tokenizer.apply_chat_template(messages, tools=tools, tokenize=True, return_dict=True, chat_template=template,
                                              return_assistant_tokens_mask=bool(marked))
         mask = made.get("assistant_masks")
         labels = marked and [i if m and at else -100 for at, (i, m) in enumerate(zip(made["input_ids"], mask))]
         return {"ids": made["input_ids"], "labels": labels or None}
+
+    def completion(self, tokenizer, row):
+        asked = tokenizer.apply_chat_template(row["prompt"], tokenize=True, add_generation_prompt=True)["input_ids"]
+        ids = tokenizer.apply_chat_template(row["prompt"] + row["completion"], tokenize=True)["input_ids"]
+        return {"ids": ids, "labels": unlearnt(ids, asked)}
+
+    def alpaca(self, tokenizer, row):
+        """Stanford's templates; `system` in the place of its first sentence, turns of `history` before the last."""
+        bare = tokenizer.encode(texts(row["instruction"]) or "a", add_special_tokens=False)
+        whole = tokenizer.encode(row["instruction"] or "a")
+        ids = whole[:next((k for k in range(len(whole)) if whole[k:k + len(bare)] == bare), 0)] if bare else []
+        labels = [-100] * len(ids)
+        last = [texts(row["instruction"]), texts(row.get("input") or ""), texts(row["output"])]
+        for turn, (instruction, given, output) in enumerate([[*map(texts, (q, "", a))] for q, a in row.get("history") or []] + [last]):
+            head = texts(row.get("system") or "") or (ALPACA_INPUT if given else ALPACA)
+            prompt = (head if turn == 0 else "") + f"\n\n### Instruction:\n{instruction}" + \
+                (f"\n\n### Input:\n{given}" if given else "") + "\n\n### Response:\n"
+            asked = tokenizer.encode(prompt, add_special_tokens=False)
+            answer = ended(tokenizer, tokenizer.encode(output, add_special_tokens=False))
+            ids, labels = ids + asked + answer, labels + [-100] * len(asked) + answer
+        return {"ids": ids, "labels": labels}
 
     def loss(self, q):
         config = transformers.AutoConfig.from_pretrained(q["folder"])

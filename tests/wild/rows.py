@@ -52,6 +52,69 @@ def chat_row(rng, keys):
     return row
 
 
+def odd(rng, row, keys):
+    """One key of a row absent, null, odd or beside what it is."""
+    if rng.random() < 0.2:
+        key = rng.choice(sorted(row))
+        keys.append(key)
+        if rng.random() < 0.3:
+            del row[key]
+        else:
+            row[key] = rng.choice(ODD)
+    return row
+
+
+def alpaca_row(rng, keys):
+    row = {"instruction": tokens.text(rng), "output": tokens.text(rng)}
+    if rng.random() < 0.6:
+        row["input"] = rng.choice(["", None, tokens.text(rng)])
+    if rng.random() < 0.3:
+        row["system"] = rng.choice(["", None, tokens.text(rng)])
+    if rng.random() < 0.3:
+        row["history"] = rng.choice([None, [], [[tokens.text(rng), tokens.text(rng)]], [["a", "b"], ["c", ""]], [["a"]], "x"])
+    keys += ["instruction", "input", "output", "system", "history"]
+    return odd(rng, row, keys)
+
+
+def sharegpt_row(rng, keys):
+    speakers = rng.choice([["human", "gpt"], ["system", "human", "gpt"], ["human", "gpt", "human", "gpt"], ["user", "assistant"],
+                           ["human", "function_call", "observation", "gpt"], ["human", "chatgpt"], ["human", "x"], ["gpt"]])
+    call = json.dumps(rng.choice([CALL["function"], [CALL["function"]], {"a": 1}]))
+    row = {"conversations": [{"from": who, "value": call if who == "function_call" else content(rng)} for who in speakers]}
+    if rng.random() < 0.2:
+        row["system"] = rng.choice([None, "", "be brief"])
+    if rng.random() < 0.3:
+        row["tools"] = rng.choice([None, "", json.dumps([TOOL]), [TOOL], "x"])
+    if rng.random() < 0.15:
+        row["conversations"][-1][rng.choice(["weight", "train", "loss"])] = rng.choice([0, 1, True, False, None, 0.5])
+    keys += ["conversations", "from", "value", "system", "tools", "weight", "train", "loss"]
+    return odd(rng, row, keys)
+
+
+def completion_row(rng, keys):
+    keys += ["prompt", "completion"]
+    if rng.random() < 0.5:
+        return odd(rng, {"prompt": tokens.text(rng), "completion": tokens.text(rng)}, keys)
+    return odd(rng, {"prompt": [message(rng, role, keys) for role in rng.choice([["user"], ["system", "user"]])],
+                     "completion": [message(rng, "assistant", keys)]}, keys)
+
+
+def ids_row(rng, keys):
+    ids = [rng.randrange(200) for _ in range(rng.randrange(1, 12))]
+    row = {rng.choice(["ids", "input_ids"]): ids}
+    if rng.random() < 0.5:
+        row["labels"] = [rng.choice([-100, i]) for i in ids]
+    if rng.random() < 0.3:
+        row["attention_mask"] = [1] * len(ids)
+    keys += ["ids", "input_ids", "labels", "attention_mask"]
+    return row
+
+
+FORMATS = ["auto", "chat", "alpaca", "text", "sharegpt", "tokens", "prompt-completion", "prompt-completion-chat"]
+SHAPES = {"chat": (chat_row, 40), "alpaca": (alpaca_row, 15), "sharegpt": (sharegpt_row, 15), "prompt": (completion_row, 15),
+          "text": (lambda rng, keys: odd(rng, {"text": tokens.text(rng)}, keys), 10), "ids": (ids_row, 5)}
+
+
 def make(rng):
     keys = ["role", "content", "messages", "text", "assistant", "user", "learn"]
     template = rng.choice([MARKED, MARKED, PLAIN, TOOLS, TOOLS, STRIPPED])
@@ -60,10 +123,11 @@ def make(rng):
             rng.random() < 0.5:
         case = tokens.make(rng)
     case["files"]["tokenizer_config.json"] |= {"chat_template": template, "bos_token": "<s>"}
-    if rng.random() < 0.15:
-        asked = [{"text": t} for t in [tokens.text(rng)]]
-    else:
-        asked = [chat_row(rng, keys)]
+    shape = rng.choices(list(SHAPES), [weight for _, weight in SHAPES.values()])[0]
+    asked = [SHAPES[shape][0](rng, keys) for _ in range(1 if rng.random() < 0.8 else 2)]
     lines = "\n".join(json.dumps(row, ensure_ascii=rng.random() < 0.5) for row in asked)
-    return case | {"kind": "rows", "keys": sorted({*case["keys"], *keys}),
-                   "ask": [{"do": "rows", "rows": lines, "data": {"sequence_tokens": 4096}}]}
+    data = {"sequence_tokens": 4096}
+    if rng.random() < 0.15:
+        data["format"] = rng.choice(FORMATS)
+        keys += ["format", *FORMATS, "instruction", "ids", "conversations", "prompt"]  # that the other format asks for
+    return case | {"kind": "rows", "keys": sorted({*case["keys"], *keys}), "ask": [{"do": "rows", "rows": lines, "data": data}]}
