@@ -80,7 +80,9 @@ static int check_tensor(struct peft_check *c, const char *name, uint32_t rows, u
     const struct safetensors_tensor *t = peft_find(weights, name);
     if (!t) {
         if (c->missing.code == ERR_NONE)
-            err_set(&c->missing, ERR_INVALID, "%s: the tensor \"%s\" is missing", weights_name, name);
+            err_set(&c->missing, ERR_INVALID,
+                    "%s: the tensor \"%s\" is missing, which target_modules (or modules_to_save) names",
+                    weights_name, name);
         return 0;
     }
     if (default_key(name, other) && safetensors_find(weights, name) && safetensors_find(weights, other))
@@ -233,8 +235,9 @@ static const char *why_unknown(const char *key)
     if (strstr(key, "lora_magnitude_vector"))
         return "DoRA (use_dora) is not supported";
     if (strstr(key, ".lora_A.") || strstr(key, ".lora_B."))
-        return "it belongs to no target of this model, as adapter_config.json names them, or to an adapter "
-               "of another name than default";
+        return "it belongs to no target of this model, as target_modules, exclude_modules and "
+               "layers_to_transform of adapter_config.json say them, or to an adapter of another name than "
+               "default";
     return "it belongs to no target of this model; if it changes the base, merge it into that first";
 }
 

@@ -106,6 +106,23 @@ static int check_keys(const json_t *document, struct err *err)
     return 0;
 }
 
+/* peft makes matrices of ranks as they stand, which torch refuses of a real number: 8.0, say. */
+static int check_ranks(const json_t *document, struct err *err)
+{
+    const char *key;
+    json_t *value;
+    if (json_is_real(json_object_get(document, "r")))
+        return err_set(err, ERR_INVALID, "%s: r: must be a whole number, without a point", config_name);
+    json_object_foreach(json_object_get(document, "rank_pattern"), key, value)
+    {
+        if (json_is_real(value))
+            return err_set(err, ERR_INVALID,
+                           "%s: rank_pattern: %.120s must be a whole number, without a point", config_name,
+                           key);
+    }
+    return 0;
+}
+
 /* Two keys with few words. */
 static int check_words(const json_t *document, struct err *err)
 {
@@ -181,7 +198,7 @@ int peft_config_parse(const json_t *document, struct peft_config *config, struct
     if (strcmp(type, "LORA") != 0)
         return err_set(err, ERR_UNSUPPORTED, "%s: peft_type: \"%s\" is not supported; only LORA is",
                        config_name, type);
-    if (check_keys(document, err) < 0 || check_words(document, err) < 0)
+    if (check_keys(document, err) < 0 || check_words(document, err) < 0 || check_ranks(document, err) < 0)
         return -1;
     config->rank = 8; /* these are peft's defaults */
     config->alpha = 8;

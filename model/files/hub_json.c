@@ -47,7 +47,7 @@ static bool word_is(const char *word, size_t size, const char *other)
 static const char *word_instead(const char *word, size_t size)
 {
     if (word_is(word, size, "NaN"))
-        return "null";
+        return "\"NaN\"";
     if (word_is(word, size, "Infinity"))
         return largest;
     if (word_is(word, size, "-Infinity"))

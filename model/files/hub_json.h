@@ -2,9 +2,10 @@
  *
  * They are written by Python, which goes beyond JSON: NaN, Infinity and -Infinity stand for themselves, and
  * whole numbers have any length (a tokenizer's model_max_length of 1000000000000000019884624838656 is
- * int(1e30)). Here NaN becomes null, an infinity the largest double of its sign, and a whole number beyond
- * 64 bits a real one, the nearest double or the largest; of a key that stands twice the last value counts.
- * All else is refused as json_parse_limited() refuses it.
+ * int(1e30)). Here NaN becomes the text "NaN", which no key with a
+ * meaning takes (Python takes it for true, and computes with it), an infinity the largest double of its sign,
+ * and a whole number beyond 64 bits a real one, the nearest double or the largest; of a key that stands twice
+ * the last value counts. All else is refused as json_parse_limited() refuses it.
  */
 #ifndef MOTLEY_MODEL_FILES_HUB_JSON_H
 #define MOTLEY_MODEL_FILES_HUB_JSON_H

@@ -208,7 +208,7 @@ static int prompt_row(struct encoder *e, const struct row_json *row, struct err 
         buf_append(&e->text, completion.text, completion.size, err) < 0 ||
         encode_part(e, buf_str(&e->text), e->text.size, TOKENIZER_ADD_SPECIAL, true, err) < 0 ||
         end_token(e, 0, err) < 0 ||
-        tokenizer_encode(e->options->tokenizer, prompt.text, prompt.size, TOKENIZER_ADD_BEGIN, &e->prompt,
+        tokenizer_encode(e->options->tokenizer, prompt.text, prompt.size, TOKENIZER_ADD_SPECIAL, &e->prompt,
                          err) < 0) {
         return -1;
     }

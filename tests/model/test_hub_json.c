@@ -29,7 +29,7 @@ static void what_python_writes_is_read(void **state)
               "\"text\": \"NaN, \\\\\\\"Infinity 99999999999999999999\"}");
     json_t *b = json_object_get(value, "b");
     assert_true(json_real_value(json_object_get(value, "model_max_length")) == 1e30);
-    assert_true(json_is_null(json_object_get(value, "a")));
+    assert_string_equal(json_string_value(json_object_get(value, "a")), "NaN");
     assert_true(json_real_value(json_array_get(b, 0)) == DBL_MAX);
     assert_true(json_real_value(json_array_get(b, 1)) == -DBL_MAX);
     assert_int_equal(json_integer_value(json_object_get(value, "c")), INT64_MAX);

@@ -39,7 +39,7 @@ ELSEWHERE = {  # keys that other families or versions have for the same or besid
     "output_attentions": [False, True, None], "embd_pdrop": [0, 0.0, 0.1, None], "use_bidirectional_attention": [None, False], "pad_token_id": [-1, 300, None, 0, -400, {"a": 1}], "eos_token_id": [[2, 300], [], None, 0],
     "model_type": ["llama", "mistral", "qwen2", "bert", None], "architectures": [None, [], ["LlamaModel"],
                                                                               ["BertForMaskedLM"], [None], "x"]}
-ODD = [None, True, False, 0, 1, -1, 2, 3, 1e30, 0.5, "", "a", "4", [], [1], {}, {"a": 1}, 2 ** 31, 2 ** 40]
+ODD = [float("nan"), float("inf"), None, True, False, 0, 1, -1, 2, 3, 1e30, 0.5, "", "a", "4", [], [1], {}, {"a": 1}, 2 ** 31, 2 ** 40]
 
 
 def change(rng, config, key):
