@@ -1,4 +1,4 @@
-/* Plan → json_t. Keys are stable names; what is default is left out of instructions only. */
+/* Plan → json_t. Key names are stable; only instructions leave out defaults. */
 #include "program/codec.h"
 
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 
 #define PLAN_JSON_BYTES_MAX ((size_t)1 << 30)
 
-/* The dtype stands in slots of 16-bit values alone. */
+/* A dtype is written only for slots of 16-bit values. */
 static json_t *slot_json(const struct plan_slot *slot)
 {
     json_t *object = json_pack(
@@ -59,7 +59,7 @@ static json_t *programs_json(const struct plan_rank *rank, struct err *err)
     return programs;
 }
 
-/* Keys that only some plans have. */
+/* Writes the keys that only some plans have. */
 static int rank_json_special(const struct plan_rank *rank, json_t *object)
 {
     const struct plan_tensor *t = &rank->tensor;
@@ -84,7 +84,7 @@ static int rank_json_special(const struct plan_rank *rank, json_t *object)
     return bad;
 }
 
-/* `programs` false: an empty object for them. */
+/* programs_too false: "programs" is an empty object. */
 static json_t *rank_json(const struct plan_rank *rank, bool programs_too, struct err *err)
 {
     json_t *memory = json_object(), *slots = json_array();
@@ -137,7 +137,7 @@ static json_t *group_json(const struct plan_group *group)
     return json_pack("{s:o,s:o}", "ranks", ranks, "shares", shares);
 }
 
-/* Micro-batches of equal size are one number; others are their list of starts. */
+/* Micro-batches of equal size are written as one number, others as the list of their starts. */
 static json_t *micro_batches_json(const struct plan *plan)
 {
     const uint32_t *start = plan->micro_batch_start;
@@ -201,11 +201,11 @@ static json_t *plan_body(const struct plan *plan, bool programs, struct err *err
     return body;
 }
 
-#define NUMBERS_EACH 14u /* of an instruction, beside its `after` */
+#define NUMBERS_EACH 14u /* numbers of an instruction, without its `after` */
 #define RUN_BYTES 16384u
 
-/* Numbers on their way into a digest, each as seven bits a byte, low ones first; small ones of either sign
- * are short. */
+/* A buffer of numbers for a digest, each in groups of seven bits, low groups first; small numbers of
+ * either sign are short. */
 struct number_run {
     struct digest *digest;
     size_t count;
@@ -219,9 +219,9 @@ static int numbers_flush(struct number_run *run, struct err *err)
     return size ? digest_update(run->digest, run->bytes, size, err) : 0;
 }
 
-#define NUMBER_BYTES 10u /* of the largest */
+#define NUMBER_BYTES 10u /* longest encoding */
 
-/* Writes it where there is room; returns behind it. */
+/* Writes a number; the caller has made room. Returns the end. */
 static inline uint8_t *number_write(uint8_t *at, int64_t number)
 {
     uint64_t left = number < 0 ? ((uint64_t)(-(number + 1)) << 1) | 1 : (uint64_t)number << 1;
@@ -249,7 +249,7 @@ static uint8_t *instr_numbers(uint8_t *at, const struct instr *x)
     at = number_write(at, x->slot_out);
     at = number_write(at, x->slot_save);
     at = number_write(at, x->row_begin);
-    at = number_write(at, (int32_t)x->row_end); /* PLAN_ROWS_ALL is -1 */
+    at = number_write(at, (int32_t)x->row_end); /* PLAN_ROWS_ALL is written as -1 */
     at = number_write(at, x->chunk);
     return number_write(at, x->after_count);
 }
@@ -275,7 +275,8 @@ static int program_numbers(struct number_run *run, const struct program *program
     return result;
 }
 
-/* The frame as JSON, the programs as numbers: folding and printing them costs more than planning did. */
+/* Digests the frame as JSON and the programs as numbers: folding and printing them would take longer than
+ * planning. */
 static int plan_digest(const struct plan *plan, const json_t *frame, char hex[PLAN_DIGEST_HEX],
                        struct err *err)
 {

@@ -1,4 +1,4 @@
-/* json_t → plan: every number is checked before it is used, every list before it is allocated for. */
+/* json_t → plan. Every number is checked before use, every list before memory is allocated for it. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -280,7 +280,7 @@ static int costs_read(struct json_reader *parent, struct plan_costs *costs)
     return text && !costs->text ? err_set(parent->err, ERR_NOMEM, "plan: out of memory") : 0;
 }
 
-/* The list of starts replaces what plan_create filled in. */
+/* Reads the list of starts over what plan_create filled in. */
 static int starts_read(struct json_reader *r, struct plan *plan, const json_t *starts)
 {
     size_t count = json_array_size(starts);
@@ -387,7 +387,7 @@ static int plan_read(struct json_reader *r, struct plan *plan, uint32_t budget, 
     return jr_finish(r);
 }
 
-/* digest: "" where the document must have one, NULL where it may. */
+/* digest: "" if the document must have one, NULL if it may be missing. */
 static struct plan *plan_decode(const json_t *json, uint32_t budget, const char *digest, struct err *err)
 {
     struct json_reader r;

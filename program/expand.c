@@ -1,11 +1,11 @@
-/* Expanding folded instruction lists: everything is bounded before anything is allocated for it. */
+/* Expansion of folded instruction lists: everything is bounded before memory is allocated for it. */
 #include <limits.h>
 #include <stdlib.h>
 
 #include "common/json.h"
 #include "program/fold.h"
 
-#define AFTER_PER_INSTR 64u /* entries of `after` that weigh as much as an instruction */
+#define AFTER_PER_INSTR 64u /* this many entries of `after` count as one instruction */
 
 struct expand {
     struct program_builder builder;
@@ -85,7 +85,7 @@ static int leaf_expand(struct expand *e, struct json_reader *r, int64_t micro, i
     if (moved_micro < PLAN_NONE || moved_micro > PLAN_MICRO_BATCHES_MAX || x.block_begin + moved_block < 0 ||
         x.block_end + moved_block > PLAN_BLOCKS_MAX)
         return jr_fail(r, NULL, "a repeat advances micro-batch or blocks out of range");
-    /* What they wait for counts, too: a short document may say thousands of times to wait for thousands. */
+    /* Entries of `after` count, too: a short document could repeat long lists of them. */
     const size_t waits = json_array_size(after);
     const uint32_t counted = 1 + (uint32_t)(waits / AFTER_PER_INSTR);
     if (e->left < counted)
@@ -132,7 +132,7 @@ static int repeat_expand(struct expand *e, struct json_reader *r, int64_t micro,
         return -1;
     if (depth >= FOLD_DEPTH_MAX)
         return jr_fail(r, "body", "repeats nest deeper than %d", FOLD_DEPTH_MAX);
-    if ((uint64_t)count * json_array_size(body) > e->left) /* at the least */
+    if ((uint64_t)count * json_array_size(body) > e->left) /* a lower bound of the expanded size */
         return too_big(e);
     for (int64_t turn = 0; turn < count; turn++) {
         if (list_expand(e, r, "body", body, micro + turn * micro_advance, block + turn * block_advance,

@@ -1,7 +1,9 @@
-/* Folding: a list of nodes, first one per instruction; each pass replaces runs of equal-but-advanced nodes by
- * a repeat node. Two passes find micro-batches inside blocks (and the other way round).
+/* Folding: a list of nodes, at first one per instruction. Each pass replaces runs of nodes that are equal
+ * except for their advance by a repeat node. Two passes find micro-batches inside blocks (and the
+ * reverse).
  *
- * Greedy from the left, longest saving first: not minimal, but exact and linear in practice. */
+ * Greedy from the left, longest saving first: not minimal, but exact, and linear in practice.
+ */
 #include "program/fold.h"
 
 #include <stdlib.h>
@@ -10,7 +12,7 @@
 struct fold_node {
     uint32_t count; /* 0: a leaf */
     int32_t micro_advance, block_advance;
-    uint32_t first, length; /* leaf: first is the instruction; else the body in `pool` */
+    uint32_t first, length; /* leaf: first is the instruction; repeat: range of its body in `pool` */
 };
 
 struct fold {
@@ -65,7 +67,7 @@ static uint32_t node_leaf(const struct fold *fold, const struct fold_node *node)
     return node->first;
 }
 
-/* How far a turn advances, read off the first instructions that have a micro-batch and blocks. */
+/* Finds the advance per iteration, from the first instructions that have a micro-batch and blocks. */
 static void turn_advance(const struct fold *fold, const struct fold_node *nodes, uint32_t length,
                          int32_t *micro, int32_t *block)
 {
@@ -121,7 +123,7 @@ static int pool_add(struct fold *fold, const struct fold_node *nodes, uint32_t l
     return 0;
 }
 
-/* One pass in place; returns the new number of nodes, or UINT32_MAX out of memory. */
+/* One pass in place; returns the new number of nodes, or UINT32_MAX if out of memory. */
 static uint32_t fold_pass(struct fold *fold, struct fold_node *nodes, uint32_t count)
 {
     uint32_t out = 0;

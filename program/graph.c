@@ -1,5 +1,5 @@
-/* Building the graph: transfers are matched in the order of their queues, collectives in the order of their
- * group. */
+/* Construction of the graph: transfers are matched in the order of their queues, collectives in the order
+ * of their group. */
 #include "program/graph.h"
 
 #include <stdio.h>
@@ -8,13 +8,13 @@
 
 #include "program/where.h"
 
-/* What is asked of every instruction again and again while the graph is built, side by side: programs are
- * long, and their instructions wide. */
+/* Compact copies of the fields that are read many times while the graph is built; instructions are wide,
+ * and programs long. */
 struct scan {
-    uint32_t *to; /* [total]: of what sends twice the peer, of what receives one more; UINT32_MAX: neither */
-    uint32_t *before; /* [total]: one more than the number of what is before it in its queue; 0: nothing */
+    uint32_t *to;     /* [total]: 2 · peer for sends, 2 · peer + 1 for receives; UINT32_MAX: neither */
+    uint32_t *before; /* [total]: 1 + the number of the previous instruction in the queue; 0: none */
     uint64_t edges;
-    bool in_order; /* instructions' `after` follow each other as they do */
+    bool in_order; /* each list of `after` begins where the list of the previous instruction ends */
 };
 
 const char *graph_where(const struct plan_graph *graph, uint32_t number, char text[200])
@@ -49,7 +49,7 @@ static int pair_check(const struct plan_graph *w, uint32_t send, uint32_t recv, 
     else if (a->row_begin != b->row_begin || a->row_end != b->row_end)
         what = "have different rows";
     else if (a->op == OP_SEND && bound_of(w, send, a->slot_in) != bound_of(w, recv, b->slot_out))
-        what = "have different bounds"; /* what PUSH moves follows from its blocks */
+        what = "have different bounds"; /* the size of a PUSH follows from its blocks */
     else if (a->op == OP_SEND && dtype_of(w, send, a->slot_in) != dtype_of(w, recv, b->slot_out))
         what = "have different dtypes";
     if (!what)
@@ -66,8 +66,8 @@ static int pair_compare(const void *left, const void *right)
     return a->to < b->to ? -1 : a->to > b->to;
 }
 
-/* Every ordered pair that something is sent on or received on, once each and sorted; doubles left by the two
- * sides are dropped. `seen` has two entries a rank. */
+/* Lists every ordered pair with a send or a receive once, sorted. Both sides report it; duplicates are
+ * dropped. `seen` has two entries per rank. */
 static int pairs_collect(struct plan_graph *w, const struct scan *scan, uint32_t *seen, struct err *err)
 {
     uint32_t ranks = w->plan->rank_count, capacity = 0;
@@ -108,8 +108,8 @@ static uint32_t pair_find(const struct plan_graph *w, uint32_t from, uint32_t to
     return (uint32_t)(found - w->pairs);
 }
 
-/* Numbers the k-th instruction of each pair's queue on both sides: into meeting[] relative to the pair's
- * first; how many there are into counts[] (twice the pair: sends, one more: receives). */
+/* Numbers the instructions of each pair's queues on both sides: meeting[] relative to the pair's first
+ * meeting; counts[2 · pair] sends and counts[2 · pair + 1] receives. */
 static void pairs_number(struct plan_graph *w, const struct scan *scan, uint32_t *seen, uint32_t *of,
                          uint32_t *pair_of, uint32_t *counts)
 {
@@ -143,7 +143,8 @@ static int pair_lonely(const struct plan_graph *w, const uint32_t *pair_of, uint
                    graph_where(w, n, where), w->pairs[pair].from, sends, w->pairs[pair].to, recvs);
 }
 
-/* From the k-th of its queue to the number of its meeting; those without a counterpart keep what they had. */
+/* Replaces the index in the queue by the number of the meeting; instructions without a counterpart keep
+ * theirs. */
 static int pairs_line_up(struct plan_graph *w, const struct scan *scan, const uint32_t *pair_of,
                          const uint32_t *counts, struct err *err)
 {
@@ -218,7 +219,7 @@ static int collective_check(const struct plan_graph *w, uint32_t first, uint32_t
     const struct instr *a = graph_instr(w, first), *b = graph_instr(w, other);
     const struct plan_slot *sa = &w->plan->ranks[w->rank_of[first]].slots[exchanged_slot(a)];
     const struct plan_slot *sb = &w->plan->ranks[w->rank_of[other]].slots[exchanged_slot(b)];
-    /* between attention and experts one side's tensor becomes the other side's routed tokens */
+    /* Between attention and experts one side's boundary tensor becomes the other side's routed tokens. */
     bool apart = a->op == OP_DISPATCH || a->op == OP_COMBINE;
     bool backward_differs = apart && ((a->flags ^ b->flags) & INSTR_BACKWARD);
     bool root_differs = (a->op == OP_REDUCE || a->op == OP_BROADCAST) && a->peer != b->peer;
@@ -232,11 +233,11 @@ static int collective_check(const struct plan_graph *w, uint32_t first, uint32_t
                    a->group, graph_where(w, other, one), graph_where(w, first, two));
 }
 
-/* The k-th collective of a group on each member is one meeting. */
+/* The k-th collectives of a group on all members are one meeting. */
 static int collectives_match(struct plan_graph *w, struct err *err)
 {
     const struct plan *plan = w->plan;
-    uint32_t queues = 2 + 2 * plan->rank_count; /* before those of groups */
+    uint32_t queues = 2 + 2 * plan->rank_count; /* queues before those of groups */
     char where[200];
     uint32_t *first = calloc(plan->group_count, sizeof(*first)),
              *length = calloc(plan->group_count, sizeof(*length));
@@ -297,8 +298,8 @@ out:
     return result;
 }
 
-/* Successors of every instruction: first what waits for it by `after` and then what follows it in its queue,
- * as their turn comes. dependent_first[n + 2] has their number, `before` what came before it in its queue. */
+/* Lists the successors of every instruction: first those that wait by `after`, then the next one in its
+ * queue. dependent_first[n + 2] has their number; scan->before has the previous instruction in the queue. */
 static int graph_dependencies(struct plan_graph *w, const struct scan *scan, struct err *err)
 {
     const struct plan *plan = w->plan;
@@ -309,7 +310,8 @@ static int graph_dependencies(struct plan_graph *w, const struct scan *scan, str
         w->dependent_first[n + 2] += w->dependent_first[n + 1];
     for (uint32_t r = 0; r < plan->rank_count; r++) {
         const struct program *program = &plan->ranks[r].programs[w->kind];
-        uint32_t next = 0, base = w->base[r]; /* of `after`, which instructions mostly have in their order */
+        uint32_t next = 0, base = w->base[r]; /* next: position in `after`, whose lists mostly have the order
+                                                 of instructions */
         for (uint32_t n = base; n < w->base[r + 1]; n++) {
             uint32_t count = w->waits[n] - (scan->before[n] > 0);
             if (!scan->in_order)
@@ -357,7 +359,7 @@ void plan_graph_fini(struct plan_graph *graph)
     *graph = (struct plan_graph){0};
 }
 
-/* One rank's instructions; `last` is of its queues, zeros. */
+/* Reads one rank's instructions; `last` has an entry for each of its queues, zeros. */
 static void rank_scan(struct plan_graph *graph, struct scan *scan, uint32_t r, uint32_t *last)
 {
     const struct program *program = &graph->plan->ranks[r].programs[graph->kind];

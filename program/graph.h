@@ -1,16 +1,17 @@
-/* The instructions of one program kind over all ranks as one graph: who waits for whom, and which meet.
+/* The instructions of one program kind of all ranks as one graph of dependencies and meetings.
  *
- * A meeting is a transfer (two members) or a collective (one instruction on each rank of the group): its
- * members end together. Building it establishes that transfers pair up and that collectives come in one
- * order. Used by the checker's walk and by the simulator. Pure; owned by the caller. */
+ * A meeting is a transfer (two members) or a collective (one instruction on each rank of the group); its
+ * members end together. Building the graph proves that sends and receives pair up and that collectives
+ * have one order. The checker's walk and the simulator use it. Pure; owned by the caller.
+ */
 #ifndef MOTLEY_PROGRAM_GRAPH_H
 #define MOTLEY_PROGRAM_GRAPH_H
 
 #include "program/program.h"
 
-struct graph_pair { /* an ordered pair of ranks between which something is transferred */
+struct graph_pair { /* an ordered pair of ranks with transfers from one to the other */
     uint32_t from, to;
-    uint32_t meeting_first, meeting_count; /* its transfers, in the order of its queue */
+    uint32_t meeting_first, meeting_count; /* its transfers, in the order of the queue */
 };
 
 struct plan_graph {
@@ -18,24 +19,26 @@ struct plan_graph {
     int kind;
     bool loose;        /* the two sides of a meeting were not compared */
     uint32_t *base;    /* [ranks + 1]: global number of a rank's first instruction */
-    uint32_t total;    /* instructions */
-    uint32_t *rank_of; /* [total] */
+    uint32_t total;    /* number of instructions */
+    uint32_t *rank_of; /* [total]: rank of each instruction */
     uint32_t *queue;   /* [total]: instr_queue_index */
-    uint32_t *waits;   /* [total]: local predecessors, by queue and `after` */
-    uint32_t *dependent_first,
-        *dependents;        /* local successors of n: dependents[dependent_first[n] …[n + 1]) */
+    uint32_t *waits;   /* [total]: number of local predecessors, by queue and by `after` */
+    /* Local successors of n: dependents[dependent_first[n] … dependent_first[n + 1]). */
+    uint32_t *dependent_first, *dependents;
     uint32_t *meeting;      /* [total]: number of the meeting, or UINT32_MAX */
-    uint32_t meeting_count; /* transfers, pair by pair; then collectives */
+    uint32_t meeting_count; /* transfers, pair by pair, then collectives */
     uint32_t pair_count;
-    struct graph_pair *pairs;         /* sorted by (from, to) */
-    uint32_t *member_first, *members; /* members of meeting m, as above */
+    struct graph_pair *pairs; /* sorted by (from, to) */
+    /* Members of meeting m: members[member_first[m] … member_first[m + 1]). */
+    uint32_t *member_first, *members;
 };
 
-/* The fields of the plan must be in range (plan_check looks first). Returns 0, or -1: ERR_INVALID with the
+/* The plan's fields must be in range (plan_check checks them first). Returns 0, or -1: ERR_INVALID with a
  * sentence, ERR_TOO_BIG, ERR_NOMEM; *graph is then empty. */
 int plan_graph_init(struct plan_graph *graph, const struct plan *plan, int kind, struct err *err);
-/* The same for programs from which equal turns were taken out: what meets is found by order alone, so
- * different micro-batches may meet. For the simulator, of plans that were checked whole. */
+/* The same for programs from which equal repetitions were removed. Meetings are matched by order alone, so
+ * different micro-batches may meet. It is for the simulator, and for plans that were checked before the
+ * removal. */
 int plan_graph_init_loose(struct plan_graph *graph, const struct plan *plan, int kind, struct err *err);
 void plan_graph_fini(struct plan_graph *graph);
 
@@ -50,10 +53,10 @@ static inline const struct instr *graph_instr(const struct plan_graph *graph, ui
     return graph_instr_of(graph, graph->rank_of[number], number);
 }
 
-/* "rank 1 train instruction 5 (RECV mb0 from 0)" of a global number. */
+/* Describes an instruction, given by its global number: "rank 1 train instruction 5 (RECV mb0 from 0)". */
 const char *graph_where(const struct plan_graph *graph, uint32_t number, char text[200]);
 
-/* Which side of a transfer an instruction is. */
+/* The two sides of a transfer. */
 static inline bool instr_sends(const struct instr *x)
 {
     return x->op == OP_SEND || x->op == OP_PUSH;

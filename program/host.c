@@ -1,4 +1,4 @@
-/* What the instructions and a checkpoint of one rank need of the host's memory. */
+/* Host memory that a rank's instructions and checkpoints need. */
 #include "program/host.h"
 
 #include <stdbool.h>
@@ -19,7 +19,7 @@ static bool names(const struct plan_rank *me, int32_t slot)
     return false;
 }
 
-/* Page-locked memory is made in these. */
+/* size granule of page-locked memory */
 enum { HOST_PAGE_BYTES = 4096 };
 
 static uint64_t cell_bytes(const struct plan_rank *me)
@@ -34,7 +34,7 @@ static uint64_t cell_bytes(const struct plan_rank *me)
     return bytes;
 }
 
-/* Blocks of [begin, end) that are layers: what LoRA trains. */
+/* The number of layers among blocks [begin, end); LoRA trains only these. */
 static uint64_t layers_in(const struct plan *plan, int32_t begin, int32_t end)
 {
     begin = begin < 1 ? 1 : begin;
@@ -42,7 +42,7 @@ static uint64_t layers_in(const struct plan *plan, int32_t begin, int32_t end)
     return end > begin ? (uint64_t)(end - begin) : 0;
 }
 
-/* The share of P that the instruction's blocks have; all of it where layers do not tell. */
+/* The share of P of the instruction's blocks; all of P if layers do not determine it. */
 static uint64_t meant_bytes(const struct plan *plan, uint32_t rank, const struct instr *x)
 {
     const struct plan_rank *me = &plan->ranks[rank];
@@ -52,7 +52,7 @@ static uint64_t meant_bytes(const struct plan *plan, uint32_t rank, const struct
     return all ? state_bytes(plan, rank) : (state_bytes(plan, rank) + mine - 1) / mine * meant;
 }
 
-/* Of the table that heads on other ranks copy: their places for it say. */
+/* Bytes of the table that heads on other ranks copy, from the size of their slots. */
 static uint64_t table_bytes(const struct plan *plan)
 {
     for (uint32_t r = 0; r < plan->rank_count; r++)
@@ -64,7 +64,7 @@ static uint64_t table_bytes(const struct plan *plan)
     return 0;
 }
 
-/* Of one instruction, at most. */
+/* An upper bound for one instruction. */
 static uint64_t instr_bytes(const struct plan *plan, uint32_t rank, const struct instr *x)
 {
     const struct plan_rank *me = &plan->ranks[rank];
@@ -80,11 +80,11 @@ static uint64_t instr_bytes(const struct plan *plan, uint32_t rank, const struct
              members = plan->groups[x->group].rank_count;
     if (x->op == OP_BROADCAST || x->op == OP_ALL_GATHER)
         return bytes;
-    if (x->op == OP_REDUCE_SCATTER) /* who keeps it adds what came to its own */
+    if (x->op == OP_REDUCE_SCATTER) /* the owner adds what arrives to its own */
         return (me->owns_tied ? 2 : 1) * bytes;
     if (x->op == OP_ALL_REDUCE && members > 1)
         return bytes + (bytes + members - 1) / members;
-    return 3 * bytes; /* the root's own, the sum, and what came */
+    return 3 * bytes; /* the root's own, the sum, and what arrived */
 }
 
 static uint64_t collective_bytes(const struct plan *plan, uint32_t rank)
@@ -100,8 +100,8 @@ static uint64_t collective_bytes(const struct plan *plan, uint32_t rank)
     return most;
 }
 
-/* Σ P of the ranks at and below a position of group 0's tree: p's children are 2p + 1 and 2p + 2, so a
- * level's are [first, last]. */
+/* Σ P over the ranks at and below a position of group 0's tree. The children of p are 2p + 1 and 2p + 2,
+ * so each level is a range [first, last]. */
 static uint64_t tree_bytes(const struct plan *plan, uint64_t position)
 {
     const struct plan_group *all = &plan->groups[0];

@@ -1,7 +1,8 @@
-/* Plans as data: creation, release, small arithmetic, names.
+/* Plans as data: creation, release, arithmetic, names.
  *
- * Invariants: counts and arrays agree; group 0 holds every rank; micro_batch_start rises and ends at
- * batch_rows. */
+ * Invariants: counts and arrays agree; group 0 contains every rank; micro_batch_start rises and ends at
+ * batch_rows.
+ */
 #include "program/program.h"
 
 #include <limits.h>
@@ -333,7 +334,7 @@ void program_builder_expect(struct program_builder *builder, uint64_t instructio
 {
     struct program *program = &builder->program;
     if (instructions > PROGRAM_INSTRS_MAX || after > PROGRAM_AFTER_MAX)
-        return; /* too much is told when it is there */
+        return; /* an excessive number is reported when it is reached */
     struct instr *instrs = instructions > builder->instr_capacity
                                ? realloc(program->instrs, instructions * sizeof(*instrs))
                                : NULL;

@@ -1,4 +1,4 @@
-/* Traces: a bounded list of events, a compact document, and Chrome's format. */
+/* Traces: a bounded list of events, its compact document, and Chrome's format. */
 #include "program/trace.h"
 
 #include <stdio.h>

@@ -1,6 +1,6 @@
-/* What happened when: recorded by workers, made by the simulator, in one shape, so that both open side by
- * side in Perfetto (Chrome trace format: pid = rank, tid = queue). Bounded: a long run traces a sample of its
- * steps. */
+/* Events of a run, recorded by workers or made by the simulator, in one form, so that both open side by
+ * side in Perfetto (Chrome trace format: pid = rank, tid = queue). Bounded: a long run traces a sample of
+ * its steps. */
 #ifndef MOTLEY_PROGRAM_TRACE_H
 #define MOTLEY_PROGRAM_TRACE_H
 
@@ -11,39 +11,39 @@
 #define TRACE_EVENTS_MAX (1u << 20)
 
 struct trace_event {
-    uint32_t rank, step, instr; /* instr: number in the rank's program of this kind */
+    uint32_t rank, step, instr; /* instr: index in the rank's program of that kind */
     uint8_t program;            /* enum program_kind */
-    int64_t begin_ns, end_ns;   /* since the trace's origin; worker clocks aligned by whoever merges */
-    int64_t ready_ns; /* when queue and `after` were satisfied: begin − ready is waiting for the wire or
-                         the device; equal to begin_ns if not known */
+    int64_t begin_ns, end_ns; /* since the trace's origin; whoever merges traces aligns the workers' clocks */
+    int64_t ready_ns; /* when queue and `after` allowed it to start; begin − ready is waiting for the wire or
+                         the device; begin_ns if unknown */
 };
 
 struct trace {
-    uint32_t count, capacity, limit; /* limit: events kept, the rest are counted in dropped */
+    uint32_t count, capacity, limit; /* limit: most events kept; the others are counted in dropped */
     uint64_t dropped;
     struct trace_event *events;
 };
 
-/* limit 0: TRACE_EVENTS_MAX. Initialises in place; no allocation. */
+/* Initialises in place without allocating. limit 0: TRACE_EVENTS_MAX. */
 void trace_init(struct trace *trace, uint32_t limit);
 void trace_fini(struct trace *trace);
-/* Adds one; beyond the limit, or out of memory, it counts as dropped (a trace never stops a run). */
+/* Adds an event. Beyond the limit, or out of memory, it is counted as dropped: a trace never stops a run. */
 void trace_add(struct trace *trace, const struct trace_event *event);
 
-/* Compact form for the events stream: {"v":1, "dropped":n,
+/* The compact form for the events stream: {"v":1, "dropped":n,
  * "events":[[rank,step,program,instr,begin,end,ready],…]}. Returns new or NULL with ERR_NOMEM. */
 json_t *trace_to_json(const struct trace *trace, struct err *err);
-/* Adds the events of one compact document to an initialised trace; instruction numbers are not checked here.
+/* Adds the events of a compact document to an initialised trace; instruction numbers are not checked here.
  * Returns -1 with ERR_INVALID naming the path. */
 int trace_from_json(const json_t *json, struct trace *trace, struct err *err);
 
-/* The other way round: adds the instructions of a Chrome trace that trace_to_chrome made with pid_base 0 (as
- * `motley get` writes it); events of other kinds are passed over. Returns -1 with ERR_INVALID. */
+/* The inverse of trace_to_chrome with pid_base 0 (as `motley get` writes it); adds its instructions to the
+ * trace and ignores other events. Returns -1 with ERR_INVALID. */
 int trace_from_chrome(const json_t *chrome, struct trace *trace, struct err *err);
 
-/* Chrome trace format: {"traceEvents":[…]}. `plan` gives names; `label` prefixes process names ("measured",
- * "simulated"), pid_base is added to ranks so that two traces fit in one file. Events of unknown instructions
- * are left out. Returns new or NULL with ERR_NOMEM. */
+/* Chrome trace format: {"traceEvents":[…]}. `plan` gives names; `label` prefixes process names
+ * ("measured", "simulated"); pid_base is added to ranks so that two traces fit in one file. Events of
+ * unknown instructions are left out. Returns new or NULL with ERR_NOMEM. */
 json_t *trace_to_chrome(const struct trace *trace, const struct plan *plan, const char *label,
                         uint32_t pid_base, struct err *err);
 

@@ -1,4 +1,3 @@
-/* How an instruction is called in a sentence. */
 #include "program/where.h"
 
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* The checker, outermost: plan-wide facts, every field in range, then the parts in order. What comes later
- * may rely on what was established before. */
+/* The outermost part of the checker: facts of the whole plan, the range of every field, then the other
+ * parts in order. Each part may rely on what earlier parts proved. */
 #include "program/check/check.h"
 
 #include <stdio.h>

@@ -1,12 +1,12 @@
-/* Coverage: every row passes every block once forward and once backward; the step's scalars and the norm come
- * before the one STEP. */
+/* Coverage: every row passes every block once forward and once backward; the step's scalars and the norm
+ * come before the one STEP. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "program/check/check_private.h"
 
-/* A rectangle of blocks × rows that one instruction works on; blocks are counted in halves, since a tensor
- * group sums between them. */
+/* A rectangle of blocks × rows that one instruction works on. Blocks are counted in halves, because a
+ * tensor group sums between them. */
 struct rect {
     int32_t block_begin, block_end;
     uint32_t row_begin, row_end;
@@ -52,7 +52,7 @@ static bool rect_same(const struct rect *a, const struct rect *b)
            a->row_end == b->row_end;
 }
 
-/* In a tensor placement the members of a stage share a rectangle: count it once, and all members must be
+/* In a tensor placement the members of a stage share a rectangle; it counts once, and all members must be
  * there. */
 static int rects_merge(const struct plan *plan, int kind, struct rect *rects, uint32_t count, uint32_t micro,
                        struct err *err)
@@ -123,7 +123,7 @@ static int rects_tile(const struct plan *plan, int kind, enum pass pass, struct 
                            : plan_where_end(plan, holder, kind, false, one));
 }
 
-/* Instructions of one pass, sorted into micro-batches (CSR). */
+/* Lists the instructions of one pass sorted by micro-batch (CSR). */
 static int pass_rects(const struct plan *plan, int kind, enum pass pass, struct rect **out,
                       uint32_t **first_out, struct err *err)
 {
@@ -222,8 +222,8 @@ static int step_before(const struct plan *plan, uint32_t rank, const struct chec
 }
 
 struct step_parts {
-    uint32_t steps, scalars, norms; /* how many */
-    uint32_t step, scalar, norm;    /* where the last is */
+    uint32_t steps, scalars, norms; /* number of instructions */
+    uint32_t step, scalar, norm;    /* index of the last one */
 };
 
 static struct step_parts step_find(const struct plan *plan, uint32_t rank)
@@ -241,7 +241,7 @@ static struct step_parts step_find(const struct plan *plan, uint32_t rank)
             parts.scalar = i;
         } else if (kind == SLOT_NORM_SCALAR &&
                    (x->op == OP_ALL_REDUCE || (x->op == OP_BROADCAST && x->peer != (int32_t)rank))) {
-            parts.norms++; /* summed here, or told by the one that summed */
+            parts.norms++; /* summed here, or received from the rank that summed */
             parts.norm = i;
         }
     }

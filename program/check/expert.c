@@ -1,17 +1,19 @@
-/* Attention and experts apart: each layer's experts are held once; every micro-batch goes from attention to
- * the router, to every rank that holds experts of the layer, and back, once forward and once backward; what
- * one part writes is what the next one reads; no rank can be sent more than it has room for.
+/* Plans with attention and experts apart. It proves that each layer's experts are held once; every
+ * micro-batch goes from attention to the router, to every rank with experts of the layer, and back, once
+ * forward and once backward; what one part writes is what the next one reads; and no rank can be sent more
+ * than it has room for.
  *
- * That every row passes attention once is cover.c's finding, that slots are written before they are
- * read slots.c's, that DISPATCH and COMBINE come in one order on all members graph.c's. */
+ * cover.c proves that every row passes attention once, slots.c that slots are written before they are
+ * read, graph.c that DISPATCH and COMBINE have one order on all members.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "program/check/check_private.h"
 
-#define EXPERTS_MAX 4096            /* of a layer */
-#define CELLS_MAX ((size_t)1 << 24) /* instructions of a rank by layer, micro-batch and part */
+#define EXPERTS_MAX 4096            /* per layer */
+#define CELLS_MAX ((size_t)1 << 24) /* most entries of a rank's table: layers × micro-batches × parts */
 
 enum part { AT, RO, DI, EX, CO, PARTS };
 static const enum instr_op op_of[PARTS] = {OP_ATTENTION, OP_ROUTE, OP_DISPATCH, OP_EXPERTS, OP_COMBINE};
@@ -20,13 +22,14 @@ struct state {
     const struct plan *plan;
     int kind;
     uint32_t layer_count, micro_batches, experts;
-    int32_t *layer;  /* [block_count] place among the layers with experts, or -1 */
+    int32_t *layer;  /* [block_count] index among the layers with experts, or -1 */
     int32_t *block;  /* [layer_count] */
-    uint16_t *owner; /* [layer_count · experts] rank + 1 */
+    uint16_t *owner; /* [layer_count · experts] 1 + rank */
     bool *holds;     /* [rank_count · layer_count] */
-    bool *attends;   /* [rank_count] in this program */
-    uint32_t *cells; /* [layer_count · micro_batches · PARTS · 2] instruction + 1 of the rank looked at */
-    uint64_t *sends, *takes; /* [rank_count · 2] most bytes sent towards or back from experts; least room */
+    bool *attends;   /* [rank_count] true if it has attention in this program */
+    uint32_t *cells; /* [layer_count · micro_batches · PARTS · 2] 1 + instruction, for the current rank */
+    /* [rank_count · 2] most bytes sent towards and from experts; least room for them */
+    uint64_t *sends, *takes;
     struct err *err;
 };
 
@@ -57,7 +60,7 @@ bool check_has_experts(const struct plan *plan)
     return false;
 }
 
-/* --- who holds what --- */
+/* --- assignment of experts --- */
 
 static int ranges_read(struct state *s)
 {
@@ -196,7 +199,7 @@ static int cells_read(struct state *s, uint32_t rank)
 
 static const char *const part_names[PARTS] = {"ATTENTION", "ROUTE", "DISPATCH", "EXPERTS", "COMBINE"};
 
-/* All of these parts must be there, for one direction. */
+/* Checks that all these parts exist for one direction. */
 static int parts_there(const struct state *s, uint32_t rank, uint32_t layer, uint32_t micro, bool back,
                        const int *parts, int count)
 {
@@ -229,7 +232,7 @@ static int32_t slot_at(const struct state *s, uint32_t rank, uint32_t instr, enu
     return field == IN ? x->slot_in : field == OUT ? x->slot_out : x->slot_save;
 }
 
-struct link { /* what one part leaves is what another takes up */
+struct link { /* the output of one part is the input of another */
     int from;
     bool from_back;
     enum slot_field left;
@@ -266,7 +269,7 @@ static int links_hold(const struct state *s, uint32_t rank, uint32_t layer, uint
     return 0;
 }
 
-/* Attention and router, forward and back, are of the same rows. */
+/* Checks that attention and router, forward and backward, have the same rows. */
 static int rows_agree(const struct state *s, uint32_t rank, uint32_t layer, uint32_t micro)
 {
     const struct instr *instrs = s->plan->ranks[rank].programs[s->kind].instrs;
@@ -317,7 +320,7 @@ static int cell_check(const struct state *s, uint32_t rank, uint32_t layer, uint
 
 /* --- groups and room --- */
 
-/* DISPATCH and COMBINE reach all that hold experts of the layer and all with attention. */
+/* Checks that DISPATCH and COMBINE reach all ranks with experts of the layer and all with attention. */
 static int groups_reach(const struct state *s, uint32_t rank)
 {
     const struct program *program = &s->plan->ranks[rank].programs[s->kind];
@@ -342,7 +345,8 @@ static int groups_reach(const struct state *s, uint32_t rank)
     return 0;
 }
 
-/* Whatever the data decides, a token goes to a rank once: there is room for all of them. */
+/* Reads the room for routed tokens. Each token is sent to a rank at most once, so room for all tokens is
+ * enough. */
 static int room_read(struct state *s, uint32_t rank)
 {
     const struct plan_rank *r = &s->plan->ranks[rank];
@@ -431,7 +435,7 @@ static bool sums_gradients(const struct instr *x)
            (x->op == OP_ALL_REDUCE || x->op == OP_REDUCE || x->op == OP_REDUCE_SCATTER || x->op == OP_PUSH);
 }
 
-/* Nothing is added to attention's gradients once their sum may be under way. */
+/* Checks that nothing is added to attention's gradients after their sum may have started. */
 static int sum_waits(const struct plan *plan, uint32_t rank, uint32_t sum, struct err *err)
 {
     const struct program *program = &plan->ranks[rank].programs[PROGRAM_TRAIN];
@@ -453,9 +457,9 @@ static int sum_waits(const struct plan *plan, uint32_t rank, uint32_t sum, struc
     return result;
 }
 
-/* Attention's gradients are summed once over exactly the ranks that have attention; experts' are on one rank,
- * so never. All ranks sum the norm: what a rank's experts add is its own, and of the replicas of attention
- * the group's first counts. */
+/* Checks that attention's gradients are summed once over exactly the ranks with attention, and experts'
+ * never, since one rank has each. All ranks sum the norm: each adds its experts' part, and the group's
+ * first rank adds attention's. */
 int check_expert_reductions(const struct plan *plan, struct err *err)
 {
     char where[200];

@@ -1,23 +1,24 @@
-/* What instructions use without naming it: weights that a rank does not keep but gathers (ALL_GATHER) or
- * pulls (PULL) block by block, and whole gradients that wait to be reduced (REDUCE_SCATTER, PUSH).
+/* Checks buffers that instructions use without naming them: weights that are gathered (ALL_GATHER) or
+ * pulled (PULL) block by block, and gradients that wait for their reduction (REDUCE_SCATTER, PUSH).
  *
- * FORWARD and BACKWARD say which blocks they work on, not where the blocks' weights are: the weights of block
- * b are in the first SLOT_GATHERED of the rank whose range covers b, and where there is none the rank keeps
- * them itself. Likewise backward adds to the first SLOT_GRADIENTS of lifetime SLOT_FOR_INSTRUCTIONS that
- * covers b. So this pass follows those slots alone, and slots.c all others. As there, only order that
- * the rank itself establishes counts. */
+ * FORWARD and BACKWARD name blocks, not the place of the blocks' weights. The weights of block b are in
+ * the rank's first SLOT_GATHERED whose range covers b, or else in the rank's own state. Likewise a
+ * backward adds to the first SLOT_GRADIENTS of lifetime SLOT_FOR_INSTRUCTIONS that covers b. This part
+ * checks those slots, and slots.c all others. As there, only the order that the rank itself establishes
+ * counts.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "program/check/check_private.h"
 
-#define READERS_MAX 8u /* queues that may read one instance at once */
+#define READERS_MAX 8u /* most queues that may read one instance at once */
 #define INSTANCES_MAX (1u << 22)
 
 struct held {
     bool written, freed;
     uint32_t writer, freer;
-    int32_t begin, end; /* blocks it holds */
+    int32_t begin, end; /* blocks it contains */
     uint32_t reader_count, readers[READERS_MAX];
 };
 
@@ -27,8 +28,8 @@ struct held_state {
     const struct check_order *order;
     uint32_t number;
     int kind;
-    int32_t *gathered, *gradients; /* [block_count]: slot, or PLAN_NONE */
-    struct held **held;            /* [slot]: ring; NULL for slots of other kinds */
+    int32_t *gathered, *gradients; /* [block_count]: slot of the block, or PLAN_NONE */
+    struct held **held;            /* [slot][instance]; NULL for slots of other kinds */
     struct err *err;
 };
 
@@ -43,7 +44,8 @@ static const char *noun(const struct held_state *s, int32_t slot)
     return s->rank->slots[slot].kind == SLOT_GATHERED ? "weights" : "gradients";
 }
 
-/* "rank 1 train instruction 5 (…): the weights of block 3 are used before they are gathered [by …]" */
+/* Refuses: "rank 1 train instruction 5 (…): the weights of block 3 are used before they are gathered [by
+ * …]". */
 static int refuse(struct held_state *s, uint32_t instr, int32_t slot, int32_t block, const char *what,
                   int64_t other)
 {
@@ -130,7 +132,7 @@ static int held_free(struct held_state *s, uint32_t i, int32_t slot, int32_t beg
     return 0;
 }
 
-/* One access for each run of blocks that share an instance. */
+/* Calls access() once for each run of blocks that share an instance. */
 static int each_run(struct held_state *s, uint32_t i, const int32_t *slot_of, int32_t begin, int32_t end,
                     int (*access)(struct held_state *, uint32_t, int32_t, int32_t, int32_t))
 {
@@ -145,7 +147,7 @@ static int each_run(struct held_state *s, uint32_t i, const int32_t *slot_of, in
     return 0;
 }
 
-/* The blocks an instruction computes, the table that a tied head multiplies with among them. */
+/* Accesses the blocks that an instruction computes, including the table if a tied head uses it. */
 static int computes(struct held_state *s, uint32_t i, const struct instr *x)
 {
     bool forward = x->op == OP_FORWARD || (x->op == OP_ATTENTION && !(x->flags & INSTR_BACKWARD));
@@ -156,7 +158,7 @@ static int computes(struct held_state *s, uint32_t i, const struct instr *x)
         return 0;
     bool tied = (s->rank->owns_tied || s->rank->copies_tied) && x->block_end == s->plan->block_count &&
                 x->block_begin > 0;
-    /* looking a token up needs the table; adding to its gradient does not */
+    /* A look-up of tokens needs the table; adding to its gradient does not. */
     int32_t begin = backward && x->block_begin == 0 ? 1 : x->block_begin;
     if (each_run(s, i, s->gathered, begin, x->block_end, held_read) < 0 ||
         (tied && each_run(s, i, s->gathered, 0, 1, held_read) < 0))

@@ -1,4 +1,4 @@
-/* What is known to be done before an instruction starts: one clock a queue. */
+/* What is certainly done before an instruction starts: one vector clock entry per queue. */
 #include <stdlib.h>
 
 #include "program/check/check_private.h"
@@ -11,8 +11,8 @@ int check_order_init(struct check_order *order, const struct plan *plan, uint32_
     const struct program *program = &plan->ranks[rank].programs[kind];
     uint32_t count = program->instr_count, queues = plan_queue_count(plan);
     *order = (struct check_order){.count = count};
-    uint32_t *dense = calloc(queues, sizeof(*dense)); /* dense number + 1 */
-    uint32_t *last = calloc(queues, sizeof(*last));   /* per dense queue: last instruction + 1 */
+    uint32_t *dense = calloc(queues, sizeof(*dense)); /* 1 + the dense number */
+    uint32_t *last = calloc(queues, sizeof(*last));   /* per dense queue: 1 + the last instruction */
     uint32_t *length = calloc(queues, sizeof(*length));
     order->queue = calloc((size_t)count + 1, sizeof(uint32_t));
     order->position = calloc((size_t)count + 1, sizeof(uint32_t));

@@ -1,9 +1,10 @@
-/* Reductions: every gradient that is taken ends once in the sum that is stepped with, and counts once in the
- * norm.
+/* Reductions: every gradient ends exactly once in the sum that STEP uses, and counts once in the norm.
  *
- * For each rank and block one tally: does the rank take gradients of the block, and by which instruction do
- * they leave it (ALL_REDUCE, REDUCE, REDUCE_SCATTER, PUSH). A tied embedding's gradients are taken by the
- * embedding and by the head: a rank that only copies it (copies_tied) has a tally of block 0 too. */
+ * There is a tally for each rank and block: does the rank compute gradients of the block, and which
+ * instruction reduces them (ALL_REDUCE, REDUCE, REDUCE_SCATTER, PUSH). Both the embedding and the head
+ * compute gradients of a tied embedding, so a rank that only copies it (copies_tied) has a tally of block
+ * 0, too.
+ */
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -12,23 +13,23 @@
 #include "program/check/check_private.h"
 
 #define TALLIES_MAX ((size_t)1 << 28)
-#define SHARES_SLACK 1e-6 /* Σ of a group's shares is 1 but for rounding */
+#define SHARES_SLACK 1e-6 /* rounding that is allowed in Σ of a group's shares = 1 */
 
 struct tally {
     bool trains;
-    bool gathers;     /* its weights come by an instruction */
-    uint8_t reduced;  /* how often its gradients leave, up to 255 */
-    uint32_t reducer; /* the last instruction that does */
-    uint32_t pulled;  /* contributions of others that it adds to its own */
+    bool gathers;     /* an instruction brings its weights */
+    uint8_t reduced;  /* how often its gradients are reduced, up to 255 */
+    uint32_t reducer; /* the last instruction that reduces them */
+    uint32_t pulled;  /* contributions of other ranks that it adds to its own */
     int32_t gather_group;
 };
 
 struct reduce_state {
     const struct plan *plan;
-    struct tally **of;  /* [rank]: tallies of [first[rank], first[rank] + width[rank]), NULL: none */
+    struct tally **of;  /* [rank]: tallies of blocks [first[rank], first[rank] + width[rank]); NULL: none */
     struct tally *tied; /* [rank]: of block 0, on ranks that copy the tied embedding */
     bool *steps;        /* [rank] */
-    int32_t *position;  /* [rank] in the group last asked for, or -1 */
+    int32_t *position;  /* [rank]: position in position_group, or -1 */
     int32_t position_group;
     struct err *err;
 };
@@ -58,7 +59,7 @@ static bool reduces(const struct plan_rank *rank, const struct instr *x)
            (x->op == OP_ALL_REDUCE || x->op == OP_REDUCE || x->op == OP_REDUCE_SCATTER || x->op == OP_PUSH);
 }
 
-/* Marks the blocks [begin, end) that an instruction touches. */
+/* Records the blocks [begin, end) that an instruction touches. */
 static void tally_instr(struct reduce_state *s, uint32_t rank, uint32_t i)
 {
     const struct plan_rank *r = &s->plan->ranks[rank];
@@ -135,7 +136,7 @@ static int refuse(const struct reduce_state *s, uint32_t rank, uint32_t instr, c
                    text);
 }
 
-/* Fills s->position for a group, unless it is filled. */
+/* Fills s->position for a group, unless it is filled already. */
 static void position_fill(struct reduce_state *s, int32_t group)
 {
     if (s->position_group == group)
@@ -147,7 +148,7 @@ static void position_fill(struct reduce_state *s, int32_t group)
     s->position_group = group;
 }
 
-/* The pushes of a block end at one rank, which adds each once and steps. */
+/* Checks that the pushes of a block end at one rank, which adds each once and steps. */
 static int check_push(const struct reduce_state *s, uint32_t rank, int32_t block)
 {
     const struct tally *t = tally_at(s, rank, block);
@@ -173,7 +174,7 @@ static int check_push(const struct reduce_state *s, uint32_t rank, int32_t block
     return 0;
 }
 
-/* Who ends up with a part of the sum of a block's gradients, or all of it. */
+/* True if the rank ends up with (a part of) the sum of a block's gradients. */
 static bool owns(const struct reduce_state *s, uint32_t rank, int32_t block)
 {
     const struct tally *t = tally_at(s, rank, block);
@@ -251,7 +252,7 @@ static int check_tally(struct reduce_state *s, uint32_t rank, int32_t block, uin
     return check_group(s, rank, block);
 }
 
-/* The ranks that sum the norm count every gradient once: all shards, or one of the replicas. */
+/* Checks that the ranks which sum the norm count every gradient once: all shards, or one of the replicas. */
 static int norm_counts(struct reduce_state *s, uint32_t rank, uint32_t norm, int32_t block, uint32_t holders)
 {
     const struct plan *plan = s->plan;
@@ -294,7 +295,8 @@ static int check_norms(struct reduce_state *s, const uint32_t *holders)
     return 0;
 }
 
-/* Whoever copies a trained embedding gets its new value: after the step, or by gathering it every step. */
+/* Checks that every copy of a trained embedding gets the new value: after the step, or by gathering it
+ * every step. */
 static int check_copies(const struct reduce_state *s)
 {
     for (uint32_t r = 0; r < s->plan->rank_count; r++) {

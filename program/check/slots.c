@@ -1,8 +1,10 @@
-/* Slots: what an instance holds, who wrote it, who still reads it.
+/* Slots: what an instance contains, which instruction wrote it, and which still read it.
  *
- * Only order that this rank itself establishes counts (its queues and its `after` lists): two instructions
- * that touch one instance, one of them writing or freeing, must be ordered by it, whatever the network does.
- * List order is a linear extension of that order, so one pass over the list sees every pair. */
+ * Only the order that this rank itself establishes counts (its queues and its `after` lists). Two
+ * instructions that touch one instance, one of them writing or freeing, must be ordered by it, whatever
+ * the network does. List order is a linear extension of that order, so one pass over the list sees every
+ * pair.
+ */
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,13 +17,13 @@ struct list {
 
 struct instance {
     bool written, freed;
-    bool whole; /* of a part of a sum: it was summed over the group, or came whole */
+    bool whole; /* the parts of a sum were all-reduced, or the whole tensor arrived */
     uint32_t writer, freer;
-    int32_t micro_batch, boundary; /* what it holds, for boundary tensors */
-    int32_t block;                 /* and routed tokens */
+    int32_t micro_batch, boundary; /* contents of boundary tensors */
+    int32_t block;                 /* and of routed tokens */
     struct list readers;
     struct list parts; /* earlier writers of other rows of the same micro-batch */
-    /* rows of the micro-batch written so far: parts come from several neighbours */
+    /* Rows of the micro-batch written so far; parts arrive from several neighbours. */
     uint64_t rows_written;
 };
 
@@ -31,7 +33,7 @@ struct slots_state {
     const struct check_order *order;
     uint32_t number;
     int kind;
-    struct instance **instances; /* per slot: ring of instances */
+    struct instance **instances; /* [slot][instance] */
     struct err *err;
 };
 
@@ -86,7 +88,8 @@ static struct instance *instance_of(struct slots_state *s, const struct instr *x
     return &s->instances[slot][slot_instance(&s->rank->slots[slot], x->micro_batch, x->block_begin)];
 }
 
-/* All readers since the last write, and the freer, must be done before instruction i. */
+/* Checks that all readers since the last write, and the instruction that freed it, are done before
+ * instruction i. */
 static int settled(struct slots_state *s, uint32_t i, int32_t slot, const struct instance *it)
 {
     for (uint32_t k = 0; k < it->readers.count; k++) {
@@ -96,8 +99,8 @@ static int settled(struct slots_state *s, uint32_t i, int32_t slot, const struct
     return 0;
 }
 
-/* The tensor that enters block `boundary` (or its gradient), as written and as read; counted in halves of
- * blocks. */
+/* The boundary, counted in halves of blocks, of the tensor (or gradient) that an instruction writes, and
+ * of the one it reads. */
 static int32_t boundary_out(const struct instr *x)
 {
     bool forward =
@@ -114,7 +117,7 @@ static int32_t boundary_in(const struct instr *x)
                    : 2 * x->block_end - !!(x->flags & INSTR_FIRST_HALF);
 }
 
-/* A sum over the group makes the whole of the parts, once, in the place where they are. */
+/* Records an all-reduce, which replaces the parts by their sum, once, in place. */
 static int slot_sum(struct slots_state *s, uint32_t i, const struct instr *x, int32_t slot)
 {
     struct instance *it = instance_of(s, x, slot);
@@ -170,7 +173,7 @@ static int slot_write(struct slots_state *s, uint32_t i, const struct instr *x, 
 
 static int reader_add(struct slots_state *s, struct instance *it, uint32_t i)
 {
-    /* readers of one queue replace each other: the later one is done after the earlier */
+    /* A later reader in the same queue replaces an earlier one, because it ends later. */
     for (uint32_t k = 0; k < it->readers.count; k++) {
         if (s->order->queue[it->readers.items[k]] == s->order->queue[i]) {
             it->readers.items[k] = i;
@@ -240,7 +243,7 @@ static bool writes_save(const struct instr *x)
                                    !(x->flags & INSTR_BACKWARD));
 }
 
-/* The slot, unless held.c follows it. */
+/* The slot, or PLAN_NONE if held.c checks it. */
 static int32_t followed(const struct slots_state *s, int32_t slot)
 {
     return slot >= 0 && check_slot_held(&s->rank->slots[slot]) ? PLAN_NONE : slot;

@@ -1,4 +1,4 @@
-/* Tensor groups: their members keep all of every matrix between them, once, and sum over all of them. */
+/* Tensor groups: their members together keep every matrix once, and every sum is over all members. */
 #include <string.h>
 
 #include "program/check/check_private.h"
@@ -8,7 +8,7 @@ static bool follows(uint32_t before, uint32_t begin, uint32_t end)
     return begin == before && end > begin;
 }
 
-/* The next member of the stage from rank `from` on; rank_count: none. */
+/* The next member of the stage, at or after rank `from`; rank_count: none. */
 static uint32_t member_from(const struct plan *plan, uint32_t from, int32_t stage)
 {
     while (from < plan->rank_count && plan->ranks[from].stage != stage)
@@ -62,7 +62,7 @@ static bool is_stage(const struct plan *plan, const struct plan_group *group, in
 static int sums_whole(const struct plan *plan, uint32_t rank, int kind, struct err *err)
 {
     const struct plan_rank *r = &plan->ranks[rank];
-    int32_t known = PLAN_NONE; /* a group that was looked at */
+    int32_t known = PLAN_NONE; /* the group that was checked last */
     char where[200];
     for (uint32_t i = 0; i < r->programs[kind].instr_count; i++) {
         const struct instr *x = &r->programs[kind].instrs[i];

@@ -1,14 +1,15 @@
-/* The walk: runs all queues abstractly until nothing is left or nothing can start.
+/* The walk: runs all queues abstractly until everything is done or nothing can start.
  *
- * Transfers are taken as rendezvous: neither side is done before both have started. A program that ends so
- * ends with any buffering between; the buffers themselves are slots, whose reuse is ordered by `after`. */
+ * Transfers count as rendezvous: neither side is done before both have started. A program that ends under
+ * this rule also ends with any buffering. Buffers themselves are slots, whose reuse is ordered by `after`.
+ */
 #include <stdlib.h>
 #include <string.h>
 
 #include "program/check/check_private.h"
 #include "program/graph.h"
 
-/* Name one that waits, and what for. */
+/* Names one instruction that waits, and what for. */
 static int walk_stuck(const struct plan_graph *w, const uint32_t *waits, const bool *done, struct err *err)
 {
     char one[200], two[200];
