@@ -1,12 +1,12 @@
-/* Committed submits a second over HTTP, from 16 connections of this one-threaded client, against a real
- * motley-api and a private PostgreSQL with its default durability (fsync and synchronous_commit on); then a
- * page of 50 among the jobs.
+/* Measures committed submits per second over HTTP, from 16 connections of this single-threaded client to a
+ * real motley-api with a private PostgreSQL at its default durability (fsync and synchronous_commit on). Then
+ * it measures a page of 50 among these jobs.
  *
  *     bench_api_submit [SECONDS [MODEL FOLDER]]       default: 10, tests/data/golden/llama
  *
- * Every job has a name of its own. A submit counts when its 201 has been read. Client, api and database share
- * the machine's cores. Exit status 1 when the claims do not hold: 5,000 submits/s, p99 < 25 ms, a page < 20
- * ms.
+ * Every job has its own name. A submit counts when its 201 answer has been read. Client, api and database
+ * share the machine's cores. Exit status 1 if a claim does not hold: 5,000 submits/s, p99 < 25 ms, a page <
+ * 20 ms.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -90,7 +90,7 @@ static void lane_send(struct lane *lane)
     }
 }
 
-/* True when the answer is complete. */
+/* Reads from the connection; true when the answer is complete. */
 static bool lane_read(struct lane *lane)
 {
     ssize_t n = recv(lane->fd, lane->answer + lane->got, sizeof lane->answer - 1 - lane->got, MSG_DONTWAIT);
@@ -132,7 +132,7 @@ static void load_open(struct load *load)
     }
 }
 
-/* Submit until the time is over, or until 'count' more are done if that is not 0. Returns seconds. */
+/* Submits until the time is over or, with `count` > 0, until `count` more are done. Returns seconds. */
 static double load_run(struct load *load, double seconds, uint64_t count)
 {
     uint64_t begun = clock_mono_ns(), until = begun + (uint64_t)(seconds * 1e9), target = load->done + count;
@@ -298,7 +298,7 @@ int main(int argc, char **argv)
     *colon = '\0';
     load->host = address;
     load_open(load);
-    load_run(load, 1, 0); /* warm: caches, connections, prepared statements */
+    load_run(load, 1, 0); /* warm-up of caches, connections and prepared statements */
     load->latency_count = 0;
     uint64_t before = load->done;
     double took = load_run(load, seconds, 0);

@@ -1,13 +1,12 @@
-/* Loading: a bf16 folder in the shape of a 3B model (Llama 3.2 3B: 28 layers, 3.2e9 values, 6.4 GB), random,
- * sharded, made in a temporary folder and removed afterwards; how long stage_create takes while the files lie
- * in the page cache, and how much memory it takes beside what the device counts. touch_seconds: what the
- * system took, just before, to hand out that memory alone.
+/* Measures loading. It writes a random, sharded bf16 folder in the shape of a 3B model (Llama 3.2 3B: 28
+ * layers, 3.2e9 values, 6.4 GB) to a temporary folder, which is removed afterwards. It prints how long
+ * stage_create takes while the files are in the page cache, and how much memory it uses beside what the
+ * device counts. touch_seconds is the time that the system needed just before to hand out that memory alone.
  *
- *   bench_engine_load [threads [layers [base ... ]]]     base: bf16, nf4, fp32, fp16; by default bf16 nf4
- * fp32
+ *   bench_engine_load [threads [layers [base ... ]]]     base: bf16, nf4, fp32, fp16; default: bf16 nf4 fp32
  *
- * fp32 takes twice the file's bytes, so that base loads the first half of the layers. TMPDIR says where: it
- * takes 6.4 GB of disk.
+ * fp32 needs twice the file's bytes, so that base loads the first half of the layers. TMPDIR names the disk
+ * to use; 6.4 GB are needed.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,7 +35,7 @@ struct folder {
     uint32_t shards, layers;
 };
 
-/* Where a file of the folder lies; good until the next call. */
+/* The path of a file in the folder; valid until the next call. */
 static const char *path_of(const struct folder *folder, const char *name)
 {
     static char path[4100];
@@ -49,7 +48,7 @@ static void shard_name(uint32_t shard, char name[64])
     snprintf(name, 64, "model-%05u.safetensors", shard + 1);
 }
 
-/* bf16 values of magnitude 0.008 to 0.03. */
+/* Fills in bf16 values of magnitude 0.008 to 0.03. */
 static int fill(void *argument, uint64_t offset, size_t size, void *dst, struct err *err)
 {
     uint64_t state = (offset + 1) * 0x9E3779B97F4A7C15ull;
@@ -112,7 +111,7 @@ static int config_write(const struct folder *folder, const struct model_config *
     return fclose(file);
 }
 
-/* One shard of blocks [begin, end); its tensors go into the index. */
+/* Writes one shard with blocks [begin, end) and adds its tensors to the index. */
 static int shard_write(struct folder *folder, const struct model_config *config, uint32_t begin, uint32_t end,
                        FILE *index, struct err *err)
 {
@@ -161,7 +160,7 @@ static void folder_remove(const struct folder *folder)
     rmdir(folder->path);
 }
 
-/* A line of /proc/self/status in bytes; "VmHWM:" can be reset by writing 5 to clear_refs. */
+/* A line of /proc/self/status in bytes. Writing 5 to clear_refs resets "VmHWM:". */
 static uint64_t status_bytes(const char *name)
 {
     char line[256];
@@ -214,7 +213,7 @@ static uint64_t bytes_of(const struct model *model, uint32_t begin, uint32_t end
     return bytes;
 }
 
-/* What the system takes to hand out as much memory as the stage will have, and nothing else. */
+/* Seconds that the system needs to hand out as much memory as the stage will have. */
 static double touch_seconds(struct device *device, const struct stage_options *options, struct err *err)
 {
     struct stage_memory memory;

@@ -1,15 +1,15 @@
-/* Training steps of the 135M shape (SmolLM2) on the CPU device: tokens/s, and the allocator's and the
- * process's peak.
+/* Measures training steps of the 135M shape (SmolLM2) on the CPU device: tokens/s, and the peaks of the
+ * allocator and the process.
  *
  *   bench_engine_step [threads [steps [train.json or - [lora | recompute | bf16 | nf4 | full
  *                     [fp32 | bf16 | fp16]]]]]
  *
- * The fourth says how the base is kept or what is trained, the fifth what the operands of products are
- * rounded to.
+ * The fourth argument says how the base is stored or what is trained, the fifth to what the operands of
+ * products are rounded.
  *
- * Without a file: 4 rows of 256 tokens, every label learnt, random weights. With one: the batches of
- * golden/smollm2/train.json, 4 rows a step, real tokens counted. bench/engine_step_torch.py measures PyTorch
- * + peft on the same.
+ * Without a file: 4 rows of 256 tokens, all labelled, and random weights. With one: the batches of
+ * golden/smollm2/train.json, 4 rows a step, counting real tokens. bench/engine_step_torch.py measures PyTorch
+ * + peft on the same batches.
  */
 #include <jansson.h>
 #include <math.h>
@@ -126,7 +126,7 @@ static int step(struct stage *stage, const struct batch *batch, uint32_t number,
     return stage_update(stage, &update, err);
 }
 
-/* Of all threads: what a step costs whoever else uses the machine. */
+/* CPU seconds of all threads, which other users of the machine affect less than elapsed time. */
 static double cpu_seconds(void)
 {
     struct timespec now;
@@ -199,7 +199,7 @@ int main(int argc, char **argv)
             return fprintf(stderr, "%s\n", err.text), 1;
         double seconds = (double)(clock_mono_ns() - begin) * 1e-9;
         if (i == 0)
-            continue; /* the first one warms up */
+            continue; /* the first step warms up */
         double each = seconds / batch->row_start[ROWS];
         best = each < best ? each : best;
         total += seconds;

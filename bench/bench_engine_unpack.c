@@ -1,10 +1,9 @@
-/* How fast packed weights become fp32, per kind: GB of fp32 written in a second of
- * CPU time.
+/* Measures how fast packed weights become fp32, for each kind: GB of fp32 written per second of CPU time.
  *
  *     bench_engine_unpack [THREADS [ISA]]
  *
- * A matrix of 64 Ki values (its output stays in a core's cache), then one of 16 Mi; and how fast NF4 is made.
- * Prints the median of 9 runs and their spread.
+ * It uses a matrix of 64 Ki values (whose output stays in a core's cache) and one of 16 Mi values, and also
+ * measures quantisation to NF4. It prints the median of 9 runs and their spread.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -37,7 +36,7 @@ static int fail(const struct err *err)
     return 1;
 }
 
-/* CPU time of all threads: others may use the machine too. */
+/* CPU time of all threads, because others may use the machine, too. */
 static uint64_t cpu_ns(void)
 {
     struct timespec now;
@@ -59,7 +58,7 @@ static void print(const char *what, double *seconds, double bytes)
            100 * (seconds[RUNS - 1] - seconds[0]) / seconds[RUNS / 2]);
 }
 
-/* A new operand of `bytes` random bytes, or zeros. */
+/* A new operand with `bytes` random bytes, or zeros. */
 static int operand_make(struct device *device, uint64_t bytes, enum dtype dtype, bool random,
                         struct operand *out, struct err *err)
 {
@@ -73,7 +72,7 @@ static int operand_make(struct device *device, uint64_t bytes, enum dtype dtype,
     struct rand_stream stream;
     rand_stream_init(&stream, 1, 1);
     for (uint64_t i = 0; i < bytes / 4 && random; i++)
-        values[i] = rand_stream_u32(&stream) & 0x3f3f3f3f; /* no infinities, no NaN */
+        values[i] = rand_stream_u32(&stream) & 0x3f3f3f3f; /* gives neither infinities nor NaNs */
     int status = buffer_write(buffer, 0, values, bytes, err);
     free(values);
     return status;

@@ -1,12 +1,14 @@
-/* The mesh on loopback against a bare OpenSSL loop, and what a small frame waits behind a large message.
+/* Measures the mesh on loopback against a plain OpenSSL loop, and how long a small frame waits behind a large
+ * message.
  *
  *     bench_mesh_speed [rounds]      (default 5)
  *
- * For each size a bare loop (one TLS 1.3 connection, AES-128-GCM, SSL_write from memory, SSL_read into
- * memory, 1 MiB a call) and the mesh (one send, one posted receive, until the receiver has the last byte)
- * take turns; medians and the spread of the bare loop against itself are printed. Then 1 KB frames are sent
- * on one queue of a pair, one every millisecond, while 64 MB messages go over another: time from mesh_send()
- * to the receiver's last byte. Exit status 1 when a goal of the mesh is missed (90 %, p99 5 ms).
+ * For each size, a plain loop (one TLS 1.3 connection, AES-128-GCM, SSL_write from memory, SSL_read into
+ * memory, 1 MiB per call) alternates with the mesh (one send and one posted receive, until the receiver has
+ * the last byte). It prints medians, and the spread of the plain loop against itself. Then 1 KB frames are
+ * sent on one queue of a pair, one per millisecond, while 64 MB messages use another queue: measured from
+ * mesh_send() to the receiver's last byte. Exit status 1 if the mesh misses a goal (90 % of the plain loop,
+ * p99 of 5 ms).
  */
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -30,7 +32,7 @@ enum { ROUNDS_MAX = 64, CALL_BYTES = 1 << 20, SMALL = 1024, SMALLS = 400, LARGE 
 static const size_t sizes[] = {1 << 20, 4 << 20, 16 << 20, 64 << 20, 256 << 20};
 enum { SIZES = sizeof(sizes) / sizeof(sizes[0]) };
 
-/* ---- the bare loop ---- */
+/* ---- the plain loop ---- */
 
 struct bare {
     SSL *send, *receive;
@@ -95,7 +97,7 @@ static void bare_open(struct bare *b, const struct files *f)
     b->receive = SSL_new(one);
     SSL_set_fd(b->send, out);
     SSL_set_fd(b->receive, in);
-    SSL_clear_mode(b->send, SSL_MODE_RELEASE_BUFFERS); /* as a program that only does this would have it */
+    SSL_clear_mode(b->send, SSL_MODE_RELEASE_BUFFERS); /* as in a program that only does this */
     SSL_clear_mode(b->receive, SSL_MODE_RELEASE_BUFFERS);
     pthread_t thread;
     pthread_create(&thread, NULL, bare_accept, b->receive);
@@ -181,7 +183,7 @@ static bool bench_throughput(struct bare *bare, struct pair *pair, int rounds)
     return good;
 }
 
-/* ---- small behind large ---- */
+/* ---- small frames behind large messages ---- */
 
 struct flood {
     struct pair *pair;

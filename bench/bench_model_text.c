@@ -1,8 +1,8 @@
-/* How fast text becomes token ids and rows, on one thread.
+/* Measures how fast text becomes token ids and rows, on one thread.
  *
  *     bench_model_text MODEL [TEXT]     MODEL: a folder or .gguf with a tokenizer; TEXT: any file
  *
- * Without TEXT a megabyte of words from a seeded generator is used. Prints the median of 5 runs and their
+ * Without TEXT it uses a megabyte of words from a seeded generator. It prints the median of 5 runs and their
  * spread.
  */
 #include <stdio.h>
@@ -37,7 +37,7 @@ static void print(const char *what, double *seconds, double amount, const char *
            100 * (seconds[RUNS - 1] - seconds[0]) / seconds[RUNS / 2]);
 }
 
-/* Words of one to ten letters, drawn unevenly so that some come often, as in text. */
+/* Generates words of one to ten letters, drawn unevenly so that some are frequent, as in real text. */
 static int make_text(struct buf *text, struct err *err)
 {
     struct rand_stream random;

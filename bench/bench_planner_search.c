@@ -1,14 +1,14 @@
-/* How long planning takes, how near to the lower bound it ends and how far ahead of one group a machine with
- * proportional layers, for Llama-3.1-405B's shape on unlike cards of the catalogue. CPU seconds of one core.
+/* Measures planning of Llama-3.1-405B's shape on unlike cards of the catalogue: CPU seconds of one core, how
+ * near the plan is to the lower bound, and how far ahead it is of plans with one group per machine and
+ * proportional layers.
  *
  *   bench_planner_search survey [clusters [first [devices [evaluations [rows]]]]] | plan SEED |
- * write SEED DIR | growth [devices [rows [first]]]
+ *                        write SEED DIR | growth [devices [rows [first]]]
  *
- * survey: seeded clusters of 64 devices (or so many) of several kinds, steps of 512 to 2,048 rows (or so
- * many); write: its specification, cluster and
- * config.json, for `motley plan DIR/spec.json --cluster DIR/cluster.json`; growth: 8 (or first) … devices,
- * twice as many each time
- * (`growth 10000 20000 10000`: those alone). */
+ * survey: seeded clusters of 64 (or `devices`) devices of several kinds, with steps of 512 to 2,048 (or
+ * `rows`) rows. write: writes a cluster's specification, cluster and config.json, for `motley plan
+ * DIR/spec.json --cluster DIR/cluster.json`. growth: from 8 (or `first`) devices, doubling up to `devices`
+ * (`growth 10000 20000 10000` runs 10,000 only). */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -44,8 +44,8 @@ struct scene {
     uint32_t devices, batch_rows, sequence_tokens;
     const char *base;
     uint64_t seed;
-    uint64_t evaluations; /* 0: as many as when nobody says */
-    bool roomy;           /* memory no concern: what a plan loses to memory is told by planning without */
+    uint64_t evaluations; /* 0: the planner's own default */
+    bool roomy; /* memory does not constrain plans; comparing with it tells what a plan loses to memory */
 };
 
 static const char *card_pick(struct rand_stream *r, enum cluster_kind kind)
@@ -58,7 +58,7 @@ static const char *card_pick(struct rand_stream *r, enum cluster_kind kind)
     return any[rand_stream_below(r, sizeof(any) / sizeof(any[0]))];
 }
 
-/* Machines of 1 to 8 cards, links of 10 to 100 Gbit/s between them, PCIe or NVLink within. */
+/* Machines of 1 to 8 cards, with links of 10 to 100 Gbit/s between them and PCIe or NVLink within. */
 static json_t *cluster_json(const struct scene *scene)
 {
     static const uint32_t sizes[] = {1, 2, 4, 4, 8, 8};
@@ -116,13 +116,13 @@ static struct scene scene_make(uint64_t seed)
     return scene;
 }
 
-/* --- one group a machine, layers in proportion to its speed: Zorse's search space --- */
+/* --- baseline: one group per machine, layers in proportion to its speed (Zorse's search space) --- */
 
 struct machine {
-    uint32_t first, count; /* devices of the cluster: a machine's stand together */
-    double rate;           /* layers a second, all members */
-    double exact;          /* layers it should have */
-    int32_t layers, most;  /* has; holds */
+    uint32_t first, count; /* devices of the cluster; those of one machine are consecutive */
+    double rate;           /* layers per second of all members together */
+    double exact;          /* the proportional, fractional number of layers */
+    int32_t layers, most;  /* layers assigned, and the most that fit its memory */
 };
 
 struct baseline {
@@ -156,7 +156,8 @@ static bool device_holds(const struct baseline *b, uint32_t device, int32_t begi
     return need.total <= b->p->cluster->devices[device].memory_limit_bytes;
 }
 
-/* Proportional, largest remainders first; what a machine does not hold goes to those that have room. */
+/* Assigns layers in proportion, largest remainders first; layers that a machine cannot hold go to machines
+ * with room. */
 static bool layers_share(struct baseline *b)
 {
     int32_t layers = b->p->block_count - 2, left = layers;
@@ -183,8 +184,8 @@ static bool layers_share(struct baseline *b)
     return true;
 }
 
-/* Windows by how long a micro-batch is away, times `factor`; plain where that fits, else with recomputation.
- */
+/* Sets windows in proportion to the time until a micro-batch returns, times `factor`. Members save
+ * activations where they fit and recompute otherwise. */
 static bool members_fill(struct baseline *b, double factor, uint32_t *stage_count, uint32_t *member_count)
 {
     double period = 0, away = 0;
@@ -246,8 +247,8 @@ static double factors_try(struct baseline *b)
     return best;
 }
 
-/* The best over micro-batch sizes, two orders of the machines and several windows, dealt as our own plans are
- * and simulated by the same programs. INFINITY when it does not fit. */
+/* The best baseline over micro-batch sizes, two orders of the machines and several windows. Micro-batches are
+ * dealt as in our plans, and the same programs are simulated. INFINITY if it does not fit. */
 static double baseline_seconds(const struct problem *p)
 {
     static const uint32_t sizes[] = {1, 2};
@@ -283,7 +284,7 @@ static double baseline_seconds(const struct problem *p)
     return best;
 }
 
-/* The lower bound at one micro-batch size, instead of each device's best one. */
+/* The lower bound with one micro-batch size for all, instead of each device's best one. */
 static double size_bound(const struct problem *p, uint32_t rows)
 {
     double rate = 0;
@@ -299,7 +300,7 @@ static double size_bound(const struct problem *p, uint32_t rows)
 struct result {
     double plan_s, ratio, step_s, bound_s, baseline_s, size_bound_s, limit_s;
     bool fits, checked;
-    char digest[13]; /* the plan's, shortened */
+    char digest[13]; /* shortened digest of the plan */
     char words[200];
 };
 
@@ -461,7 +462,7 @@ static int write_files(uint64_t seed, const char *folder)
     return result;
 }
 
-/* rows: of a step; 0: sixteen a device. */
+/* rows: rows in a step; 0 means 16 for each device. */
 static int growth(uint32_t most, uint32_t rows, uint32_t first)
 {
     for (uint32_t devices = first > 0 ? first : 8; devices <= most; devices *= 2) {
@@ -487,7 +488,7 @@ int main(int argc, char **argv)
 {
     int result = 0;
     const char *what = argc > 1 ? argv[1] : "survey";
-    if (strcmp(what, "plan") == 0) { /* one of the survey's, alone, for a profiler */
+    if (strcmp(what, "plan") == 0) { /* plans one cluster of the survey alone, for a profiler */
         struct scene scene = scene_make(argc > 2 ? strtoull(argv[2], NULL, 10) : 0);
         struct result one;
         result = scene_plan(&scene, false, &one);

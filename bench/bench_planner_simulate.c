@@ -1,6 +1,6 @@
-/* How many instructions a second the simulator runs, on programs of pipelines and of pipelines of groups.
- * CPU seconds of one core; the best of several runs, because others use
- * the machine too. */
+/* Measures how many instructions per second the simulator runs, on programs of pipelines and of pipelines of
+ * groups. It counts CPU seconds of one core and takes the best of several runs, because others use the
+ * machine, too. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -61,7 +61,7 @@ static struct cluster *cluster_of(uint32_t devices, double nic, struct err *err)
     return cluster;
 }
 
-/* Stages of `width` devices each, blocks shared out evenly. */
+/* A plan with stages of `width` devices each and blocks shared evenly. */
 static struct plan *plan_of(const struct problem *problem, uint32_t stages, uint32_t width, struct err *err)
 {
     struct candidate c = {.placement = width > 1 ? PLACE_HYBRID : PLACE_PIPELINE, .micro_batch_rows = 1};
@@ -81,7 +81,8 @@ static struct plan *plan_of(const struct problem *problem, uint32_t stages, uint
             c.members[s * width + m] =
                 (struct member){.device = s * width + m, .state_share = 1, .window = stages - s + 2};
     }
-    if (width == 1 || candidate_own(&c, count, err) == 0) { /* in turn, in every other stage two at a time */
+    /* micro-batches go to members in turn; in every other stage a member takes two in succession */
+    if (width == 1 || candidate_own(&c, count, err) == 0) {
         for (uint32_t i = 0; i < c.owner_count; i++)
             c.owner[i] = (uint8_t)(i % count / (1 + i / count % 2) % width);
         plan = kinds[c.placement]->emit(problem, &c, true, err);
@@ -98,7 +99,7 @@ static uint64_t instructions_of(const struct plan *plan)
     return count;
 }
 
-/* Costs that cost nothing to ask for: what the loop itself does. */
+/* Costs that are trivial to compute, so that the loop itself is measured. */
 static double flat_compute(void *context, uint32_t rank, const struct instr *x)
 {
     (void)context;

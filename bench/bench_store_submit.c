@@ -1,5 +1,5 @@
-/* Committed job inserts a second through store/ alone, with 16 outstanding, as the api's connections would
- * have, on a private PostgreSQL with its default durability; and what a page of 50 costs among them.
+/* Measures committed job inserts per second through store/ alone, with 16 outstanding as from the api's
+ * connections, on a private PostgreSQL at its default durability; and the time of a page of 50 among them.
  *
  *     bench_store_submit [SECONDS]          default: 5
  */

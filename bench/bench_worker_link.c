@@ -1,11 +1,12 @@
-/* A boundary tensor between two CPU devices of one node: through TLS on loopback, and straight from one
- * device's memory into the other's, as worker/program/transfer.c and worker/program/local.c have it.
+/* Measures how long a boundary tensor takes between two CPU devices of one node: through TLS on loopback, and
+ * directly from one device's memory to the other's, as in worker/program/transfer.c and
+ * worker/program/local.c.
  *
  *     bench_worker_link [rounds]      (default 9)
  *
- * By the mesh: a copy to the host, a message, a copy to the other device. Within the node: "ready" one way,
- * one copy into the imported buffer, "written" the other way. Medians of one tensor at a time, from the
- * receiver's being ready to its device's having it.
+ * Through the mesh: a copy to the host, a message, a copy to the other device. Within the node: a "ready"
+ * message one way, one copy into the imported buffer, a "written" message the other way. It prints medians
+ * for one tensor at a time, from when the receiver is ready until its device has the tensor.
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -62,7 +63,7 @@ static void *send_all(void *arg)
     return NULL;
 }
 
-/* Median seconds of one tensor. */
+/* Median seconds for one tensor. */
 static double receive_all(struct bench *b)
 {
     struct mesh *mesh = b->pair.mesh[1];

@@ -1,19 +1,21 @@
-/* What a pipeline of groups cannot beat: tighter than the planner's lower bound, which knows nothing of
- * memory, whole layers, one size of micro-batches for all, or of how a pipeline fills. For
- * bench_planner_search alone.
+/* A lower bound on the step time of any pipeline of groups, for bench_planner_search only. It is tighter than
+ * the planner's lower bound, which ignores memory, whole layers, one micro-batch size for all devices, and
+ * how a pipeline fills.
  *
- * One micro-batch size, a step of T seconds and M micro-batches, P = T/M. A device that takes a share of the
- * micro-batches through n whole layers covers q = n · share of them; all together must cover all layers. Its
- * share is bounded by its time (share · n · t ≤ P, with t a layer's seconds, recomputed or not), and by
- * memory: it holds share · U micro-batches at the mean (Little 1961), where U, at the end of a stage that is
- * nearer to the head, is how many devices are busy from there to the tail: a micro-batch is held as long as
- * all of them need for it, waiting and links not counted. (Taken, not shown: members of a stage get
- * micro-batches that stay as long as the others' do.) Where devices stand is free: a slot of the line of busy
- * devices for each, shared as may be. The most that can be covered is a linear program; any prices of slots
- * bound it from above (its dual), and good ones are looked for by subgradients (Polyak 1969). Apart from
- * that, a device at layer a stands idle while micro-batches come there and go back, on the fastest devices
- * there are. The least over all sizes is the limit. Not bounded: replicas of the whole model, whose
- * micro-batches may be of another size on each device, tensor groups and interleaved pipelines. */
+ * Take one micro-batch size and a step of T seconds with M micro-batches; then P = T/M is the period. A
+ * device that takes a share of the micro-batches through n whole layers covers q = n · share layers, and all
+ * devices together must cover all layers. Two things bound the share. Time: share · n · t ≤ P, where t is the
+ * seconds of a layer, recomputed or not. Memory: on average the device holds share · U micro-batches (Little
+ * 1961), where U is the number of devices that are busy between the stage's head-side end and the tail,
+ * because a micro-batch is held for as long as all of these need for it (waiting and links are not counted).
+ * This assumes, without proof, that micro-batches of all members of a stage stay equally long.
+ *
+ * Devices may stand anywhere: the line of busy devices has one slot for each, and slots can be shared. The
+ * most that can be covered is then a linear program. Any prices of slots bound it from above (its dual), and
+ * subgradients find good prices (Polyak 1969). In addition, a device at layer a is idle while the first
+ * micro-batches come to it and the last ones go back, at best at the speed of the fastest devices. The least
+ * bound over all micro-batch sizes is the limit. Not covered: replicas of the whole model, whose micro-batch
+ * size may differ between devices, tensor groups, and interleaved pipelines. */
 #ifndef MOTLEY_BENCH_PLANNER_LIMIT_H
 #define MOTLEY_BENCH_PLANNER_LIMIT_H
 
@@ -23,20 +25,21 @@
 #include "planner/cost/memory.h"
 #include "planner/cost/micro.h"
 
-#define LIMIT_TURNS 400u /* of looking for prices */
+#define LIMIT_TURNS 400u /* iterations of the search for prices */
 #define LIMIT_WITHIN 1.002
-#define LIMIT_MOST 16.0 /* times the bound at which it is looked for */
+#define LIMIT_MOST 16.0 /* the limit is searched up to this many times the planner's bound */
 
 struct limit {
     const struct problem *p;
-    uint32_t count; /* of devices, and of slots */
+    uint32_t count; /* number of devices, and of slots */
     int32_t layers;
     uint32_t micro_batches;
-    double *layer_s;      /* [count · 2]: plain, recomputing */
-    double *memory;       /* [count] */
-    double *fixed, *each; /* [2 · (layers + 1)]: bytes of a stage, and of each micro-batch it holds */
-    double *covers;       /* [count · count · 2]: layers at a slot, in one way */
-    double *price, *used; /* [count] slots */
+    double *layer_s;      /* [count · 2]: seconds of a layer, saving and recomputing */
+    double *memory;       /* [count] bytes */
+    double *fixed, *each; /* [2 · (layers + 1)]: bytes of a stage, and of each micro-batch that it holds */
+    double
+        *covers; /* [count · count · 2]: most layers covered by a device at a slot, saving or recomputing */
+    double *price, *used; /* [count]: price and use of each slot */
 };
 
 static inline void limit_fini(struct limit *l)
@@ -90,7 +93,7 @@ static inline bool limit_init(struct limit *l, const struct problem *p, uint32_t
     return true;
 }
 
-/* Most layers that a device covers at a slot, when `slot` others are busy behind it. */
+/* The most layers that a device covers at a slot, with `slot` other devices busy behind it. */
 static inline double limit_covers(const struct limit *l, uint32_t d, uint32_t slot, int way, double period)
 {
     double most = 0, in_time = period / l->layer_s[2 * d + way];
@@ -105,7 +108,7 @@ static inline double limit_covers(const struct limit *l, uint32_t d, uint32_t sl
     return most;
 }
 
-/* An upper bound of what can be covered at these prices; adds up what slots are used. */
+/* An upper bound of the layers covered at the present prices. Also adds up how much each slot is used. */
 static inline double limit_dual(struct limit *l, double period)
 {
     double sum = 0;
@@ -133,7 +136,7 @@ static inline double limit_dual(struct limit *l, double period)
     return sum;
 }
 
-/* Is it shown that no plan takes that period? */
+/* Do some prices prove that no plan has that period? */
 static inline bool limit_refutes(struct limit *l, double period)
 {
     for (uint32_t d = 0; d < l->count; d++) {
@@ -160,8 +163,8 @@ static inline bool limit_refutes(struct limit *l, double period)
     return false;
 }
 
-/* T · R ≥ M · L + M τ (L − n)² / 2T: R layers a second of all together, n the most that a device holds, τ the
- * fastest device's layer. */
+/* The least T with T · R ≥ M · L + M τ (L − n)² / 2T, where R is the layers per second of all devices
+ * together, n the most layers that a device holds, and τ the time of a layer on the fastest device. */
 static inline double limit_filling(const struct limit *l)
 {
     double rate = 0, fastest = INFINITY, low, high;
@@ -191,7 +194,7 @@ static inline double limit_filling(const struct limit *l)
     return low;
 }
 
-/* Seconds at one micro-batch size. */
+/* The limit, in seconds, for one micro-batch size. */
 static inline double limit_at(struct limit *l, double known)
 {
     double low = limit_filling(l), high = known;
@@ -207,7 +210,7 @@ static inline double limit_at(struct limit *l, double known)
     return low;
 }
 
-/* Seconds of a step that no pipeline of groups takes, `bound` being the planner's. */
+/* The limit: seconds that no pipeline of groups beats. `bound` is the planner's lower bound. */
 static inline double limit_seconds(const struct problem *p, double bound)
 {
     uint32_t sizes[MICRO_SIZES_MAX], count = micro_sizes(p, sizes);

@@ -1,15 +1,21 @@
-/* What saved plans take by one revision's simulator, whoever made them: `planner_beside.py` compiles it
- * against the older of two revisions, so that both planners' plans are checked and priced at the same costs.
+/* Prices saved plans with one revision's simulator, whichever planner made them. `planner_beside.py` compiles
+ * it against the older of two revisions, so that both planners' plans are checked and priced at the same
+ * costs.
  *
  *   price_plan SPEC CLUSTER PLAN...
  *
- * Prints a line of JSON a plan: {"plan", "step_s", "first_s": the first priced step alone (what a planner
- * says of long programs), "ranks", "stages", "instructions", "refused": why it cannot be kept here
- * (from_plan_check, plan_check), or null, "memory_by": "walk" | "emit" | "none", "memory_declared": least
- * ratio of declared to recomputed bytes of a rank, "memory_of_limit": the largest recomputed one of its
- * device's limit, "memory_over": ranks above it, "memory_why"}. "walk": a rank's blocks, rows and
- * recomputation as the plan says, micro-batches in flight as its train program has them; "emit": the choice
- * read off the plan, emitted again. Status 1 when the inputs cannot be read. */
+ * It prints one line of JSON for each plan:
+ * - "plan", "ranks", "stages", "instructions"
+ * - "step_s", and "first_s": the first priced step alone, which is what a planner states for long programs
+ * - "refused": why this revision refuses the plan (from_plan_check, plan_check), or null
+ * - "memory_by": how memory was recomputed, "walk", "emit" or "none". "walk" takes a rank's blocks, rows and
+ *   recomputation from the plan, and micro-batches in flight from its train program; "emit" reads the
+ *   candidate from the plan and emits it again.
+ * - "memory_declared": the least ratio, over ranks, of declared to recomputed bytes
+ * - "memory_of_limit": the largest ratio of recomputed bytes to the device's limit
+ * - "memory_over": number of ranks above their limit
+ * - "memory_why": why memory was not recomputed
+ * Exit status 1 if the inputs cannot be read. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,9 +28,9 @@
 #include "planner/candidate/from_plan.h"
 #include "program/codec.h"
 
-#define OVER_LIMIT 1.000001 /* bytes are rounded to granules */
+#define OVER_LIMIT 1.000001 /* tolerance, because bytes are rounded to granules */
 
-struct held { /* of one plan */
+struct held { /* recomputed memory of one plan */
     const char *by;
     double declared, of_limit;
     uint32_t over;
@@ -40,8 +46,8 @@ static void held_add(struct held *held, const struct plan_rank *rank, uint64_t n
     held->over += of_limit > OVER_LIMIT;
 }
 
-/* Most micro-batches that the rank has between forward and backward of the blocks at once, and of their
- * weights' gradients those that wait. */
+/* The most micro-batches that the rank has at once between forward and backward of these blocks, or waiting
+ * for their weights' gradients. */
 static uint32_t in_flight(const struct plan_rank *rank, int32_t begin, int32_t end)
 {
     const struct program *program = &rank->programs[PROGRAM_TRAIN];
@@ -59,7 +65,7 @@ static uint32_t in_flight(const struct plan_rank *rank, int32_t begin, int32_t e
     return most;
 }
 
-/* Bytes of what arrives and leaves between stages. */
+/* Bytes of the boundary tensors that arrive and leave. */
 static uint64_t boundary_bytes(const struct plan_rank *rank)
 {
     uint64_t bytes = 0;
@@ -116,7 +122,7 @@ static uint64_t limit_of(const struct problem *p, const struct plan_rank *rank)
     return device == UINT32_MAX ? 0 : p->cluster->devices[device].memory_limit_bytes;
 }
 
-/* Are weights in shards, or with a holder, so that they come and go? */
+/* Are weights sharded or with a holder, so that ranks gather them? */
 static bool gathers(const struct plan *plan)
 {
     for (uint32_t r = 0; r < plan->rank_count; r++) {
@@ -141,7 +147,7 @@ static void held_walk(const struct problem *p, const struct plan *plan, struct h
     }
 }
 
-/* Ranks of the same device in both are compared. */
+/* Compares ranks of the same device in both plans. */
 static void held_emit(const struct problem *p, const struct plan *plan, struct held *held)
 {
     struct place_choice choice = {0};

@@ -1,5 +1,5 @@
-/* For benchmarks: two ranks of a mesh on loopback in one process, with certificates of their own. Anything
- * that fails ends the program with status 2.
+/* For benchmarks: two ranks of a mesh on loopback in one process, with their own certificates. Any failure
+ * ends the program with status 2.
  */
 #ifndef MOTLEY_BENCH_TWO_RANKS_H
 #define MOTLEY_BENCH_TWO_RANKS_H
@@ -32,7 +32,7 @@ static inline void write_text(const char *path, const struct buf *text)
     must(file_write_atomic(path, text->data, text->size, 0600, &err), &err);
 }
 
-/* Under a new folder, files->dir; the caller removes it. */
+/* Writes the files to a new folder, files->dir; the caller removes it. */
 static inline void make_files(struct files *f)
 {
     struct err err;
@@ -76,7 +76,7 @@ static inline void *pair_connect(void *arg)
     return NULL;
 }
 
-/* Both listen and are connected; the caller destroys both meshes. */
+/* Opens both meshes and connects them; the caller destroys both. */
 static inline void pair_open(struct pair *p, const struct files *f)
 {
     static const char *const identity[2] = {"agent:n0", "agent:n1"};

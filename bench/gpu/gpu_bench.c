@@ -1,12 +1,12 @@
-/* What the engine does on a card, measured by the card's own clock: products, attention, and whole steps of
- * training, on random weights made here. bench/gpu_bench.py runs the parts, puts PyTorch beside them and
- * keeps the figures.
+/* Measures the engine on a card, by the card's own clock: products, attention, and whole training steps, with
+ * random weights made here. bench/gpu_bench.py runs the parts, compares them with PyTorch and records the
+ * figures.
  *
  *   gpu_bench KIND PART [toy]    KIND: cuda, hip or emulated. PART: products, attention, lora, qlora or full
  *
- * Prints one line of JSON: {"device", "arch", "part", "values": {name: number}}. toy: tiny shapes, for the
- * emulated device. Each figure is of windows that follow a warm-up and go on until two of them agree within 2
- * %, or ten.
+ * It prints one line of JSON: {"device", "arch", "part", "values": {name: number}}. toy uses tiny shapes, for
+ * the emulated device. Each figure comes from windows that follow a warm-up and continue until two agree
+ * within 2 %, but at most ten.
  */
 #include <math.h>
 #include <stdio.h>
@@ -40,14 +40,14 @@ static void value(const char *name, double number)
     comma = ", ";
 }
 
-/* Seconds of one call of `work`, by the device's clock. */
+/* Seconds for one call of `work`, on the device's clock. */
 static double timed(void (*work)(void *context), void *context)
 {
     struct event *from, *to;
     double seconds = 0, last = 0;
     must(event_create_timed(device, &from, &err));
     must(event_create_timed(device, &to, &err));
-    work(context); /* what is compiled and recorded at first use */
+    work(context); /* the first calls compile kernels and record passes */
     work(context);
     work(context);
     must(device_sync(device, &err));
@@ -74,7 +74,7 @@ static double timed(void (*work)(void *context), void *context)
 
 /* --- products and attention */
 
-/* Filled with small values of both signs. */
+/* A buffer filled with small values of both signs. */
 static struct buffer *filled(uint64_t bytes, enum dtype dtype)
 {
     struct buffer *buffer;
@@ -108,7 +108,7 @@ static void op_time(const char *name, struct op *op, double flops)
     char full[96];
     if (!op_supports(device, op)) {
         snprintf(full, sizeof full, "%s_tflops", name);
-        value(full, NAN); /* this device does not do it so */
+        value(full, NAN); /* the device does not support this product */
         return;
     }
     double seconds = timed(op_run, op);
@@ -118,7 +118,7 @@ static void op_time(const char *name, struct op *op, double flops)
     value(full, seconds);
 }
 
-/* c = a w^T, w [n, k] as it is kept. */
+/* Measures c = a w^T, where w [n, k] is in stored form. */
 static void product(const char *name, uint32_t m, uint32_t n, uint32_t k, enum pack_kind pack,
                     enum dtype compute)
 {
@@ -156,12 +156,13 @@ static void products(void)
     product("cube_bf16", cube, cube, cube, PACK_BF16, DTYPE_BF16);
     product("cube_f16", cube, cube, cube, PACK_BF16, DTYPE_F16);
     product("large_bf16", large, large, large, PACK_BF16, DTYPE_BF16);
-    product("ffn_bf16", large, wide, cube, PACK_BF16, DTYPE_BF16); /* gate of 8B on 4 x 2048 tokens */
+    /* the gate of an 8B model on 4 x 2048 tokens */
+    product("ffn_bf16", large, wide, cube, PACK_BF16, DTYPE_BF16);
     product("ffn_nf4", large, wide, cube, PACK_NF4, DTYPE_BF16);
     product("adapter_f32", large, rank, cube, PACK_F32, DTYPE_F32);
 }
 
-/* q, k, v and out as they are computed in. */
+/* Measures attention; q, k, v and out are stored in `compute`. */
 static void attention_in(enum dtype compute, const char *forward_name, const char *backward_name)
 {
     const uint32_t bytes = dtype_bytes(compute);
@@ -197,7 +198,8 @@ static void attention_in(enum dtype compute, const char *forward_name, const cha
 #undef BOTH
 #undef AT
 #undef AS
-    double pairs = ROWS * (double)length * (length + 1) / 2; /* causal */
+    /* pairs of query and key, since attention is causal */
+    double pairs = ROWS * (double)length * (length + 1) / 2;
     op_time(forward_name, &forward, 4 * pairs * heads * dim);
     op_time(backward_name, &backward, 10 * pairs * heads * dim);
     struct buffer *all[] = {qkv, d, out, dout, lse, delta, rows};
@@ -248,7 +250,7 @@ static const struct model_config shape_toy = {.arch = MODEL_LLAMA,
                                               .norm_eps = 1e-5,
                                               .rope = {.theta = 10000, .kind = ROPE_DEFAULT, .factor = 1}};
 
-/* Weights of about 0.02, as models begin with: so that losses stay finite. */
+/* Random weights of about 0.02, like those of new models, so that losses stay finite. */
 static int random_read(void *context, const char *name, uint64_t begin, uint64_t end, float *dst,
                        struct err *why)
 {
@@ -294,7 +296,8 @@ static void step_run(void *context)
     must(stage_update(step->stage, &update, &err));
 }
 
-/* Of the matrices that every token is multiplied by: layers and head, not the table that is looked up. */
+/* Parameters of the matrices that every token is multiplied by: layers and head, but not the embedding table.
+ */
 static double matmul_parameters(const struct model_config *c)
 {
     double q = (double)c->heads * c->head_dim, kv = (double)c->kv_heads * c->head_dim;
@@ -302,9 +305,8 @@ static double matmul_parameters(const struct model_config *c)
            (double)c->hidden * c->vocab;
 }
 
-/* Of a step, as the issue counts them: with frozen matrices 4 per parameter and token (forward, and the
- * gradient of the input), else 6; attention causal, forward and twice that backward. Recomputing is not
- * counted. */
+/* FLOPs of a step: 4 for each parameter and token if matrices are frozen (forward, and the gradient of the
+ * input), else 6; causal attention forward, and twice that backward. Recomputation is not counted. */
 static double step_flops(const struct model_config *c, bool full, uint32_t rows, uint32_t length)
 {
     double attention =
@@ -331,7 +333,7 @@ static void traced(struct step *step)
     value("idle_between_kernels", 1 - sums.busy_s / sums.span_s);
 }
 
-/* The stage, made with recomputing where its memory is short otherwise. */
+/* Creates the stage, with recomputation if memory is short without it. */
 static void step_stage(struct step *step, struct stage_options *o, uint64_t before)
 {
     const struct weight_source source = {.read = random_read, .context = (void *)(uintptr_t)o->config};

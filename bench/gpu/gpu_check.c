@@ -1,12 +1,11 @@
-/* Is the engine right on the card that is here? Everything that tests/engine asks of the emulated device,
- * asked of a real one: every op against its definition in double, and to the bit what the emulated device of
- * that warp size gives; products by matrix units; small models of every family trained beside PyTorch's
- * numbers.
+/* Checks the engine on a real card with everything that tests/engine checks on the emulated device: every op
+ * against its definition in double, and against the emulated device of the same warp size to the bit;
+ * products by matrix units; and small models of every family, trained and compared with PyTorch's numbers.
  *
- *   gpu_check KIND [TRIALS]    KIND: cuda, hip or emulated; without TRIALS, 40; 1 is a toy, and trains one
+ *   gpu_check KIND [TRIALS]    KIND: cuda, hip or emulated; TRIALS: 40 by default; 1 is a toy run with one
  * family
  *
- * bench/gpu_check.sh runs it for every kind that finds a card.
+ * bench/gpu_check.sh runs it for every kind for which there is a card.
  */
 static char gpu_kind[16], gpu_other[16] = "emulated", gpu_other_isa[16] = "warp32";
 #define HARNESS_CANDIDATES                                                                                   \
@@ -42,7 +41,7 @@ static void packed_products_likewise(void **state)
     cases_run(packed_cases, sizeof packed_cases / sizeof *packed_cases, trials);
 }
 
-/* Their order of terms is the card's own: beside a second device on the same card, so that repeats are equal.
+/* The order of their terms is the card's own, so repeats are compared with a second device on the same card.
  */
 static void products_by_matrix_units_are_right_and_repeat(void **state)
 {
@@ -75,7 +74,7 @@ static void large_products_are_their_definition(void **state)
 {
     (void)state;
     large_product();
-    setenv("MOTLEY_CUBLASLT_LIBRARY", "none", 1); /* our own kernels, too */
+    setenv("MOTLEY_CUBLASLT_LIBRARY", "none", 1); /* checks our kernels, too */
     setenv("MOTLEY_ROCBLAS_LIBRARY", "none", 1);
     large_product();
     unsetenv("MOTLEY_CUBLASLT_LIBRARY");
