@@ -27,6 +27,11 @@
 #include "common/tls.h"
 #include "mesh/mesh.h"
 
+/* A post as a pointer. */
+#define POST(rank, number, deadline, fn, a)                                                                  \
+    (&(struct mesh_post){                                                                                    \
+        .peer = (rank), .queue = (number), .deadline_ns = (deadline), .done = (fn), .arg = (a)})
+
 enum { ROUNDS_MAX = 64, CALL_BYTES = 1 << 20, SMALL = 1024, SMALLS = 400, LARGE = 64 << 20 };
 
 static const size_t sizes[] = {1 << 20, 4 << 20, 16 << 20, 64 << 20, 256 << 20};
@@ -150,8 +155,8 @@ static double mesh_once(struct pair *p, uint8_t *from, uint8_t *to, size_t size)
     struct mesh_meta meta = {.tag = 1};
     struct err err;
     uint64_t begin = clock_mono_ns(), deadline = begin + 60000000000u;
-    must(mesh_recv(p->mesh[1], 0, 0, 1, to, size, deadline, arrived, &a, &err), &err);
-    must(mesh_send(p->mesh[0], 1, 0, &meta, from, size, deadline, ignore_done, NULL, &err), &err);
+    must(mesh_recv(p->mesh[1], POST(0, 0, deadline, arrived, &a), 1, to, size, &err), &err);
+    must(mesh_send(p->mesh[0], POST(1, 0, deadline, ignore_done, NULL), &meta, from, size, &err), &err);
     wait_count(&a, 1);
     return (double)(clock_mono_ns() - begin) / 1e9;
 }
@@ -214,12 +219,13 @@ static bool bench_latency(struct pair *pair, uint8_t *from, uint8_t *to)
     pthread_t thread;
     uint64_t deadline = clock_mono_ns() + 120000000000u;
     for (int i = 0; i < SMALLS; i++)
-        must(mesh_recv(pair->mesh[1], 0, 7, 2, in[i], SMALL, deadline, arrived, &a, &err), &err);
+        must(mesh_recv(pair->mesh[1], POST(0, 7, deadline, arrived, &a), 2, in[i], SMALL, &err), &err);
     pthread_create(&thread, NULL, flood_run, &flood);
     for (int i = 0; i < SMALLS; i++) {
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
         begin[i] = clock_mono_ns();
-        must(mesh_send(pair->mesh[0], 1, 7, &meta, out, SMALL, deadline, ignore_done, NULL, &err), &err);
+        must(mesh_send(pair->mesh[0], POST(1, 7, deadline, ignore_done, NULL), &meta, out, SMALL, &err),
+             &err);
     }
     wait_count(&a, SMALLS);
     flood.stop = true;

@@ -19,6 +19,11 @@
 #include "engine/device/backend.h"
 #include "mesh/mesh.h"
 
+/* A post as a pointer. */
+#define POST(rank, number, deadline, fn, a)                                                                  \
+    (&(struct mesh_post){                                                                                    \
+        .peer = (rank), .queue = (number), .deadline_ns = (deadline), .done = (fn), .arg = (a)})
+
 enum { ROUNDS_MAX = 99, BYTES_MAX = 64 << 20, DATA_QUEUE = 1, READY_QUEUE = 2 };
 
 /* Rank 0 sends, rank 1 receives. */
@@ -51,13 +56,16 @@ static void *send_all(void *arg)
     struct err err;
     uint64_t deadline_ns = clock_mono_ns() + 120000000000u, word;
     for (int i = 0; i < b->rounds; i++) {
-        must(mesh_recv_wait(mesh, 1, READY_QUEUE, 1, &word, sizeof word, deadline_ns, NULL, &err), &err);
+        must(mesh_recv_wait(mesh, POST(1, READY_QUEUE, deadline_ns, NULL, NULL), 1, &word, sizeof word, NULL,
+                            &err),
+             &err);
         if (b->local)
             must(buffer_copy_on(DEVICE_OUT, b->imported, 0, b->from, 0, b->bytes, &err), &err);
         else
             must(buffer_read_on(DEVICE_OUT, b->from, 0, b->host[0], b->bytes, &err), &err);
-        must(mesh_send_wait(mesh, 1, DATA_QUEUE, &meta, b->local ? (void *)&word : b->host[0],
-                            b->local ? sizeof word : b->bytes, deadline_ns, NULL, &err),
+        must(mesh_send_wait(mesh, POST(1, DATA_QUEUE, deadline_ns, NULL, NULL), &meta,
+                            b->local ? (void *)&word : b->host[0], b->local ? sizeof word : b->bytes, NULL,
+                            &err),
              &err);
     }
     return NULL;
@@ -75,9 +83,12 @@ static double receive_all(struct bench *b)
     pthread_create(&sender, NULL, send_all, b);
     for (int i = 0; i < b->rounds; i++) {
         uint64_t begin_ns = clock_mono_ns();
-        must(mesh_send_wait(mesh, 0, READY_QUEUE, &meta, &word, sizeof word, deadline_ns, NULL, &err), &err);
-        must(mesh_recv_wait(mesh, 0, DATA_QUEUE, 1, b->local ? (void *)&word : b->host[1],
-                            b->local ? sizeof word : b->bytes, deadline_ns, NULL, &err),
+        must(mesh_send_wait(mesh, POST(0, READY_QUEUE, deadline_ns, NULL, NULL), &meta, &word, sizeof word,
+                            NULL, &err),
+             &err);
+        must(mesh_recv_wait(mesh, POST(0, DATA_QUEUE, deadline_ns, NULL, NULL), 1,
+                            b->local ? (void *)&word : b->host[1], b->local ? sizeof word : b->bytes, NULL,
+                            &err),
              &err);
         if (!b->local)
             must(buffer_write_on(DEVICE_IN, b->to, 0, b->host[1], b->bytes, &err), &err);

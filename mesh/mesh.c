@@ -167,20 +167,19 @@ fail:
 
 /* ---- posting ---- */
 
-static struct mesh_op *op_create(uint32_t queue, uint64_t size, uint64_t deadline_ns, mesh_done_fn *done,
-                                 void *arg, struct err *err)
+static struct mesh_op *op_create(const struct mesh_post *post, uint64_t size, struct err *err)
 {
     struct mesh_op *op = calloc(1, sizeof(*op));
     if (!op) {
         err_set(err, ERR_NOMEM, "no memory for a message's record");
         return NULL;
     }
-    op->queue = queue;
+    op->queue = post->queue;
     op->size = size;
-    op->deadline_ns = deadline_ns;
+    op->deadline_ns = post->deadline_ns;
     op->posted_ns = op->ready_ns = clock_mono_ns();
-    op->done = done;
-    op->arg = arg;
+    op->done = post->done;
+    op->arg = post->arg;
     return op;
 }
 
@@ -213,12 +212,11 @@ static struct mesh_peer_state *check_post(struct mesh *mesh, uint32_t peer, uint
     return NULL;
 }
 
-int mesh_send(struct mesh *mesh, uint32_t peer, uint32_t queue, const struct mesh_meta *meta,
-              const void *data, size_t size, uint64_t deadline_ns, mesh_done_fn *done, void *arg,
-              struct err *err)
+int mesh_send(struct mesh *mesh, const struct mesh_post *post, const struct mesh_meta *meta, const void *data,
+              size_t size, struct err *err)
 {
-    struct mesh_peer_state *p = check_post(mesh, peer, queue, size, err);
-    struct mesh_op *op = p ? op_create(queue, size, deadline_ns, done, arg, err) : NULL;
+    struct mesh_peer_state *p = check_post(mesh, post->peer, post->queue, size, err);
+    struct mesh_op *op = p ? op_create(post, size, err) : NULL;
     if (!op)
         return -1;
     op->from = data;
@@ -233,13 +231,13 @@ int mesh_send(struct mesh *mesh, uint32_t peer, uint32_t queue, const struct mes
         free(op);
         return -1;
     }
-    struct tx_queue *tx = &p->tx[queue];
+    struct tx_queue *tx = &p->tx[post->queue];
     op->sequence = tx->next_sequence++;
     op_list_append(&tx->ops, op);
-    p->tx_busy |= 1ull << queue;
+    p->tx_busy |= 1ull << post->queue;
     pthread_cond_signal(&p->work);
     pthread_mutex_unlock(&p->lock);
-    mesh_keeper_note(mesh, deadline_ns);
+    mesh_keeper_note(mesh, post->deadline_ns);
     return 0;
 }
 
@@ -279,17 +277,17 @@ static int match_early(struct mesh_peer_state *p, struct rx_queue *rx, struct me
     return 0;
 }
 
-int mesh_recv(struct mesh *mesh, uint32_t peer, uint32_t queue, uint64_t tag, void *dst, size_t bound,
-              uint64_t deadline_ns, mesh_done_fn *done, void *arg, struct err *err)
+int mesh_recv(struct mesh *mesh, const struct mesh_post *post, uint64_t tag, void *dst, size_t bound,
+              struct err *err)
 {
-    struct mesh_peer_state *p = check_post(mesh, peer, queue, bound, err);
-    struct mesh_op *op = p ? op_create(queue, bound, deadline_ns, done, arg, err) : NULL;
+    struct mesh_peer_state *p = check_post(mesh, post->peer, post->queue, bound, err);
+    struct mesh_op *op = p ? op_create(post, bound, err) : NULL;
     if (!op)
         return -1;
     op->to = dst;
     op->meta.tag = tag;
     pthread_mutex_lock(&p->lock);
-    struct rx_queue *rx = &p->rx[queue];
+    struct rx_queue *rx = &p->rx[post->queue];
     int status = refused(p, err);
     /* an early message that a receive is attached to is not the next one */
     bool early = rx->early && !rx->early->op;
@@ -301,20 +299,20 @@ int mesh_recv(struct mesh *mesh, uint32_t peer, uint32_t queue, uint64_t tag, vo
             status = match_early(p, rx, op, err);
         else
             op_list_append(&rx->ops, op);
-        mesh_rx_tell(p, queue, bound);
+        mesh_rx_tell(p, post->queue, bound);
     }
     pthread_mutex_unlock(&p->lock);
     if (status < 0) {
         free(op);
         return -1;
     }
-    mesh_keeper_note(mesh, deadline_ns);
+    mesh_keeper_note(mesh, post->deadline_ns);
     return 0;
 }
 
 /* ---- posting and waiting ---- */
 
-struct waiter {
+struct op_waiter {
     pthread_mutex_t lock;
     pthread_cond_t over;
     bool is_over;
@@ -323,7 +321,7 @@ struct waiter {
 
 static void waiter_done(const struct mesh_done *done)
 {
-    struct waiter *w = done->arg;
+    struct op_waiter *w = done->arg;
     pthread_mutex_lock(&w->lock);
     w->done = *done;
     w->is_over = true;
@@ -331,12 +329,30 @@ static void waiter_done(const struct mesh_done *done)
     pthread_mutex_unlock(&w->lock);
 }
 
-static int waiter_wait(struct waiter *w, struct mesh_done *done, struct err *err)
+/* Makes a waiter and a post that reports to it. */
+static struct mesh_post waiter_init(struct op_waiter *w, const struct mesh_post *post)
+{
+    *w = (struct op_waiter){.is_over = false};
+    pthread_mutex_init(&w->lock, NULL);
+    pthread_cond_init(&w->over, NULL);
+    return (struct mesh_post){.peer = post->peer,
+                              .queue = post->queue,
+                              .deadline_ns = post->deadline_ns,
+                              .done = waiter_done,
+                              .arg = w};
+}
+
+/* Waits for the result of an operation if posting it succeeded (status 0), and frees the waiter. */
+static int waiter_wait(struct op_waiter *w, int status, struct mesh_done *done, struct err *err)
 {
     pthread_mutex_lock(&w->lock);
-    while (!w->is_over)
+    while (status == 0 && !w->is_over)
         pthread_cond_wait(&w->over, &w->lock); /* the deadline thread ends the operation at its deadline */
     pthread_mutex_unlock(&w->lock);
+    pthread_cond_destroy(&w->over);
+    pthread_mutex_destroy(&w->lock);
+    if (status < 0)
+        return -1;
     if (done) {
         *done = w->done;
         done->arg = NULL;
@@ -347,33 +363,20 @@ static int waiter_wait(struct waiter *w, struct mesh_done *done, struct err *err
     return -1;
 }
 
-int mesh_send_wait(struct mesh *mesh, uint32_t peer, uint32_t queue, const struct mesh_meta *meta,
-                   const void *data, size_t size, uint64_t deadline_ns, struct mesh_done *done,
-                   struct err *err)
+int mesh_send_wait(struct mesh *mesh, const struct mesh_post *post, const struct mesh_meta *meta,
+                   const void *data, size_t size, struct mesh_done *done, struct err *err)
 {
-    struct waiter w = {.is_over = false};
-    pthread_mutex_init(&w.lock, NULL);
-    pthread_cond_init(&w.over, NULL);
-    int status = mesh_send(mesh, peer, queue, meta, data, size, deadline_ns, waiter_done, &w, err);
-    if (status == 0)
-        status = waiter_wait(&w, done, err);
-    pthread_cond_destroy(&w.over);
-    pthread_mutex_destroy(&w.lock);
-    return status;
+    struct op_waiter w;
+    struct mesh_post own = waiter_init(&w, post);
+    return waiter_wait(&w, mesh_send(mesh, &own, meta, data, size, err), done, err);
 }
 
-int mesh_recv_wait(struct mesh *mesh, uint32_t peer, uint32_t queue, uint64_t tag, void *dst, size_t bound,
-                   uint64_t deadline_ns, struct mesh_done *done, struct err *err)
+int mesh_recv_wait(struct mesh *mesh, const struct mesh_post *post, uint64_t tag, void *dst, size_t bound,
+                   struct mesh_done *done, struct err *err)
 {
-    struct waiter w = {.is_over = false};
-    pthread_mutex_init(&w.lock, NULL);
-    pthread_cond_init(&w.over, NULL);
-    int status = mesh_recv(mesh, peer, queue, tag, dst, bound, deadline_ns, waiter_done, &w, err);
-    if (status == 0)
-        status = waiter_wait(&w, done, err);
-    pthread_cond_destroy(&w.over);
-    pthread_mutex_destroy(&w.lock);
-    return status;
+    struct op_waiter w;
+    struct mesh_post own = waiter_init(&w, post);
+    return waiter_wait(&w, mesh_recv(mesh, &own, tag, dst, bound, err), done, err);
 }
 
 /* ---- measuring ---- */

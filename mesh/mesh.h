@@ -123,26 +123,33 @@ int mesh_listen(struct mesh *mesh, const char *host_port, char *address, size_t 
 int mesh_connect(struct mesh *mesh, const struct mesh_peer *peers, uint32_t count, uint64_t deadline_ns,
                  const atomic_bool *cancel, struct err *err);
 
+/* Where a message goes, and how its end is reported. mesh_send_wait() and mesh_recv_wait() ignore done and
+ * arg. */
+struct mesh_post {
+    uint32_t peer, queue; /* the other rank, and a queue below MESH_QUEUES */
+    uint64_t deadline_ns;
+    mesh_done_fn *done;
+    void *arg; /* passed to done in struct mesh_done */
+};
+
 /* Sends size bytes (0 is allowed) to a peer's queue. 'data' belongs to the mesh until done is called.
  * deadline_ns is when the transport must have taken the last byte. Returns at once; -1 only when the peer is
  * unknown or has failed, or an argument is out of range, and then done is not called. Any thread may call it.
  */
-int mesh_send(struct mesh *mesh, uint32_t peer, uint32_t queue, const struct mesh_meta *meta,
-              const void *data, size_t size, uint64_t deadline_ns, mesh_done_fn *done, void *arg,
-              struct err *err);
+int mesh_send(struct mesh *mesh, const struct mesh_post *post, const struct mesh_meta *meta, const void *data,
+              size_t size, struct err *err);
 
 /* Receives the next message of a peer's queue into dst, at most 'bound' bytes; a longer message is an error
  * and fails the peer. Otherwise as mesh_send(). */
-int mesh_recv(struct mesh *mesh, uint32_t peer, uint32_t queue, uint64_t tag, void *dst, size_t bound,
-              uint64_t deadline_ns, mesh_done_fn *done, void *arg, struct err *err);
+int mesh_recv(struct mesh *mesh, const struct mesh_post *post, uint64_t tag, void *dst, size_t bound,
+              struct err *err);
 
 /* As mesh_send() and mesh_recv(), but these wait for the result, for threads that have nothing else to do.
  * 'done' may be NULL. */
-int mesh_send_wait(struct mesh *mesh, uint32_t peer, uint32_t queue, const struct mesh_meta *meta,
-                   const void *data, size_t size, uint64_t deadline_ns, struct mesh_done *done,
-                   struct err *err);
-int mesh_recv_wait(struct mesh *mesh, uint32_t peer, uint32_t queue, uint64_t tag, void *dst, size_t bound,
-                   uint64_t deadline_ns, struct mesh_done *done, struct err *err);
+int mesh_send_wait(struct mesh *mesh, const struct mesh_post *post, const struct mesh_meta *meta,
+                   const void *data, size_t size, struct mesh_done *done, struct err *err);
+int mesh_recv_wait(struct mesh *mesh, const struct mesh_post *post, uint64_t tag, void *dst, size_t bound,
+                   struct mesh_done *done, struct err *err);
 
 /* Measures the link to a peer through the same TLS connections and threads, while nothing else is sent.
  * *latency_s is half the median round trip of 16 small frames; *bytes_per_s is the rate of 'bytes' (0 means

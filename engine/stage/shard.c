@@ -596,6 +596,7 @@ struct shard_piece shard_piece_at(const struct shard *shard, uint32_t index)
                                        .rows = tensor->rows,
                                        .columns = tensor->columns,
                                        .vector = tensor->vector,
+                                       .block = shard->ranges[piece->range].is.block,
                                        .row_begin = tensor->row_begin,
                                        .column_begin = tensor->column_begin,
                                        .whole_rows = tensor->whole_rows,

@@ -338,7 +338,8 @@ int stage_update(struct stage *stage, const struct step_update *update, struct e
 struct parameter {
     const char *name; /* borrowed until stage_destroy */
     uint32_t rows, columns;
-    bool vector; /* has one dimension; columns is 1 */
+    bool vector;    /* has one dimension; columns is 1 */
+    uint32_t block; /* block of the model that the parameter belongs to */
     /* Position within the whole tensor of that name: all of it, unless the stage holds parts of layers */
     uint32_t row_begin, column_begin, whole_rows, whole_columns;
 };

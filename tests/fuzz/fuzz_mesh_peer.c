@@ -12,6 +12,11 @@
 
 #include "common/cond.h"
 
+/* A post as a pointer. */
+#define POST(rank, number, deadline, fn, a)                                                                  \
+    (&(struct mesh_post){                                                                                    \
+        .peer = (rank), .queue = (number), .deadline_ns = (deadline), .done = (fn), .arg = (a)})
+
 enum { EPOCH = 5, WINDOW = 4096, MESSAGE_MAX = 2048, OPS_MAX = 256 };
 
 static const uint8_t *input;
@@ -45,7 +50,7 @@ static void post(void)
     place[posted] = malloc(bound ? bound : 1);
     if (!place[posted])
         abort();
-    if (mesh_recv(mesh, 1, tag, tag, place[posted], bound, UINT64_MAX, done, &place[posted], &err) == 0)
+    if (mesh_recv(mesh, POST(1, tag, UINT64_MAX, done, &place[posted]), tag, place[posted], bound, &err) == 0)
         posted++;
     else
         free(place[posted]);

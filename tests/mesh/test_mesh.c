@@ -12,6 +12,11 @@
 #include "mesh/wire.h"
 #include "support/must.h"
 
+/* A post as a pointer. */
+#define POST(rank, number, deadline, fn, a)                                                                  \
+    (&(struct mesh_post){                                                                                    \
+        .peer = (rank), .queue = (number), .deadline_ns = (deadline), .done = (fn), .arg = (a)})
+
 static const struct mesh_meta no_meta;
 
 /* ---- what arrives ---- */
@@ -50,16 +55,16 @@ static void storm_send(struct storm *s, int q, int i)
     struct err err;
     struct mesh_meta meta = {.tag = mesh_tag((uint8_t)q, 1, 2, (uint32_t)i), .dtype = 3, .rank = 1};
     meta.shape[0] = (uint32_t)s->size[q][i];
-    must(mesh_send(s->g->mesh[s->from], s->to, (uint32_t)q, &meta, s->out[q][i], s->size[q][i],
-                   in_seconds(30), tally_done, &s->sends, &err),
+    must(mesh_send(s->g->mesh[s->from], POST(s->to, (uint32_t)q, in_seconds(30), tally_done, &s->sends),
+                   &meta, s->out[q][i], s->size[q][i], &err),
          &err);
 }
 
 static void storm_receive(struct storm *s, int q, int i)
 {
     struct err err;
-    must(mesh_recv(s->g->mesh[s->to], s->from, (uint32_t)q, mesh_tag((uint8_t)q, 1, 2, (uint32_t)i),
-                   s->in[q][i], s->size[q][i] + (size_t)(i % 2), in_seconds(30), tally_done, &s->receives,
+    must(mesh_recv(s->g->mesh[s->to], POST(s->from, (uint32_t)q, in_seconds(30), tally_done, &s->receives),
+                   mesh_tag((uint8_t)q, 1, 2, (uint32_t)i), s->in[q][i], s->size[q][i] + (size_t)(i % 2),
                    &err),
          &err);
 }
@@ -150,10 +155,12 @@ static void a_small_message_overtakes_a_large_one_on_another_queue(void **state)
     group_start(&g, 2);
     tally_init(&large);
     tally_init(&small);
-    must(mesh_recv(g.mesh[1], 0, 4, 0, in, LARGE, in_seconds(30), tally_done, &large, &err), &err);
-    must(mesh_recv(g.mesh[1], 0, 5, 0, b, sizeof(b), in_seconds(30), tally_done, &small, &err), &err);
-    must(mesh_send(g.mesh[0], 1, 4, &no_meta, out, LARGE, in_seconds(30), tally_done, &large, &err), &err);
-    must(mesh_send(g.mesh[0], 1, 5, &no_meta, a, sizeof(a), in_seconds(30), tally_done, &small, &err), &err);
+    must(mesh_recv(g.mesh[1], POST(0, 4, in_seconds(30), tally_done, &large), 0, in, LARGE, &err), &err);
+    must(mesh_recv(g.mesh[1], POST(0, 5, in_seconds(30), tally_done, &small), 0, b, sizeof(b), &err), &err);
+    must(mesh_send(g.mesh[0], POST(1, 4, in_seconds(30), tally_done, &large), &no_meta, out, LARGE, &err),
+         &err);
+    must(mesh_send(g.mesh[0], POST(1, 5, in_seconds(30), tally_done, &small), &no_meta, a, sizeof(a), &err),
+         &err);
     assert_true(tally_wait(&small, 2, 30));
     uint64_t small_end = small.last.end_ns;
     assert_true(tally_wait(&large, 2, 30));
@@ -182,13 +189,14 @@ static void a_sender_without_a_posted_receive_stops_at_the_window(void **state)
     for (int i = 0; i < COUNT; i++) {
         memset(out + i * SIZE, i, SIZE);
         struct mesh_meta meta = {.tag = (uint64_t)i};
-        must(
-            mesh_send(g.mesh[0], 1, 0, &meta, out + i * SIZE, SIZE, in_seconds(30), tally_done, &sends, &err),
-            &err);
+        must(mesh_send(g.mesh[0], POST(1, 0, in_seconds(30), tally_done, &sends), &meta, out + i * SIZE, SIZE,
+                       &err),
+             &err);
     }
     /* another queue is not held up by it */
-    must(mesh_send(g.mesh[0], 1, 1, &no_meta, &x, 1, in_seconds(30), tally_done, &receives, &err), &err);
-    must(mesh_recv_wait(g.mesh[1], 0, 1, 0, &y, 1, in_seconds(30), NULL, &err), &err);
+    must(mesh_send(g.mesh[0], POST(1, 1, in_seconds(30), tally_done, &receives), &no_meta, &x, 1, &err),
+         &err);
+    must(mesh_recv_wait(g.mesh[1], POST(0, 1, in_seconds(30), NULL, NULL), 0, &y, 1, NULL, &err), &err);
     assert_int_equal(y, 9);
     struct mesh_stats stats;
     assert_true(tally_wait(&sends, WINDOW / (SIZE + 256), 30));
@@ -196,8 +204,8 @@ static void a_sender_without_a_posted_receive_stops_at_the_window(void **state)
     assert_true(stats.early_bytes <= WINDOW);
     assert_true(tally_wait(&receives, 1, 30));
     for (int i = 0; i < COUNT; i++)
-        must(mesh_recv(g.mesh[1], 0, 0, (uint64_t)i, in + i * SIZE, SIZE, in_seconds(30), tally_done,
-                       &receives, &err),
+        must(mesh_recv(g.mesh[1], POST(0, 0, in_seconds(30), tally_done, &receives), (uint64_t)i,
+                       in + i * SIZE, SIZE, &err),
              &err);
     assert_true(tally_wait(&receives, COUNT + 1, 30) && tally_wait(&sends, COUNT, 30));
     assert_int_equal(receives.failed, 0);
@@ -208,11 +216,13 @@ static void a_sender_without_a_posted_receive_stops_at_the_window(void **state)
     assert_true(stats.send_wait_ns > 0);
 
     /* a message larger than the window goes when its receive is posted */
-    must(mesh_send(g.mesh[0], 1, 2, &no_meta, out, (size_t)COUNT * SIZE, in_seconds(30), tally_done, &sends,
-                   &err),
+    must(mesh_send(g.mesh[0], POST(1, 2, in_seconds(30), tally_done, &sends), &no_meta, out,
+                   (size_t)COUNT * SIZE, &err),
          &err);
     memset(in, 0, (size_t)COUNT * SIZE);
-    must(mesh_recv_wait(g.mesh[1], 0, 2, 0, in, (size_t)COUNT * SIZE, in_seconds(30), NULL, &err), &err);
+    must(mesh_recv_wait(g.mesh[1], POST(0, 2, in_seconds(30), NULL, NULL), 0, in, (size_t)COUNT * SIZE, NULL,
+                        &err),
+         &err);
     assert_memory_equal(in, out, (size_t)COUNT * SIZE);
     group_end(&g);
     free(out);
@@ -239,9 +249,10 @@ static void bounce_arrived(const struct mesh_done *done)
     if (done->ok && b->left > 0) {
         b->left--;
         b->value++;
-        if (mesh_recv(b->mesh, b->peer, 0, 0, &b->value, 4, in_seconds(30), bounce_arrived, b, &err) == 0 &&
-            mesh_send(b->mesh, b->peer, 0, &no_meta, &b->value, 4, in_seconds(30), bounce_sent, NULL, &err) ==
-                0)
+        if (mesh_recv(b->mesh, POST(b->peer, 0, in_seconds(30), bounce_arrived, b), 0, &b->value, 4, &err) ==
+                0 &&
+            mesh_send(b->mesh, POST(b->peer, 0, in_seconds(30), bounce_sent, NULL), &no_meta, &b->value, 4,
+                      &err) == 0)
             return;
     }
     struct mesh_done end = *done;
@@ -260,10 +271,11 @@ static void callbacks_may_post(void **state)
     tally_init(&over);
     a = (struct bounce){.mesh = g.mesh[0], .peer = 1, .left = 200, .over = &over};
     b = (struct bounce){.mesh = g.mesh[1], .peer = 0, .left = 200, .over = &over};
-    must(mesh_recv(g.mesh[0], 1, 0, 0, &a.value, 4, in_seconds(30), bounce_arrived, &a, &err), &err);
-    must(mesh_recv(g.mesh[1], 0, 0, 0, &b.value, 4, in_seconds(30), bounce_arrived, &b, &err), &err);
+    must(mesh_recv(g.mesh[0], POST(1, 0, in_seconds(30), bounce_arrived, &a), 0, &a.value, 4, &err), &err);
+    must(mesh_recv(g.mesh[1], POST(0, 0, in_seconds(30), bounce_arrived, &b), 0, &b.value, 4, &err), &err);
     uint32_t first = 0;
-    must(mesh_send(g.mesh[0], 1, 0, &no_meta, &first, 4, in_seconds(30), bounce_sent, NULL, &err), &err);
+    must(mesh_send(g.mesh[0], POST(1, 0, in_seconds(30), bounce_sent, NULL), &no_meta, &first, 4, &err),
+         &err);
     assert_true(tally_wait(&over, 1, 30));
     assert_int_equal(over.failed, 0);
     assert_true(a.value + b.value >= 400);
@@ -285,16 +297,17 @@ static void the_last_message_is_delivered_when_the_sender_closes_at_once(void **
         group_start(&g, 2);
         tally_init(&t);
         memset(in, 0, SIZE);
-        must(mesh_recv(g.mesh[1], 0, 0, 0, in, SIZE, in_seconds(30), tally_done, &t, &err), &err);
-        must(mesh_send(g.mesh[0], 1, 0, &no_meta, out, SIZE, in_seconds(30), tally_done, &t, &err), &err);
+        must(mesh_recv(g.mesh[1], POST(0, 0, in_seconds(30), tally_done, &t), 0, in, SIZE, &err), &err);
+        must(mesh_send(g.mesh[0], POST(1, 0, in_seconds(30), tally_done, &t), &no_meta, out, SIZE, &err),
+             &err);
         group_close(&g);
         must(g.status[0], &g.err[0]);
         must(g.status[1], &g.err[1]);
         assert_true(tally_wait(&t, 2, 0));
         assert_int_equal(t.failed, 0);
         assert_memory_equal(in, out, SIZE);
-        assert_int_equal(mesh_send(g.mesh[0], 1, 0, &no_meta, out, 1, in_seconds(1), tally_done, &t, &err),
-                         -1);
+        assert_int_equal(
+            mesh_send(g.mesh[0], POST(1, 0, in_seconds(1), tally_done, &t), &no_meta, out, 1, &err), -1);
         group_end(&g);
     }
     free(out);
@@ -310,17 +323,18 @@ static void a_deadline_ends_the_wait_and_names_the_peer(void **state)
     uint8_t byte;
     group_start(&g, 2);
     tally_init(&t);
-    must(mesh_recv(g.mesh[0], 1, 3, 0x1234, &byte, 1, in_seconds(0.05), tally_done, &t, &err), &err);
-    must(mesh_recv(g.mesh[0], 1, 4, 0, &byte, 1, in_seconds(30), tally_done, &t, &err), &err);
+    must(mesh_recv(g.mesh[0], POST(1, 3, in_seconds(0.05), tally_done, &t), 0x1234, &byte, 1, &err), &err);
+    must(mesh_recv(g.mesh[0], POST(1, 4, in_seconds(30), tally_done, &t), 0, &byte, 1, &err), &err);
     assert_true(tally_wait(&t, 2, 20));
     assert_int_equal(t.failed, 2); /* the peer has failed: all that was expected of it ends */
     assert_int_equal(t.last_failed.err.code, ERR_TIMEOUT);
     assert_non_null(strstr(t.last_failed.err.text, "rank 1 (agent:n1)"));
     assert_non_null(strstr(t.last_failed.err.text, "queue 3"));
-    assert_int_equal(mesh_recv(g.mesh[0], 1, 5, 0, &byte, 1, in_seconds(1), tally_done, &t, &err), -1);
+    assert_int_equal(mesh_recv(g.mesh[0], POST(1, 5, in_seconds(1), tally_done, &t), 0, &byte, 1, &err), -1);
     assert_int_equal(err.code, ERR_TIMEOUT);
     /* the other side hears of it */
-    assert_int_equal(mesh_recv_wait(g.mesh[1], 0, 0, 0, &byte, 1, in_seconds(20), NULL, &err), -1);
+    assert_int_equal(
+        mesh_recv_wait(g.mesh[1], POST(0, 0, in_seconds(20), NULL, NULL), 0, &byte, 1, NULL, &err), -1);
     assert_int_equal(err.code, ERR_NET);
     assert_non_null(strstr(err.text, "rank 0 (agent:n0)"));
     group_end(&g);
@@ -336,15 +350,16 @@ static void a_peer_that_vanishes_ends_everything_with_its_name(void **state)
     group_start(&g, 3);
     tally_init(&t);
     tally_init(&other);
-    must(mesh_recv(g.mesh[0], 1, 0, 0, &byte, 1, in_seconds(30), tally_done, &t, &err), &err);
-    must(mesh_send(g.mesh[0], 1, 0, &no_meta, big, 64 << 20, in_seconds(30), tally_done, &t, &err), &err);
-    must(mesh_recv(g.mesh[0], 2, 0, 0, &byte, 1, in_seconds(30), tally_done, &other, &err), &err);
+    must(mesh_recv(g.mesh[0], POST(1, 0, in_seconds(30), tally_done, &t), 0, &byte, 1, &err), &err);
+    must(mesh_send(g.mesh[0], POST(1, 0, in_seconds(30), tally_done, &t), &no_meta, big, 64 << 20, &err),
+         &err);
+    must(mesh_recv(g.mesh[0], POST(2, 0, in_seconds(30), tally_done, &other), 0, &byte, 1, &err), &err);
     mesh_abort(g.mesh[1]);
     assert_true(tally_wait(&t, 2, 20));
     assert_int_equal(t.failed, 2);
     assert_int_equal(t.last_failed.err.code, ERR_NET);
     assert_non_null(strstr(t.last_failed.err.text, "rank 1"));
-    must(mesh_send(g.mesh[2], 0, 0, &no_meta, "x", 1, in_seconds(30), tally_done, &other, &err), &err);
+    must(mesh_send(g.mesh[2], POST(0, 0, in_seconds(30), tally_done, &other), &no_meta, "x", 1, &err), &err);
     assert_true(tally_wait(&other, 2, 20)); /* rank 2 goes on */
     assert_int_equal(other.failed, 0);
     group_end(&g);
@@ -377,14 +392,16 @@ static void mismatch(uint64_t send_tag, size_t size, uint64_t receive_tag, size_
     struct mesh_meta meta = {.tag = send_tag};
     int posted = 0;
     if (post_first)
-        must(mesh_recv(g.mesh[1], 0, 0, receive_tag, in, bound, in_seconds(30), tally_done, &t, &err), &err);
-    must(mesh_send(g.mesh[0], 1, 0, &meta, out, size, in_seconds(30), tally_done, &t, &err), &err);
+        must(mesh_recv(g.mesh[1], POST(0, 0, in_seconds(30), tally_done, &t), receive_tag, in, bound, &err),
+             &err);
+    must(mesh_send(g.mesh[0], POST(1, 0, in_seconds(30), tally_done, &t), &meta, out, size, &err), &err);
     if (!post_first) {
         struct mesh_stats stats;
         do /* until it has come, early */
             must(mesh_stats(g.mesh[1], 0, &stats, &err), &err);
         while (stats.received_messages == 0);
-        posted = mesh_recv(g.mesh[1], 0, 0, receive_tag, in, bound, in_seconds(30), tally_done, &t, &err);
+        posted =
+            mesh_recv(g.mesh[1], POST(0, 0, in_seconds(30), tally_done, &t), receive_tag, in, bound, &err);
     }
     if (post_first) {
         assert_true(tally_wait(&t, 2, 20));
@@ -510,7 +527,7 @@ static void liar(void (*lie)(struct wire_frame *frame, uint8_t header[WIRE_HEADE
     struct tally t;
     uint8_t byte[8], header[WIRE_HEADER_BYTES];
     tally_init(&t);
-    must(mesh_recv(g.mesh[1], 0, 9, 0, byte, sizeof(byte), in_seconds(20), tally_done, &t, &err), &err);
+    must(mesh_recv(g.mesh[1], POST(0, 9, in_seconds(20), tally_done, &t), 0, byte, sizeof(byte), &err), &err);
     struct wire_frame frame = {
         .kind = WIRE_DATA, .queue = 9, .payload_bytes = 8, .epoch = 7, .message_bytes = 8};
     wire_encode(&frame, header);
@@ -659,11 +676,13 @@ static void queues_share_an_emulated_link(void **state)
     tally_init(&sends);
     tally_init(&receives);
     for (uint32_t q = 0; q < 2; q++)
-        must(mesh_recv(g.mesh[1], 0, q, 0, in + q * SIZE, SIZE, in_seconds(30), tally_done, &receives, &err),
+        must(mesh_recv(g.mesh[1], POST(0, q, in_seconds(30), tally_done, &receives), 0, in + q * SIZE, SIZE,
+                       &err),
              &err);
     uint64_t begin = clock_mono_ns();
     for (uint32_t q = 0; q < 2; q++)
-        must(mesh_send(g.mesh[0], 1, q, &no_meta, out, SIZE, in_seconds(30), tally_done, &sends, &err), &err);
+        must(mesh_send(g.mesh[0], POST(1, q, in_seconds(30), tally_done, &sends), &no_meta, out, SIZE, &err),
+             &err);
     assert_true(tally_wait(&receives, 2, 30) && tally_wait(&sends, 2, 30));
     double sent = (double)(sends.last.end_ns - begin) / 1e9,
            received = (double)(receives.last.end_ns - begin) / 1e9;

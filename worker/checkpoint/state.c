@@ -305,12 +305,20 @@ static int put_optimizer(struct session *session, struct items *moments, json_t 
 
 /* --- over the tree --- */
 
+/* A message about a checkpoint's part, to or from a rank. */
+static struct mesh_post part_post(const struct session *session, uint32_t rank)
+{
+    return (struct mesh_post){.peer = rank,
+                              .queue = OPS_QUEUE_WORKER,
+                              .deadline_ns = clock_mono_ns() + session->assignment->save_wait_ns};
+}
+
 static int receive_part(struct session *session, uint32_t child, struct buf *out, struct err *err)
 {
-    uint64_t size = 0, deadline_ns = clock_mono_ns() + session->assignment->save_wait_ns;
+    uint64_t size = 0;
+    struct mesh_post post = part_post(session, child);
     struct mesh_done done;
-    if (mesh_recv_wait(session->mesh, child, OPS_QUEUE_WORKER, 1, &size, sizeof size, deadline_ns, &done,
-                       err) < 0)
+    if (mesh_recv_wait(session->mesh, &post, 1, &size, sizeof size, &done, err) < 0)
         return -1;
     if (done.size == sizeof size && size == 0)
         return err_set(err, ERR_IO, "rank %u could not write its part", child);
@@ -318,8 +326,8 @@ static int receive_part(struct session *session, uint32_t child, struct buf *out
         return err_set(err, ERR_PEER, "rank %u announced a checkpoint part of %llu bytes, the limit is %llu",
                        child, (unsigned long long)size, (unsigned long long)PART_BYTES_MAX);
     buf_init(out, size);
-    if (buf_reserve(out, size, err) < 0 || mesh_recv_wait(session->mesh, child, OPS_QUEUE_WORKER, 2,
-                                                          out->data, size, deadline_ns, &done, err) < 0)
+    if (buf_reserve(out, size, err) < 0 ||
+        mesh_recv_wait(session->mesh, &post, 2, out->data, size, &done, err) < 0)
         return -1;
     if (done.size != size)
         return err_set(err, ERR_PEER, "rank %u announced %llu bytes and sent %zu", child,
@@ -378,25 +386,21 @@ static void acknowledge_part(struct session *session, uint32_t child)
     struct err ignored; /* fails only when the child is gone and does not wait */
     uint64_t taken = 1;
     struct mesh_meta meta = {.tag = 3};
-    (void)mesh_send_wait(session->mesh, child, OPS_QUEUE_WORKER, &meta, &taken, sizeof taken,
-                         clock_mono_ns() + session->assignment->save_wait_ns, NULL, &ignored);
+    struct mesh_post post = part_post(session, child);
+    (void)mesh_send_wait(session->mesh, &post, &meta, &taken, sizeof taken, NULL, &ignored);
 }
 
 /* Sends the parent the size of our part (0: there is none) and the part, then waits for its acknowledgement.
  * Only then may this rank end, because unsent bytes would be lost with it. */
 static int send_bytes(struct session *session, const struct buf *file, struct err *err)
 {
-    uint64_t size = file ? file->size : 0, taken = 0,
-             deadline_ns = clock_mono_ns() + session->assignment->save_wait_ns;
+    uint64_t size = file ? file->size : 0, taken = 0;
     struct mesh_meta first = {.tag = 1}, second = {.tag = 2};
-    uint32_t parent = (uint32_t)session->parent;
-    if (mesh_send_wait(session->mesh, parent, OPS_QUEUE_WORKER, &first, &size, sizeof size, deadline_ns, NULL,
-                       err) < 0 ||
-        (file && mesh_send_wait(session->mesh, parent, OPS_QUEUE_WORKER, &second, file->data, file->size,
-                                deadline_ns, NULL, err) < 0))
+    struct mesh_post post = part_post(session, (uint32_t)session->parent);
+    if (mesh_send_wait(session->mesh, &post, &first, &size, sizeof size, NULL, err) < 0 ||
+        (file && mesh_send_wait(session->mesh, &post, &second, file->data, file->size, NULL, err) < 0))
         return -1;
-    return mesh_recv_wait(session->mesh, parent, OPS_QUEUE_WORKER, 3, &taken, sizeof taken, deadline_ns, NULL,
-                          err);
+    return mesh_recv_wait(session->mesh, &post, 3, &taken, sizeof taken, NULL, err);
 }
 
 /* Sends this subtree's part to the parent. With result < 0 it tells the parent that there is no part. */

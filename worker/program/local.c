@@ -254,15 +254,16 @@ struct exchange {
 static int put(const struct exchange *x, const struct pair *pair, const void *data, size_t size)
 {
     struct mesh_meta meta = {.tag = mesh_tag(OPS_QUEUE_LOCAL, 0, 0, 0)};
-    return mesh_send_wait(x->ops->options.mesh, pair->peer, OPS_QUEUE_LOCAL, &meta, data, size,
-                          x->deadline_ns, NULL, x->err);
+    struct mesh_post post = {.peer = pair->peer, .queue = OPS_QUEUE_LOCAL, .deadline_ns = x->deadline_ns};
+    return mesh_send_wait(x->ops->options.mesh, &post, &meta, data, size, NULL, x->err);
 }
 
 static int get(const struct exchange *x, const struct pair *pair, void *data, size_t size)
 {
     struct mesh_done done;
-    if (mesh_recv_wait(x->ops->options.mesh, pair->peer, OPS_QUEUE_LOCAL, mesh_tag(OPS_QUEUE_LOCAL, 0, 0, 0),
-                       data, size, x->deadline_ns, &done, x->err) < 0)
+    struct mesh_post post = {.peer = pair->peer, .queue = OPS_QUEUE_LOCAL, .deadline_ns = x->deadline_ns};
+    if (mesh_recv_wait(x->ops->options.mesh, &post, mesh_tag(OPS_QUEUE_LOCAL, 0, 0, 0), data, size, &done,
+                       x->err) < 0)
         return -1;
     return done.size == size
                ? 0
@@ -492,12 +493,13 @@ static void copied(void *arg, const struct err *failure)
 {
     struct call *call = arg;
     struct mesh_meta meta = {.tag = call->tag};
+    struct mesh_post post = call_post(call, call->instr->tag, noted);
     struct err err;
     call->local.note = (struct local_note){.bytes = call->size};
     if (failure)
         call_end(call, failure);
-    else if (mesh_send(call->ops->options.mesh, (uint32_t)call->instr->peer, call->instr->tag, &meta,
-                       &call->local.note, sizeof call->local.note, call->deadline_ns, noted, call, &err) < 0)
+    else if (mesh_send(call->ops->options.mesh, &post, &meta, &call->local.note, sizeof call->local.note,
+                       &err) < 0)
         call_end(call, &err);
 }
 
@@ -541,8 +543,8 @@ static void receiver_ready(const struct mesh_done *done)
 
 int local_send(struct call *call, struct err *err)
 {
-    return mesh_recv(call->ops->options.mesh, (uint32_t)call->instr->peer, OPS_QUEUE_LOCAL, call->tag,
-                     &call->local.ready, sizeof call->local.ready, call->deadline_ns, receiver_ready, call,
+    struct mesh_post post = call_post(call, OPS_QUEUE_LOCAL, receiver_ready);
+    return mesh_recv(call->ops->options.mesh, &post, call->tag, &call->local.ready, sizeof call->local.ready,
                      err);
 }
 
@@ -588,17 +590,16 @@ static uint32_t number_of(const struct pair *pair, const struct cell *cell)
 int local_receive(struct call *call, struct err *err)
 {
     struct ops *ops = call->ops;
-    uint32_t peer = (uint32_t)call->instr->peer;
     struct mesh_meta meta = {.tag = call->tag};
+    struct mesh_post note = call_post(call, call->instr->tag, note_came),
+                     ready = call_post(call, OPS_QUEUE_LOCAL, told);
     call->local.ready = (struct local_ready){.buffer = number_of(pair_of(ops, call->instr->peer), call->cell),
                                              .at = call->at,
                                              .bytes = call->size};
     atomic_store(&call->local.open, 2);
-    if (mesh_recv(ops->options.mesh, peer, call->instr->tag, call->tag, &call->local.note,
-                  sizeof call->local.note, call->deadline_ns, note_came, call, err) < 0)
+    if (mesh_recv(ops->options.mesh, &note, call->tag, &call->local.note, sizeof call->local.note, err) < 0)
         return -1;
     /* it fails only when the peer has failed, which ends the receive too */
-    (void)mesh_send(ops->options.mesh, peer, OPS_QUEUE_LOCAL, &meta, &call->local.ready,
-                    sizeof call->local.ready, call->deadline_ns, told, call, err);
+    (void)mesh_send(ops->options.mesh, &ready, &meta, &call->local.ready, sizeof call->local.ready, err);
     return 0;
 }

@@ -51,7 +51,7 @@ static bool releases_saved(const struct ops *ops, const struct instr *instr)
            ops->me->slots[instr->slot_in].kind == SLOT_SAVED;
 }
 
-int ops_keeper(const struct plan_group *group)
+int ops_whole_owner(const struct plan_group *group)
 {
     int keeper = -1;
     for (uint32_t p = 0; group->shares && p < group->rank_count; p++) {
@@ -68,9 +68,9 @@ static const char *gather_undone(const struct ops *ops, const struct instr *inst
 {
     const struct plan *plan = ops->options.plan;
     if (instr->group < 0 || (uint32_t)instr->group >= plan->group_count ||
-        ops_keeper(&plan->groups[instr->group]) < 0)
+        ops_whole_owner(&plan->groups[instr->group]) < 0)
         return "shards of the state";
-    bool keeps = (int)plan->groups[instr->group].ranks[ops_keeper(&plan->groups[instr->group])] ==
+    bool keeps = (int)plan->groups[instr->group].ranks[ops_whole_owner(&plan->groups[instr->group])] ==
                  (int)ops->options.rank;
     if (instr->block_begin != 0 || instr->block_end != 1 || (!keeps && !stages_table(ops->options.stages)))
         return "blocks other than a tied embedding that the head here shares";

@@ -68,6 +68,16 @@ struct call {
     struct local_call local;
 };
 
+/* How a message of a transfer is posted on a queue of its peer. */
+static inline struct mesh_post call_post(struct call *call, uint32_t queue, mesh_done_fn *done)
+{
+    return (struct mesh_post){.peer = (uint32_t)call->instr->peer,
+                              .queue = queue,
+                              .deadline_ns = call->deadline_ns,
+                              .done = done,
+                              .arg = call};
+}
+
 struct reduce;
 struct local;
 
@@ -179,7 +189,7 @@ int ops_own_norm(struct ops *ops, double *square, struct err *err);
 
 /* The position in the group of the member that keeps the whole state; -1 where several members keep shards.
  */
-int ops_keeper(const struct plan_group *group);
+int ops_whole_owner(const struct plan_group *group);
 
 /* reduce.c: collectives. reduce_bytes is the host memory that one needs, a multiple of 64 bytes; reduce_place
  * gives it that memory. Collectives of one program have separate memory; those of different programs share

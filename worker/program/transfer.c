@@ -86,8 +86,8 @@ static int send_now(struct call *call, struct err *err)
         meta.shape[0] = (uint32_t)(call->size / each);
     }
     const void *data = token ? (const void *)&call->cell->token : call->cell->host + call->at;
-    return mesh_send(ops->options.mesh, (uint32_t)instr->peer, instr->tag, &meta, data, call->size,
-                     call->deadline_ns, sent, call, err);
+    struct mesh_post post = call_post(call, instr->tag, sent);
+    return mesh_send(ops->options.mesh, &post, &meta, data, call->size, err);
 }
 
 /* Called by the courier when the copy to the host is complete. */
@@ -116,8 +116,8 @@ static int receive_by_mesh(struct call *call, struct err *err)
     struct ops *ops = call->ops;
     bool token = ops->slots[call->instr->slot_out].slot->kind == SLOT_TOKEN;
     void *data = token ? (void *)&call->cell->token : call->cell->host + call->at;
-    return mesh_recv(ops->options.mesh, (uint32_t)call->instr->peer, call->instr->tag, call->tag, data,
-                     call->size, call->deadline_ns, received, call, err);
+    struct mesh_post post = call_post(call, call->instr->tag, received);
+    return mesh_recv(ops->options.mesh, &post, call->tag, data, call->size, err);
 }
 
 /* --- all transfers --- */

@@ -1,0 +1,120 @@
+/* The ALL_REDUCE of parameters round a ring. Values are cut into one part for each member. A part goes round
+ * once while it is summed, and round again to be distributed. */
+#include <string.h>
+
+#include "worker/program/reduce_private.h"
+
+/* Sets the byte range [*begin, *end) of a part. `part` counts modulo the number of members. */
+static void ring_part(const struct reduce *reduce, uint32_t part, size_t *begin, size_t *end)
+{
+    size_t values = reduce->size / sizeof(float), n = reduce->ring.count;
+    part %= reduce->ring.count;
+    *begin = values / n * part + (values % n < part ? values % n : part);
+    *end = *begin + values / n + (part < values % n ? 1 : 0);
+    *begin *= sizeof(float);
+    *end *= sizeof(float);
+}
+
+/* The part that a step sends: a part to be summed in the first count - 1 steps, a summed one in the others.
+ * The part that it receives is the one before. */
+static uint32_t ring_sends(const struct reduce *reduce)
+{
+    uint32_t n = reduce->ring.count, step = reduce->ring.step;
+    return step < n - 1 ? reduce->ring.position + n - step : reduce->ring.position + 1 + n - (step - (n - 1));
+}
+
+static void ring_sent(const struct mesh_done *done)
+{
+    struct reduce *reduce = done->arg;
+    if (!done->ok)
+        exec_done(reduce_executor(reduce), reduce->number, &done->err);
+    else
+        exec_post(reduce_executor(reduce), &reduce->ring.sent);
+}
+
+static void ring_received(const struct mesh_done *done)
+{
+    struct reduce *reduce = done->arg;
+    size_t begin, end;
+    ring_part(reduce, ring_sends(reduce) + reduce->ring.count - 1, &begin, &end);
+    if (reduce_is_complete(done, end - begin))
+        exec_post(reduce_executor(reduce), &reduce->ring.received);
+}
+
+/* Begins both transfers of the step, or of the next one that has a part with values. */
+static int ring_step(struct reduce *reduce, struct err *err)
+{
+    struct ops *ops = reduce->ops;
+    struct reduce_ring *ring = &reduce->ring;
+    struct mesh_meta meta = {.tag = ops_tag(ops, reduce->instr)};
+    struct mesh_post to = reduce_post(reduce, ring->next, ring_sent),
+                     from = reduce_post(reduce, ring->previous, ring_received);
+    for (ring->open = 0; ring->step < 2 * (ring->count - 1); ring->step++) {
+        size_t begin, end, out_begin, out_end;
+        ring_part(reduce, ring_sends(reduce), &out_begin, &out_end);
+        ring_part(reduce, ring_sends(reduce) + ring->count - 1, &begin, &end);
+        ring->open = (out_end > out_begin) + (end > begin);
+        if (end > begin &&
+            mesh_recv(ops->options.mesh, &from, meta.tag, reduce->incoming, end - begin, err) < 0)
+            return -1;
+        if (out_end > out_begin &&
+            mesh_send(ops->options.mesh, &to, &meta, reduce->own + out_begin, out_end - out_begin, err) < 0)
+            return -1;
+        if (ring->open > 0)
+            return 0;
+    }
+    bool wanted = reduce->instr->slot_out != PLAN_NONE; /* false for a rank that only contributed the gradient
+                                                           of its copy */
+    if (wanted && reduce_write_result(reduce, reduce->own, err) < 0)
+        return -1;
+    exec_done(reduce_executor(reduce), reduce->number, NULL);
+    return 0;
+}
+
+static int ring_advance(struct reduce *reduce, struct err *err)
+{
+    if (--reduce->ring.open > 0)
+        return 0;
+    reduce->ring.step++;
+    return ring_step(reduce, err);
+}
+
+static int ring_on_sent(void *arg, struct err *err)
+{
+    return ring_advance(arg, err);
+}
+
+static int ring_on_received(void *arg, struct err *err)
+{
+    struct reduce *reduce = arg;
+    size_t begin, end;
+    ring_part(reduce, ring_sends(reduce) + reduce->ring.count - 1, &begin, &end);
+    if (reduce->ring.step < reduce->ring.count - 1) {
+        float *sum = (float *)(void *)(reduce->own + begin);
+        const float *more = (const float *)(const void *)reduce->incoming;
+        for (size_t i = 0; i < (end - begin) / sizeof(float); i++)
+            sum[i] += more[i];
+    } else {
+        memcpy(reduce->own + begin, reduce->incoming, end - begin);
+    }
+    return ring_advance(reduce, err);
+}
+
+void reduce_ring_init(struct reduce *reduce)
+{
+    reduce->ring.sent = (struct exec_item){.fn = ring_on_sent, .arg = reduce};
+    reduce->ring.received = (struct exec_item){.fn = ring_on_received, .arg = reduce};
+}
+
+int reduce_ring_start(struct reduce *reduce, struct err *err)
+{
+    reduce->ring.step = 0;
+    return ring_step(reduce, err);
+}
+
+size_t reduce_ring_part_bytes(const struct reduce *reduce)
+{
+    size_t begin, end;
+    ring_part(reduce, 0, &begin, &end); /* the first part is the largest */
+    return end - begin;
+}
