@@ -18,7 +18,7 @@
 #include "agent/inventory.h"
 #include "agent/journal.h"
 #include "agent/links.h"
-#include "agent/past.h"
+#include "agent/history.h"
 #include "agent/renew.h"
 #include "agent/supervise.h"
 #include "common/buf.h"
@@ -42,11 +42,11 @@ struct agent {
     struct event_base *base;
     struct event *signals[SIGNALS];
     struct event *flush; /* timer that gives the last events time to be sent */
-    struct past *past;
-    char renewal[PAST_INCARNATION_SIZE]; /* the incarnation to start again with; "": none */
+    struct node_history *history;
+    char renewal[HISTORY_INCARNATION_SIZE]; /* the incarnation to start again with; "": none */
     struct journal *journal;
     struct groups *groups;
-    struct supervisor *supervisor;
+    struct worker_supervisor *supervisor;
     struct feed *feed;
     struct links *links;
     struct renewer *renewer;
@@ -70,8 +70,8 @@ static void hello_send(struct agent *agent)
     json_t *hello = json_deep_copy(agent->inventory);
     json_object_set_new(hello, "address", json_string(address));
     json_object_set_new(hello, "workers", supervisor_workers(agent->supervisor));
-    if (past_before(agent->past) != NULL) {
-        json_object_set(hello, "before", past_before(agent->past));
+    if (history_before(agent->history) != NULL) {
+        json_object_set(hello, "before", history_before(agent->history));
     }
     feed_note(agent->feed, "node_hello", hello);
     health_again(agent->health);
@@ -121,16 +121,16 @@ static bool feed_current(void *arg, const json_t *message)
     struct agent *agent = arg;
     struct err err;
     const char *told = json_string_value(json_object_get(message, "incarnation"));
-    const char *mine = past_incarnation(agent->past);
+    const char *mine = history_incarnation(agent->history);
     int order = told == NULL ? 0 : strcmp(told, mine);
     if (order == 0) {
         return agent->renewal[0] == '\0';
     }
-    if (strlen(told) >= PAST_INCARNATION_SIZE) {
+    if (strlen(told) >= HISTORY_INCARNATION_SIZE) {
         return false;
     }
     if (mine[0] == '\0') {
-        if (past_adopt(agent->past, told, &err) < 0) {
+        if (history_adopt(agent->history, told, &err) < 0) {
             log_event(LOG_LEVEL_WARN, "incarnation_not_noted", "why=\"%s\"", err.text);
         }
         return true;
@@ -478,7 +478,7 @@ static int parts_make(struct agent *agent, struct err *err)
                                             .worker = agent->worker,
                                             .journal = agent->journal,
                                             .groups = agent->groups,
-                                            .past = agent->past};
+                                            .history = agent->history};
     agent->links = links_create(agent->base, &links, link_measured, agent, err);
     agent->supervisor = agent->links == NULL ? NULL : supervisor_create(agent->base, &supervisor, err);
     agent->renewer = agent->supervisor == NULL
@@ -536,7 +536,7 @@ static void agent_fini(struct agent *agent)
 {
     parts_fini(agent);
     groups_close(agent->groups);
-    past_close(agent->past);
+    history_close(agent->history);
     if (agent->lock >= 0) {
         close(agent->lock);
     }
@@ -566,7 +566,7 @@ static int renew(struct agent *agent, struct err *err)
     }
     journal_close(agent->journal);
     agent->journal = NULL;
-    int result = past_renew(agent->past, agent->renewal, err);
+    int result = history_renew(agent->history, agent->renewal, err);
     agent->renewal[0] = '\0';
     return result < 0 ? -1 : boot_make(agent, err);
 }
@@ -608,7 +608,7 @@ int agent_run(const struct agent_options *options, struct err *err)
     }
     agent->options.home = home;
     if (worker_find(agent, err) < 0 || boot_make(agent, err) < 0 || identity_make(agent, err) < 0 ||
-        cards_look(agent, err) < 0 || (agent->past = past_open(home, err)) == NULL ||
+        cards_look(agent, err) < 0 || (agent->history = history_open(home, err)) == NULL ||
         groups_make(agent, err) < 0) {
         goto out;
     }

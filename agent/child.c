@@ -29,9 +29,9 @@ enum {
     DRAIN_MS = 1000
 };
 
-static const char *const kept_names[] = {"assign", "peers",
-                                         "stop"}; /* in the order in which they are sent again */
-enum { KEPT_COUNT = 3 };
+static const char *const stored_names[] = {"assign", "peers",
+                                           "stop"}; /* in the order in which they are sent again */
+enum { STORED_COUNT = 3 };
 
 struct child {
     struct event_base *base;
@@ -46,11 +46,11 @@ struct child {
     struct event *connect_timer;
     struct event *kill_timer;
     uint32_t connect_ms;
-    bool greeted; /* worker_hello has arrived on this connection */
-    bool adopted; /* the worker may have missed messages */
+    bool has_hello; /* worker_hello has arrived on this connection */
+    bool adopted;   /* the worker may have missed messages */
     bool paused;
     bool ended;
-    bool is_gone; /* the process has ended */
+    bool has_exited; /* the process has ended */
     int status;
     char fault[200];    /* how the worker broke the protocol; or "" */
     struct buf waiting; /* frames for a worker that is not connected */
@@ -174,7 +174,7 @@ char *child_log_tail(const char *dir, char *out, size_t size)
 
 /* ---- reporting the end of a worker ---- */
 
-static void gone_tell(struct child *child)
+static void exit_report(struct child *child)
 {
     char status[64];
     char tail[300];
@@ -192,7 +192,7 @@ static void stream_drop(struct child *child)
         bufferevent_free(child->stream);
         child->stream = NULL;
     }
-    child->greeted = false;
+    child->has_hello = false;
 }
 
 /* Reads what the worker wrote before it ended and is still in the socket. */
@@ -215,14 +215,14 @@ static void process_exited(void *arg, pid_t pid, int status)
     struct child *child = arg;
     (void)pid;
     child->status = status;
-    child->is_gone = true;
+    child->has_exited = true;
     event_del(child->connect_timer);
     event_del(child->kill_timer);
     if (child->stream != NULL) {
         socket_drain(child);
         stream_drop(child);
     }
-    gone_tell(child);
+    exit_report(child);
 }
 
 /* ---- the socket ---- */
@@ -289,9 +289,9 @@ static void hello_take(struct child *child, const json_t *hello)
 {
     bool idle = !json_is_integer(json_object_get(hello, "run")) &&
                 !json_is_integer(json_object_get(hello, "request"));
-    child->greeted = true;
+    child->has_hello = true;
     struct evbuffer *output = bufferevent_get_output(child->stream);
-    for (int i = 0; i < KEPT_COUNT; i++) {
+    for (int i = 0; i < STORED_COUNT; i++) {
         char path[PATH_SIZE + 32];
         struct buf bytes;
         struct err err;
@@ -299,7 +299,7 @@ static void hello_take(struct child *child, const json_t *hello)
             continue;
         }
         buf_init(&bytes, frame_limits_default.bytes_max + 4);
-        snprintf(path, sizeof(path), "%s/%s", child->dir, kept_names[i]);
+        snprintf(path, sizeof(path), "%s/%s", child->dir, stored_names[i]);
         if (file_read_all(path, bytes.limit, &bytes, &err) == 0) {
             evbuffer_add(output, bytes.data, bytes.size);
         }
@@ -323,13 +323,13 @@ static void frame_arrived(struct child *child, json_t *document)
 }
 
 /* Ends a worker that broke the protocol, because nothing it sends can be trusted. */
-static void fault_end(struct child *child, const char *what)
+static void protocol_error(struct child *child, const char *what)
 {
     struct err err;
     snprintf(child->fault, sizeof(child->fault), "it sent what is no message (%.140s) and was ended: ", what);
     child->paused = true;
     bufferevent_disable(child->stream, EV_READ);
-    if (!child->is_gone && process_is(child->pid, child->start_time)) {
+    if (!child->has_exited && process_is(child->pid, child->start_time)) {
         process_kill_group(child->pid, SIGKILL, &err);
     }
 }
@@ -354,7 +354,7 @@ static void stream_readable(struct bufferevent *stream, void *arg)
         size_t used = 0;
         struct err err;
         if (bytes == NULL || frame_take(bytes, want, &frame_limits_default, &document, &used, &err) <= 0) {
-            fault_end(child, bytes == NULL ? "no memory for its frame" : err.text);
+            protocol_error(child, bytes == NULL ? "no memory for its frame" : err.text);
             return;
         }
         evbuffer_drain(input, used);
@@ -370,7 +370,7 @@ static void kill_due(evutil_socket_t fd, short what, void *arg)
     (void)what;
     struct child *child = arg;
     struct err err;
-    if (!child->is_gone && process_is(child->pid, child->start_time)) {
+    if (!child->has_exited && process_is(child->pid, child->start_time)) {
         process_kill_group(child->pid, SIGKILL, &err);
     }
 }
@@ -510,12 +510,12 @@ pid_t child_pid(const struct child *child)
 int child_send(struct child *child, const json_t *message, struct err *err)
 {
     const char *type = json_string_value(json_object_get(message, "type"));
-    for (int i = 1; i < KEPT_COUNT; i++) {
-        if (type != NULL && strcmp(type, kept_names[i]) == 0 && frame_keep(child, type, message, err) < 0) {
+    for (int i = 1; i < STORED_COUNT; i++) {
+        if (type != NULL && strcmp(type, stored_names[i]) == 0 && frame_keep(child, type, message, err) < 0) {
             return -1;
         }
     }
-    if (!child->greeted) {
+    if (!child->has_hello) {
         return frame_put(message, &child->waiting, err);
     }
     struct evbuffer *output = bufferevent_get_output(child->stream);
@@ -537,7 +537,7 @@ void child_pause(struct child *child, bool paused)
         return;
     }
     child->paused = paused;
-    if (child->stream == NULL || child->is_gone) {
+    if (child->stream == NULL || child->has_exited) {
         return;
     }
     if (paused) {
@@ -551,7 +551,7 @@ void child_pause(struct child *child, bool paused)
 void child_end(struct child *child, uint32_t grace_ms)
 {
     child->ended = true;
-    if (child->is_gone || !process_is(child->pid, child->start_time)) {
+    if (child->has_exited || !process_is(child->pid, child->start_time)) {
         return;
     }
     struct err err;

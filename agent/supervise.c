@@ -17,19 +17,19 @@
 enum { KILL_GRACE_MS = 3000, PATH_SIZE = 700 };
 
 /* A device and the worker on it. */
-struct place {
+struct device_state {
     const struct agent_device *device;
     int64_t last_epoch; /* epoch of the last accepted assignment; -1: none */
     struct child *child;
-    bool finished; /* the worker has sent its last event */
-    uint64_t
-        taken; /* number of events taken from a measuring worker; they get numbers of the node's stream */
-    uint64_t number; /* number of the last of them in the node's stream */
-    uint64_t told;   /* events acknowledged to the worker */
-    json_t *pending; /* assignment to start when the present child has ended; or NULL */
+    bool finished;         /* the worker has sent its last event */
+    uint64_t events_taken; /* number of events taken from a measuring worker; they get numbers of the node's
+                              stream */
+    uint64_t node_number;  /* number of the last of them in the node's stream */
+    uint64_t acked;        /* events acknowledged to the worker */
+    json_t *pending;       /* assignment to start when the present child has ended; or NULL */
 };
 
-struct supervisor {
+struct worker_supervisor {
     struct event_base *base;
     const struct agent_config *config;
     const struct agent_identity *identity;
@@ -41,9 +41,9 @@ struct supervisor {
     struct feed *feed;
     struct links *links;
     struct seen *seen;
-    struct past *past;
-    struct place places[AGENT_DEVICES_MAX];
-    uint32_t place_count;
+    struct node_history *history;
+    struct device_state states[AGENT_DEVICES_MAX];
+    uint32_t state_count;
     bool paused;
     bool ending;
     void (*ended)(void *arg);
@@ -56,21 +56,21 @@ static const struct child_events child_callbacks = {.event = child_event, .gone 
 
 /* ---- lookups ---- */
 
-static struct place *place_of_device(struct supervisor *supervisor, const char *device)
+static struct device_state *state_of_device(struct worker_supervisor *supervisor, const char *device)
 {
-    for (uint32_t i = 0; device != NULL && i < supervisor->place_count; i++) {
-        if (strcmp(supervisor->places[i].device->name, device) == 0) {
-            return &supervisor->places[i];
+    for (uint32_t i = 0; device != NULL && i < supervisor->state_count; i++) {
+        if (strcmp(supervisor->states[i].device->name, device) == 0) {
+            return &supervisor->states[i];
         }
     }
     return NULL;
 }
 
-static struct place *place_of_child(struct supervisor *supervisor, const struct child *child)
+static struct device_state *state_of_child(struct worker_supervisor *supervisor, const struct child *child)
 {
-    for (uint32_t i = 0; i < supervisor->place_count; i++) {
-        if (supervisor->places[i].child == child) {
-            return &supervisor->places[i];
+    for (uint32_t i = 0; i < supervisor->state_count; i++) {
+        if (supervisor->states[i].child == child) {
+            return &supervisor->states[i];
         }
     }
     return NULL;
@@ -83,7 +83,7 @@ static void trouble(const char *event, const struct err *err)
 
 /* ---- events ---- */
 
-static struct journal_stream *stream_of(struct supervisor *supervisor, const struct child_work *work)
+static struct journal_stream *stream_of(struct worker_supervisor *supervisor, const struct child_work *work)
 {
     char key[JOURNAL_KEY_SIZE];
     struct err err;
@@ -101,8 +101,8 @@ static struct journal_stream *stream_of(struct supervisor *supervisor, const str
 
 /* Appends an event to the stream of a rank, or of the node. Before the feed exists the event waits in the
  * journal. */
-static void tell(struct supervisor *supervisor, const struct child_work *work, const char *type,
-                 json_t *event, bool final)
+static void event_append(struct worker_supervisor *supervisor, const struct child_work *work,
+                         const char *type, json_t *event, bool final)
 {
     struct err err;
     struct journal_stream *stream = stream_of(supervisor, work);
@@ -123,14 +123,15 @@ static void tell(struct supervisor *supervisor, const struct child_work *work, c
     flush_wanted(supervisor->flush);
 }
 
-static void tell_failed(struct supervisor *supervisor, const struct child_work *work, enum err_code code,
-                        const char *text)
+static void failure_append(struct worker_supervisor *supervisor, const struct child_work *work,
+                           enum err_code code, const char *text)
 {
     log_event(LOG_LEVEL_WARN, "rank_failed",
               "run=%" PRId64 " epoch=%" PRId64 " rank=%" PRId64 " request=%" PRId64 " code=%s why=\"%s\"",
               work->run, work->epoch, work->rank, work->request, err_code_name(code), text);
-    tell(supervisor, work, "failed",
-         json_pack("{s:s, s:s, s:b}", "code", err_code_name(code), "text", text, "own_fault", 0), true);
+    event_append(supervisor, work, "failed",
+                 json_pack("{s:s, s:s, s:b}", "code", err_code_name(code), "text", text, "own_fault", 0),
+                 true);
 }
 
 static bool is_final(const char *type)
@@ -139,38 +140,38 @@ static bool is_final(const char *type)
 }
 
 /* Acknowledges the durable events to the worker, so that it forgets none that could still be lost. */
-static void child_ack(struct supervisor *supervisor, struct place *place)
+static void child_ack(struct worker_supervisor *supervisor, struct device_state *state)
 {
-    const struct child_work *work = child_work(place->child);
+    const struct child_work *work = child_work(state->child);
     const struct journal_stream *stream = stream_of(supervisor, work);
     struct err err;
-    uint64_t seq = place->told;
+    uint64_t seq = state->acked;
     if (stream != NULL && work->run >= 0) {
         seq = stream->durable;
-    } else if (stream != NULL && stream->durable >= place->number) {
-        seq = place->taken;
+    } else if (stream != NULL && stream->durable >= state->node_number) {
+        seq = state->events_taken;
     }
-    if (seq <= place->told) {
+    if (seq <= state->acked) {
         return;
     }
     json_t *ack = json_pack("{s:s, s:I}", "type", "ack", "seq", (json_int_t)seq);
     if (work->run >= 0) {
         json_object_set_new(ack, "run", json_integer((json_int_t)work->run));
     }
-    if (child_send(place->child, ack, &err) < 0) {
+    if (child_send(state->child, ack, &err) < 0) {
         trouble("ack_not_sent", &err);
     } else {
-        place->told = seq;
+        state->acked = seq;
     }
     json_decref(ack);
 }
 
 static void journal_durable(void *arg)
 {
-    struct supervisor *supervisor = arg;
-    for (uint32_t i = 0; i < supervisor->place_count; i++) {
-        if (supervisor->places[i].child != NULL) {
-            child_ack(supervisor, &supervisor->places[i]);
+    struct worker_supervisor *supervisor = arg;
+    for (uint32_t i = 0; i < supervisor->state_count; i++) {
+        if (supervisor->states[i].child != NULL) {
+            child_ack(supervisor, &supervisor->states[i]);
         }
     }
 }
@@ -179,9 +180,9 @@ static void journal_durable(void *arg)
  * repeated event is acknowledged again, because the worker repeats it after its connection broke. */
 static void child_event(void *arg, struct child *child, json_t *event)
 {
-    struct supervisor *supervisor = arg;
+    struct worker_supervisor *supervisor = arg;
     const struct child_work *work = child_work(child);
-    struct place *place = place_of_child(supervisor, child);
+    struct device_state *state = state_of_child(supervisor, child);
     struct err err;
     struct json_reader reader;
     int64_t seq = 0;
@@ -189,7 +190,7 @@ static void child_event(void *arg, struct child *child, json_t *event)
     jr_init(&reader, event, "event", &err);
     jr_str(&reader, "type", JR_REQUIRED, 1, 32, &type);
     jr_i64(&reader, "seq", JR_REQUIRED, 1, INT64_MAX, &seq);
-    if (place == NULL || jr_finish_loose(&reader) < 0) {
+    if (state == NULL || jr_finish_loose(&reader) < 0) {
         trouble("event_refused", &err);
         json_decref(event);
         return;
@@ -197,18 +198,18 @@ static void child_event(void *arg, struct child *child, json_t *event)
     char name[40];
     snprintf(name, sizeof(name), "%s", type);
     struct journal_stream *stream = stream_of(supervisor, work);
-    uint64_t have = work->run >= 0 ? (stream == NULL ? UINT64_MAX : stream->last) : place->taken;
+    uint64_t have = work->run >= 0 ? (stream == NULL ? UINT64_MAX : stream->last) : state->events_taken;
     bool next = work->run >= 0 ? (uint64_t)seq == have + 1 : (uint64_t)seq > have;
     if (next) {
-        tell(supervisor, work, name, event, is_final(name));
-        place->finished =
-            place->finished || is_final(name) || (work->run < 0 && strcmp(name, "profile") == 0);
-        place->taken = (uint64_t)seq;
-        place->number = stream != NULL ? stream->last : 0;
+        event_append(supervisor, work, name, event, is_final(name));
+        state->finished =
+            state->finished || is_final(name) || (work->run < 0 && strcmp(name, "profile") == 0);
+        state->events_taken = (uint64_t)seq;
+        state->node_number = stream != NULL ? stream->last : 0;
     } else {
         json_decref(event);
-        place->told = (uint64_t)seq <= place->told ? 0 : place->told;
-        child_ack(supervisor, place);
+        state->acked = (uint64_t)seq <= state->acked ? 0 : state->acked;
+        child_ack(supervisor, state);
         flush_wanted(supervisor->flush);
     }
     if (!supervisor->paused && journal_is_full(supervisor->journal)) {
@@ -221,13 +222,13 @@ static void child_event(void *arg, struct child *child, json_t *event)
     }
 }
 
-void supervisor_acked(struct supervisor *supervisor)
+void supervisor_acked(struct worker_supervisor *supervisor)
 {
     if (supervisor->paused && !journal_is_full(supervisor->journal)) {
         supervisor->paused = false;
-        for (uint32_t i = 0; i < supervisor->place_count; i++) {
-            if (supervisor->places[i].child != NULL) {
-                child_pause(supervisor->places[i].child, false);
+        for (uint32_t i = 0; i < supervisor->state_count; i++) {
+            if (supervisor->states[i].child != NULL) {
+                child_pause(supervisor->states[i].child, false);
             }
         }
     }
@@ -252,10 +253,10 @@ static void host_text(const char *host, char *out, size_t size)
 }
 
 /* Returns the message with `local`, the part that only this node knows. */
-static json_t *document_make(const struct supervisor *supervisor, const struct place *place,
+static json_t *document_make(const struct worker_supervisor *supervisor, const struct device_state *state,
                              const json_t *message)
 {
-    const struct agent_device *device = place->device;
+    const struct agent_device *device = state->device;
     const struct agent_identity *identity = supervisor->identity;
     char host[300], listen[320], cache[PATH_SIZE];
     host_text(supervisor->config->host, host, sizeof(host));
@@ -281,7 +282,7 @@ static json_t *document_make(const struct supervisor *supervisor, const struct p
 /* The host memory that a worker may use. The worker of a card may hold staging buffers and the parts of a
  * checkpoint in host memory, and the optimiser moments that the plan, if the message has one, places there.
  */
-static uint64_t place_host_bytes(const struct agent_device *device, const json_t *message)
+static uint64_t device_host_bytes(const struct agent_device *device, const json_t *message)
 {
     bool card = strcmp(device->kind, "cuda") == 0 || strcmp(device->kind, "hip") == 0;
     const json_t *ranks = json_object_get(json_object_get(message, "plan"), "ranks");
@@ -291,48 +292,48 @@ static uint64_t place_host_bytes(const struct agent_device *device, const json_t
     return (card ? CARD_HOST_BYTES : device->memory_limit_bytes) + (moments > 0 ? (uint64_t)moments : 0);
 }
 
-static int work_start(struct supervisor *supervisor, struct place *place, const struct child_work *work,
-                      const json_t *message, struct err *err)
+static int work_start(struct worker_supervisor *supervisor, struct device_state *state,
+                      const struct child_work *work, const json_t *message, struct err *err)
 {
     char dir[PATH_SIZE], threads[48], omp[48], isa[48], core[48], visible[80], group[4096];
-    const char *type = core_type(place->device->isa);
+    const char *type = core_type(state->device->isa);
     snprintf(threads, sizeof(threads), "OPENBLAS_NUM_THREADS=1"); /* the engine divides the work itself */
-    snprintf(omp, sizeof(omp), "OMP_NUM_THREADS=%u", place->device->threads);
-    bool cpu = strcmp(place->device->kind, "cpu") ==
+    snprintf(omp, sizeof(omp), "OMP_NUM_THREADS=%u", state->device->threads);
+    bool cpu = strcmp(state->device->kind, "cpu") ==
                0; /* the name of an emulated warp does not concern the CPU's kernels */
-    snprintf(isa, sizeof(isa), "MOTLEY_ISA=%s", cpu ? place->device->isa : "native");
+    snprintf(isa, sizeof(isa), "MOTLEY_ISA=%s", cpu ? state->device->isa : "native");
     snprintf(core, sizeof(core), "OPENBLAS_CORETYPE%s%s", type == NULL ? "" : "=", type == NULL ? "" : type);
-    const char *shown = place->device->visible;
+    const char *shown = state->device->visible;
     snprintf(visible, sizeof(visible), "CUDA_VISIBLE_DEVICES=%s", shown);
     const char *env[] = {threads, omp, isa, core, *shown != '\0' ? visible : NULL, NULL};
     int made = work->run >= 0
                    ? file_path(dir, sizeof(dir), err, "%s/run/%" PRId64 "-%" PRId64, supervisor->home,
                                work->run, work->rank)
                    : file_path(dir, sizeof(dir), err, "%s/run/request-%" PRId64 "-%u", supervisor->home,
-                               work->request, (unsigned)(place - supervisor->places));
+                               work->request, (unsigned)(state - supervisor->states));
     made = made < 0 ? -1
-                    : groups_worker(supervisor->groups, (uint32_t)(place - supervisor->places),
-                                    place_host_bytes(place->device, message), group, err);
-    json_t *document = made < 0 ? NULL : document_make(supervisor, place, message);
+                    : groups_worker(supervisor->groups, (uint32_t)(state - supervisor->states),
+                                    device_host_bytes(state->device, message), group, err);
+    json_t *document = made < 0 ? NULL : document_make(supervisor, state, message);
     if (document == NULL) {
         return made < 0 ? -1 : err_set(err, ERR_NOMEM, "no memory for an assignment");
     }
     struct child_options options = {
         .program = supervisor->worker, .dir = dir, .env = env, .work = *work, .document = document};
     options.group = group[0] != '\0' ? group : NULL;
-    place->finished = false;
-    place->taken = place->number = place->told = 0;
-    place->child = child_start(supervisor->base, &options, &child_callbacks, supervisor, err);
+    state->finished = false;
+    state->events_taken = state->node_number = state->acked = 0;
+    state->child = child_start(supervisor->base, &options, &child_callbacks, supervisor, err);
     json_decref(document);
-    if (place->child == NULL) {
+    if (state->child == NULL) {
         return -1;
     }
     log_event(LOG_LEVEL_INFO, "worker_started",
               "device=%s run=%" PRId64 " epoch=%" PRId64 " rank=%" PRId64 " request=%" PRId64 " pid=%d",
-              place->device->name, work->run, work->epoch, work->rank, work->request,
-              (int)child_pid(place->child));
+              state->device->name, work->run, work->epoch, work->rank, work->request,
+              (int)child_pid(state->child));
     if (supervisor->paused) {
-        child_pause(place->child, true);
+        child_pause(state->child, true);
     }
     return 0;
 }
@@ -353,26 +354,26 @@ static int assign_fields(const json_t *message, struct child_work *work, struct 
     return jr_finish_loose(&reader);
 }
 
-static void pending_start(struct supervisor *supervisor, struct place *place)
+static void pending_start(struct worker_supervisor *supervisor, struct device_state *state)
 {
-    json_t *message = place->pending;
-    place->pending = NULL;
+    json_t *message = state->pending;
+    state->pending = NULL;
     struct child_work work;
     struct err err;
     if (message != NULL && assign_fields(message, &work, &err) == 0 &&
-        work_start(supervisor, place, &work, message, &err) < 0) {
-        tell_failed(supervisor, &work, err.code, err.text);
+        work_start(supervisor, state, &work, message, &err) < 0) {
+        failure_append(supervisor, &work, err.code, err.text);
     }
     json_decref(message);
 }
 
-static bool runs(const struct place *place, int64_t run, int64_t epoch)
+static bool runs(const struct device_state *state, int64_t run, int64_t epoch)
 {
-    return place->child != NULL && child_work(place->child)->run == run &&
-           child_work(place->child)->epoch == epoch;
+    return state->child != NULL && child_work(state->child)->run == run &&
+           child_work(state->child)->epoch == epoch;
 }
 
-static void take_assign(struct supervisor *supervisor, const json_t *message)
+static void take_assign(struct worker_supervisor *supervisor, const json_t *message)
 {
     char key[JOURNAL_KEY_SIZE];
     struct child_work work;
@@ -381,84 +382,84 @@ static void take_assign(struct supervisor *supervisor, const json_t *message)
         trouble("assignment_refused", &err);
         return;
     }
-    struct place *place = place_of_device(supervisor, work.device);
-    if (place == NULL || supervisor->ending) {
-        tell_failed(supervisor, &work, place == NULL ? ERR_NOT_FOUND : ERR_CANCELLED,
-                    place == NULL ? "this node has no such device" : "this node's agent is stopping");
+    struct device_state *state = state_of_device(supervisor, work.device);
+    if (state == NULL || supervisor->ending) {
+        failure_append(supervisor, &work, state == NULL ? ERR_NOT_FOUND : ERR_CANCELLED,
+                       state == NULL ? "this node has no such device" : "this node's agent is stopping");
         return;
     }
-    if (work.epoch <= place->last_epoch) {
+    if (work.epoch <= state->last_epoch) {
         log_event(LOG_LEVEL_WARN, "assignment_stale",
                   "device=%s run=%" PRId64 " epoch=%" PRId64 " last_epoch=%" PRId64, work.device, work.run,
-                  work.epoch, place->last_epoch);
+                  work.epoch, state->last_epoch);
         feed_key(key, work.run, work.epoch, work.rank);
-        if (work.epoch == place->last_epoch && place->pending == NULL && !runs(place, work.run, work.epoch) &&
+        if (work.epoch == state->last_epoch && state->pending == NULL && !runs(state, work.run, work.epoch) &&
             journal_find(supervisor->journal, key) == NULL) {
             /* Either an agent noted it and ended before it had started the worker, so nobody else will report
              * it; or it was executed, and then the journal ignores this event because its number is past. */
-            tell_failed(supervisor, &work, ERR_PEER, "its agent ended before the worker was started");
+            failure_append(supervisor, &work, ERR_PEER, "its agent ended before the worker was started");
         }
         return;
     }
-    place->last_epoch = work.epoch;
-    json_decref(place->pending); /* it was never started and its epoch is superseded */
-    place->pending = json_incref((json_t *)(uintptr_t)message);
-    if (place->child != NULL) {
+    state->last_epoch = work.epoch;
+    json_decref(state->pending); /* it was never started and its epoch is superseded */
+    state->pending = json_incref((json_t *)(uintptr_t)message);
+    if (state->child != NULL) {
         log_event(LOG_LEVEL_WARN, "worker_replaced", "device=%s run=%" PRId64, work.device,
-                  child_work(place->child)->run);
-        child_end(place->child, 0);
+                  child_work(state->child)->run);
+        child_end(state->child, 0);
     }
     int64_t job = json_integer_value(json_object_get(message, "job"));
-    if (past_note(supervisor->past, work.device, work.epoch, job, work.run, &err) < 0) {
-        json_decref(place->pending);
-        place->pending = NULL;
-        tell_failed(supervisor, &work, err.code, err.text);
-    } else if (place->child == NULL) {
-        pending_start(supervisor, place);
+    if (history_note(supervisor->history, work.device, work.epoch, job, work.run, &err) < 0) {
+        json_decref(state->pending);
+        state->pending = NULL;
+        failure_append(supervisor, &work, err.code, err.text);
+    } else if (state->child == NULL) {
+        pending_start(supervisor, state);
     }
 }
 
-static void take_peers(struct supervisor *supervisor, const json_t *message)
+static void take_peers(struct worker_supervisor *supervisor, const json_t *message)
 {
     struct err err;
     int64_t run = json_integer_value(json_object_get(message, "run"));
     int64_t epoch = json_integer_value(json_object_get(message, "epoch"));
-    for (uint32_t i = 0; i < supervisor->place_count; i++) {
-        struct place *place = &supervisor->places[i];
-        if (runs(place, run, epoch) && child_send(place->child, message, &err) < 0) {
+    for (uint32_t i = 0; i < supervisor->state_count; i++) {
+        struct device_state *state = &supervisor->states[i];
+        if (runs(state, run, epoch) && child_send(state->child, message, &err) < 0) {
             trouble("message_not_passed_on", &err);
         }
     }
 }
 
-static void take_stop(struct supervisor *supervisor, const json_t *message)
+static void take_stop(struct worker_supervisor *supervisor, const json_t *message)
 {
     struct err err;
     int64_t run = json_integer_value(json_object_get(message, "run"));
     int64_t epoch = json_integer_value(json_object_get(message, "epoch"));
     bool kill = json_is_true(json_object_get(message, "kill"));
-    for (uint32_t i = 0; i < supervisor->place_count; i++) {
-        struct place *place = &supervisor->places[i];
+    for (uint32_t i = 0; i < supervisor->state_count; i++) {
+        struct device_state *state = &supervisor->states[i];
         struct child_work work;
-        if (place->pending != NULL && assign_fields(place->pending, &work, &err) == 0 && work.run == run &&
+        if (state->pending != NULL && assign_fields(state->pending, &work, &err) == 0 && work.run == run &&
             work.epoch == epoch) {
-            json_decref(place->pending);
-            place->pending = NULL;
-            tell_failed(supervisor, &work, ERR_CANCELLED, "stopped before it was started");
+            json_decref(state->pending);
+            state->pending = NULL;
+            failure_append(supervisor, &work, ERR_CANCELLED, "stopped before it was started");
         }
-        if (!runs(place, run, epoch)) {
+        if (!runs(state, run, epoch)) {
             continue;
         }
-        if (child_send(place->child, message, &err) < 0) {
+        if (child_send(state->child, message, &err) < 0) {
             trouble("message_not_passed_on", &err);
         }
         if (kill) {
-            child_end(place->child, KILL_GRACE_MS);
+            child_end(state->child, KILL_GRACE_MS);
         }
     }
 }
 
-static void take_profile(struct supervisor *supervisor, const json_t *message)
+static void take_profile(struct worker_supervisor *supervisor, const json_t *message)
 {
     struct json_reader reader;
     struct err err;
@@ -472,19 +473,19 @@ static void take_profile(struct supervisor *supervisor, const json_t *message)
         return;
     }
     snprintf(work.device, sizeof(work.device), "%s", device);
-    struct place *place = place_of_device(supervisor, device);
-    if (place == NULL) {
-        tell_failed(supervisor, &work, ERR_NOT_FOUND, "this node has no such device");
-    } else if (place->child != NULL && child_work(place->child)->request == work.request) {
+    struct device_state *state = state_of_device(supervisor, device);
+    if (state == NULL) {
+        failure_append(supervisor, &work, ERR_NOT_FOUND, "this node has no such device");
+    } else if (state->child != NULL && child_work(state->child)->request == work.request) {
         return; /* sent again after the agent restarted: its worker was adopted and still measures */
-    } else if (place->child != NULL || supervisor->ending) {
-        tell_failed(supervisor, &work, ERR_BUSY, "the device is busy");
-    } else if (work_start(supervisor, place, &work, message, &err) < 0) {
-        tell_failed(supervisor, &work, err.code, err.text);
+    } else if (state->child != NULL || supervisor->ending) {
+        failure_append(supervisor, &work, ERR_BUSY, "the device is busy");
+    } else if (work_start(supervisor, state, &work, message, &err) < 0) {
+        failure_append(supervisor, &work, err.code, err.text);
     }
 }
 
-static void take_links(struct supervisor *supervisor, const json_t *message)
+static void take_links(struct worker_supervisor *supervisor, const json_t *message)
 {
     int64_t request = json_integer_value(json_object_get(message, "request"));
     const json_t *list = json_object_get(message, "to");
@@ -505,29 +506,29 @@ static void take_links(struct supervisor *supervisor, const json_t *message)
     }
 }
 
-void supervisor_link(struct supervisor *supervisor, const struct links_result *result)
+void supervisor_link(struct worker_supervisor *supervisor, const struct links_result *result)
 {
     struct child_work work = {.run = -1, .epoch = -1, .rank = -1, .request = result->request};
     if (result->err.code != ERR_NONE) {
-        tell_failed(supervisor, &work, result->err.code, result->err.text);
+        failure_append(supervisor, &work, result->err.code, result->err.text);
         return;
     }
-    tell(supervisor, &work, "link",
-         json_pack("{s:{s:s, s:s, s:f, s:f, s:b}}", "document", "from", supervisor->config->name, "to",
-                   result->to, "latency_s", result->latency_s, "bytes_per_s", result->bytes_per_s, "emulated",
-                   0),
-         false);
+    event_append(supervisor, &work, "link",
+                 json_pack("{s:{s:s, s:s, s:f, s:f, s:b}}", "document", "from", supervisor->config->name,
+                           "to", result->to, "latency_s", result->latency_s, "bytes_per_s",
+                           result->bytes_per_s, "emulated", 0),
+                 false);
 }
 
 static const struct {
     const char *type;
-    void (*take)(struct supervisor *supervisor, const json_t *message);
+    void (*take)(struct worker_supervisor *supervisor, const json_t *message);
 } message_table[] = {
     {"assign", take_assign},   {"peers", take_peers}, {"stop", take_stop},
     {"profile", take_profile}, {"links", take_links},
 };
 
-void supervisor_message(struct supervisor *supervisor, const json_t *message)
+void supervisor_message(struct worker_supervisor *supervisor, const json_t *message)
 {
     const char *type = json_string_value(json_object_get(message, "type"));
     const json_t *id = json_object_get(message, "id");
@@ -551,10 +552,10 @@ void supervisor_message(struct supervisor *supervisor, const json_t *message)
 
 /* ---- ends of workers ---- */
 
-static void maybe_ended(struct supervisor *supervisor)
+static void check_all_ended(struct worker_supervisor *supervisor)
 {
-    for (uint32_t i = 0; i < supervisor->place_count; i++) {
-        if (supervisor->places[i].child != NULL) {
+    for (uint32_t i = 0; i < supervisor->state_count; i++) {
+        if (supervisor->states[i].child != NULL) {
             return;
         }
     }
@@ -566,15 +567,15 @@ static void maybe_ended(struct supervisor *supervisor)
 }
 
 /* Handles the end of a worker: gives the rank its final event and removes the folder. */
-static void mourn(struct supervisor *supervisor, const struct child_work *work, const char *dir,
-                  bool finished, bool ended, const char *why)
+static void worker_ended(struct worker_supervisor *supervisor, const struct child_work *work, const char *dir,
+                         bool finished, bool ended, const char *why)
 {
     struct err err;
     struct journal_stream *stream = stream_of(supervisor, work);
     if (work->run >= 0 ? stream != NULL && !stream->final : !finished) {
         char text[720];
         snprintf(text, sizeof(text), "the worker of %s was lost: %s", work->device, why);
-        tell_failed(supervisor, work, ended ? ERR_CANCELLED : ERR_PEER, text);
+        failure_append(supervisor, work, ended ? ERR_CANCELLED : ERR_PEER, text);
     }
     if (work->run >= 0 && stream != NULL) {
         journal_stream_close(stream);
@@ -586,60 +587,61 @@ static void mourn(struct supervisor *supervisor, const struct child_work *work, 
 
 static void child_gone(void *arg, struct child *child, const char *why)
 {
-    struct supervisor *supervisor = arg;
-    struct place *place = place_of_child(supervisor, child);
+    struct worker_supervisor *supervisor = arg;
+    struct device_state *state = state_of_child(supervisor, child);
     struct child_work work = *child_work(child);
     char dir[PATH_SIZE];
     snprintf(dir, sizeof(dir), "%s", child_dir(child));
     bool ended = child_was_ended(child);
     child_destroy(child);
-    bool finished = place != NULL && place->finished;
+    bool finished = state != NULL && state->finished;
     log_event(finished ? LOG_LEVEL_INFO : LOG_LEVEL_WARN, "worker_ended",
               "device=%s run=%" PRId64 " rank=%" PRId64 " how=\"%s\"", work.device, work.run, work.rank, why);
-    if (place != NULL) {
-        place->child = NULL;
+    if (state != NULL) {
+        state->child = NULL;
     }
-    mourn(supervisor, &work, dir, finished, ended, why);
-    if (place != NULL && place->pending != NULL && !supervisor->ending) {
-        pending_start(supervisor, place);
+    worker_ended(supervisor, &work, dir, finished, ended, why);
+    if (state != NULL && state->pending != NULL && !supervisor->ending) {
+        pending_start(supervisor, state);
     }
-    maybe_ended(supervisor);
+    check_all_ended(supervisor);
 }
 
-void supervisor_end(struct supervisor *supervisor, uint32_t grace_ms, void (*ended)(void *arg), void *arg)
+void supervisor_end(struct worker_supervisor *supervisor, uint32_t grace_ms, void (*ended)(void *arg),
+                    void *arg)
 {
     supervisor->ending = true;
     supervisor->ended = ended;
     supervisor->ended_arg = arg;
-    for (uint32_t i = 0; i < supervisor->place_count; i++) {
-        struct place *place = &supervisor->places[i];
+    for (uint32_t i = 0; i < supervisor->state_count; i++) {
+        struct device_state *state = &supervisor->states[i];
         struct child_work work;
         struct err err;
-        if (place->pending != NULL && assign_fields(place->pending, &work, &err) == 0) {
-            tell_failed(supervisor, &work, ERR_CANCELLED, "this node's agent is stopping");
+        if (state->pending != NULL && assign_fields(state->pending, &work, &err) == 0) {
+            failure_append(supervisor, &work, ERR_CANCELLED, "this node's agent is stopping");
         }
-        json_decref(place->pending);
-        place->pending = NULL;
-        if (place->child != NULL) {
-            child_end(place->child, grace_ms);
+        json_decref(state->pending);
+        state->pending = NULL;
+        if (state->child != NULL) {
+            child_end(state->child, grace_ms);
         }
     }
-    maybe_ended(supervisor);
+    check_all_ended(supervisor);
 }
 
-pid_t supervisor_pid(struct supervisor *supervisor, const char *device)
+pid_t supervisor_pid(struct worker_supervisor *supervisor, const char *device)
 {
-    const struct place *place = place_of_device(supervisor, device);
-    return place != NULL && place->child != NULL ? child_pid(place->child) : 0;
+    const struct device_state *state = state_of_device(supervisor, device);
+    return state != NULL && state->child != NULL ? child_pid(state->child) : 0;
 }
 
-json_t *supervisor_workers(const struct supervisor *supervisor)
+json_t *supervisor_workers(const struct worker_supervisor *supervisor)
 {
     json_t *workers = json_array();
-    for (uint32_t i = 0; i < supervisor->place_count; i++) {
-        const struct place *place = &supervisor->places[i];
-        if (place->child != NULL && child_work(place->child)->run >= 0) {
-            const struct child_work *work = child_work(place->child);
+    for (uint32_t i = 0; i < supervisor->state_count; i++) {
+        const struct device_state *state = &supervisor->states[i];
+        if (state->child != NULL && child_work(state->child)->run >= 0) {
+            const struct child_work *work = child_work(state->child);
             json_array_append_new(workers, json_pack("{s:I, s:I, s:I, s:s}", "run", (json_int_t)work->run,
                                                      "epoch", (json_int_t)work->epoch, "rank",
                                                      (json_int_t)work->rank, "device", work->device));
@@ -651,12 +653,12 @@ json_t *supervisor_workers(const struct supervisor *supervisor)
 /* ---- creating, connecting, ending ---- */
 
 /* Adopts the worker of a folder that an earlier agent made, or reports its end once the feed exists. */
-static void folder_adopt(struct supervisor *supervisor, const char *dir)
+static void folder_adopt(struct worker_supervisor *supervisor, const char *dir)
 {
     struct child_work work;
     struct err err;
     struct child *child = child_adopt(supervisor->base, dir, &child_callbacks, supervisor, &work, &err);
-    struct place *place = place_of_device(supervisor, work.device);
+    struct device_state *state = state_of_device(supervisor, work.device);
     if (child == NULL) {
         if (work.device[0] != '\0') {
             char tail[300];
@@ -664,28 +666,28 @@ static void folder_adopt(struct supervisor *supervisor, const char *dir)
             char why[400];
             snprintf(why, sizeof(why), "it ended while the agent was away%s%s",
                      tail[0] == '\0' ? "" : "; its last words: ", tail);
-            mourn(supervisor, &work, dir, false, false, why);
+            worker_ended(supervisor, &work, dir, false, false, why);
         } else {
             file_remove_tree(
                 dir, &err); /* the worker was never started: its assignment is sent again, or is stale */
         }
         return;
     }
-    if (place == NULL || place->child != NULL) {
+    if (state == NULL || state->child != NULL) {
         log_event(LOG_LEVEL_WARN, "worker_without_device", "device=%s pid=%d", work.device,
                   (int)child_pid(child));
         child_end(child, 0);
         child_destroy(child);
-        mourn(supervisor, &work, dir, false, true, "its device is not configured any more");
+        worker_ended(supervisor, &work, dir, false, true, "its device is not configured any more");
         return;
     }
     log_event(LOG_LEVEL_INFO, "worker_adopted", "device=%s run=%" PRId64 " rank=%" PRId64 " pid=%d",
               work.device, work.run, work.rank, (int)child_pid(child));
-    place->child = child;
-    place->last_epoch = work.epoch > place->last_epoch ? work.epoch : place->last_epoch;
+    state->child = child;
+    state->last_epoch = work.epoch > state->last_epoch ? work.epoch : state->last_epoch;
 }
 
-static int folders_adopt(struct supervisor *supervisor, struct err *err)
+static int folders_adopt(struct worker_supervisor *supervisor, struct err *err)
 {
     char dir[PATH_SIZE];
     if (file_path(dir, sizeof(dir), err, "%s/run", supervisor->home) < 0 || file_mkdirs(dir, 0700, err) < 0) {
@@ -707,16 +709,16 @@ static int folders_adopt(struct supervisor *supervisor, struct err *err)
 }
 
 /* Closes the streams of runs whose worker has ended; they wait only for acknowledgement. */
-static void streams_close(struct supervisor *supervisor)
+static void streams_close(struct worker_supervisor *supervisor)
 {
     struct journal_stream *next;
     for (struct journal_stream *stream = journal_first(supervisor->journal); stream != NULL; stream = next) {
         next = stream->next;
         bool lives = strcmp(stream->key, "node") == 0;
-        for (uint32_t i = 0; i < supervisor->place_count && !lives; i++) {
+        for (uint32_t i = 0; i < supervisor->state_count && !lives; i++) {
             char key[JOURNAL_KEY_SIZE];
-            if (supervisor->places[i].child != NULL) {
-                const struct child_work *work = child_work(supervisor->places[i].child);
+            if (supervisor->states[i].child != NULL) {
+                const struct child_work *work = child_work(supervisor->states[i].child);
                 feed_key(key, work->run, work->epoch, work->rank);
                 lives = strcmp(key, stream->key) == 0;
             }
@@ -727,10 +729,10 @@ static void streams_close(struct supervisor *supervisor)
     }
 }
 
-struct supervisor *supervisor_create(struct event_base *base, const struct supervisor_options *options,
-                                     struct err *err)
+struct worker_supervisor *supervisor_create(struct event_base *base, const struct supervisor_options *options,
+                                            struct err *err)
 {
-    struct supervisor *supervisor = calloc(1, sizeof(*supervisor));
+    struct worker_supervisor *supervisor = calloc(1, sizeof(*supervisor));
     if (supervisor == NULL) {
         err_set(err, ERR_NOMEM, "no memory for the supervisor");
         return NULL;
@@ -742,12 +744,12 @@ struct supervisor *supervisor_create(struct event_base *base, const struct super
     supervisor->worker = options->worker;
     supervisor->journal = options->journal;
     supervisor->groups = options->groups;
-    supervisor->past = options->past;
-    supervisor->place_count = options->config->device_count;
-    for (uint32_t i = 0; i < supervisor->place_count; i++) {
-        supervisor->places[i] =
-            (struct place){.device = &options->config->devices[i],
-                           .last_epoch = past_epoch(options->past, options->config->devices[i].name)};
+    supervisor->history = options->history;
+    supervisor->state_count = options->config->device_count;
+    for (uint32_t i = 0; i < supervisor->state_count; i++) {
+        supervisor->states[i] = (struct device_state){
+            .device = &options->config->devices[i],
+            .last_epoch = history_epoch(options->history, options->config->devices[i].name)};
     }
     char path[PATH_SIZE];
     if (file_path(path, sizeof(path), err, "%s/journal/seen", options->home) < 0 ||
@@ -760,7 +762,8 @@ struct supervisor *supervisor_create(struct event_base *base, const struct super
     return supervisor;
 }
 
-int supervisor_connect(struct supervisor *supervisor, struct feed *feed, struct links *links, struct err *err)
+int supervisor_connect(struct worker_supervisor *supervisor, struct feed *feed, struct links *links,
+                       struct err *err)
 {
     supervisor->feed = feed;
     supervisor->links = links;
@@ -771,14 +774,14 @@ int supervisor_connect(struct supervisor *supervisor, struct feed *feed, struct 
     return 0;
 }
 
-void supervisor_destroy(struct supervisor *supervisor)
+void supervisor_destroy(struct worker_supervisor *supervisor)
 {
     if (supervisor == NULL) {
         return;
     }
-    for (uint32_t i = 0; i < supervisor->place_count; i++) {
-        child_destroy(supervisor->places[i].child);
-        json_decref(supervisor->places[i].pending);
+    for (uint32_t i = 0; i < supervisor->state_count; i++) {
+        child_destroy(supervisor->states[i].child);
+        json_decref(supervisor->states[i].pending);
     }
     flush_destroy(supervisor->flush);
     seen_close(supervisor->seen);

@@ -18,10 +18,10 @@
 #include "agent/feed.h"
 #include "agent/journal.h"
 #include "agent/links.h"
-#include "agent/past.h"
+#include "agent/history.h"
 #include "common/err.h"
 
-struct supervisor;
+struct worker_supervisor;
 
 struct supervisor_options {
     const struct agent_config *config; /* all pointers are borrowed for the supervisor's lifetime */
@@ -30,33 +30,34 @@ struct supervisor_options {
     const char *worker; /* path of motley-worker */
     struct journal *journal;
     struct groups *groups; /* NULL: workers get no control group */
-    struct past *past;
+    struct node_history *history;
 };
 
 /* ERR_IO, ERR_CORRUPT. Call supervisor_connect before the base runs. */
-struct supervisor *supervisor_create(struct event_base *base, const struct supervisor_options *options,
-                                     struct err *err);
+struct worker_supervisor *supervisor_create(struct event_base *base, const struct supervisor_options *options,
+                                            struct err *err);
 /* Sets the feed and the links (borrowed), adopts the workers that still run and reports those that ended
  * meanwhile. */
-int supervisor_connect(struct supervisor *supervisor, struct feed *feed, struct links *links,
+int supervisor_connect(struct worker_supervisor *supervisor, struct feed *feed, struct links *links,
                        struct err *err);
-void supervisor_destroy(struct supervisor *supervisor);
+void supervisor_destroy(struct worker_supervisor *supervisor);
 
 /* Acts on a message of the scheduler, of any type but ack and hello. */
-void supervisor_message(struct supervisor *supervisor, const json_t *message);
+void supervisor_message(struct worker_supervisor *supervisor, const json_t *message);
 /* Tells that events were acknowledged and left the journal. */
-void supervisor_acked(struct supervisor *supervisor);
+void supervisor_acked(struct worker_supervisor *supervisor);
 /* Takes the result of a measured link. */
-void supervisor_link(struct supervisor *supervisor, const struct links_result *result);
+void supervisor_link(struct worker_supervisor *supervisor, const struct links_result *result);
 
 /* [{run, epoch, rank, device}] of the workers that run; new. */
-json_t *supervisor_workers(const struct supervisor *supervisor);
+json_t *supervisor_workers(const struct worker_supervisor *supervisor);
 
 /* The process of the worker on a device; 0 when none runs. */
-pid_t supervisor_pid(struct supervisor *supervisor, const char *device);
+pid_t supervisor_pid(struct worker_supervisor *supervisor, const char *device);
 
 /* Ends all workers: asks first, kills after grace_ms. 'ended' is called once none is left, possibly inside
  * this call. */
-void supervisor_end(struct supervisor *supervisor, uint32_t grace_ms, void (*ended)(void *arg), void *arg);
+void supervisor_end(struct worker_supervisor *supervisor, uint32_t grace_ms, void (*ended)(void *arg),
+                    void *arg);
 
 #endif

@@ -48,8 +48,8 @@ static inline void make_files(struct files *f)
         char identity[16];
         snprintf(identity, sizeof(identity), "agent:n%d", i);
         must(tls_request_create(identity, &key, &csr, &err), &err);
-        must(tls_issue(buf_str(&ca), buf_str(&ca_key), buf_str(&csr), identity, NULL, 0, 30 * 86400, &cert,
-                       &err),
+        must(tls_issue(&(struct tls_ca){.cert_pem = buf_str(&ca), .key_pem = buf_str(&ca_key)}, buf_str(&csr),
+                       &(struct tls_grant){.identity = identity, .seconds = 30 * 86400}, &cert, &err),
              &err);
         snprintf(f->cert[i], sizeof(f->cert[i]), "%s/cert%d", f->dir, i);
         snprintf(f->key[i], sizeof(f->key[i]), "%s/key%d", f->dir, i);

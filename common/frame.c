@@ -27,14 +27,14 @@ const struct frame_limits frame_limits_default = {
 
 /* ---- encoding ---- */
 
-struct encoder {
+struct frame_encoder {
     struct buf *out;
     struct err *err;
 };
 
 static int encoder_write(void *data, const char *bytes, size_t size)
 {
-    struct encoder *encoder = data;
+    struct frame_encoder *encoder = data;
     return buf_append(encoder->out, bytes, size, encoder->err);
 }
 
@@ -105,7 +105,7 @@ static int encode_value(msgpack_packer *packer, const json_t *value, unsigned de
 
 int frame_encode(const json_t *value, struct buf *out, struct err *err)
 {
-    struct encoder encoder = {.out = out, .err = err};
+    struct frame_encoder encoder = {.out = out, .err = err};
     size_t start = out->size;
     msgpack_packer packer;
     msgpack_packer_init(&packer, &encoder, encoder_write);
@@ -138,7 +138,7 @@ int frame_put(const json_t *value, struct buf *out, struct err *err)
 
 /* ---- decoding ---- */
 
-struct decoder {
+struct frame_decoder {
     const uint8_t *at;
     const uint8_t *end;
     const struct frame_limits *limits;
@@ -146,16 +146,16 @@ struct decoder {
     struct err *err;
 };
 
-static json_t *decode_value(struct decoder *decoder, uint32_t depth);
+static json_t *decode_value(struct frame_decoder *decoder, uint32_t depth);
 
-static json_t *decode_fail(struct decoder *decoder, const char *what)
+static json_t *decode_fail(struct frame_decoder *decoder, const char *what)
 {
     err_set(decoder->err, ERR_CORRUPT, "no valid frame: %s", what);
     return NULL;
 }
 
 /* Reads 'size' bytes as a big-endian number; false when they are missing. */
-static bool number_take(struct decoder *decoder, size_t size, uint64_t *out)
+static bool number_take(struct frame_decoder *decoder, size_t size, uint64_t *out)
 {
     if ((size_t)(decoder->end - decoder->at) < size) {
         decode_fail(decoder, "it ends inside a value");
@@ -169,7 +169,7 @@ static bool number_take(struct decoder *decoder, size_t size, uint64_t *out)
     return true;
 }
 
-static json_t *decode_text(struct decoder *decoder, uint64_t length)
+static json_t *decode_text(struct frame_decoder *decoder, uint64_t length)
 {
     if ((uint64_t)(decoder->end - decoder->at) < length) {
         return decode_fail(decoder, "a text is longer than the frame");
@@ -182,7 +182,7 @@ static json_t *decode_text(struct decoder *decoder, uint64_t length)
     return text;
 }
 
-static json_t *decode_array(struct decoder *decoder, uint64_t count, uint32_t depth)
+static json_t *decode_array(struct frame_decoder *decoder, uint64_t count, uint32_t depth)
 {
     if ((uint64_t)(decoder->end - decoder->at) < count) {
         return decode_fail(decoder, "a list claims more elements than there are bytes");
@@ -199,7 +199,7 @@ static json_t *decode_array(struct decoder *decoder, uint64_t count, uint32_t de
 }
 
 /* Copies a key into a NUL-terminated text, because jansson 2.14 has no keys with a length. */
-static json_t *decode_key(struct decoder *decoder)
+static json_t *decode_key(struct frame_decoder *decoder)
 {
     uint64_t byte;
     uint64_t length;
@@ -223,7 +223,7 @@ static json_t *decode_key(struct decoder *decoder)
     return key;
 }
 
-static json_t *decode_object(struct decoder *decoder, uint64_t count, uint32_t depth)
+static json_t *decode_object(struct frame_decoder *decoder, uint64_t count, uint32_t depth)
 {
     if ((uint64_t)(decoder->end - decoder->at) / 2 < count) {
         return decode_fail(decoder, "a map claims more entries than there are bytes");
@@ -249,7 +249,7 @@ static json_t *decode_object(struct decoder *decoder, uint64_t count, uint32_t d
     return object;
 }
 
-static json_t *decode_real(struct decoder *decoder, size_t size)
+static json_t *decode_real(struct frame_decoder *decoder, size_t size)
 {
     uint64_t bits;
     if (!number_take(decoder, size, &bits)) {
@@ -267,7 +267,7 @@ static json_t *decode_real(struct decoder *decoder, size_t size)
     return isfinite(value) ? json_real(value) : decode_fail(decoder, "a number is not finite");
 }
 
-static json_t *decode_integer(struct decoder *decoder, uint64_t byte)
+static json_t *decode_integer(struct frame_decoder *decoder, uint64_t byte)
 {
     size_t size = (size_t)1 << (byte & 3); /* formats cc..cf are unsigned, d0..d3 signed */
     uint64_t bits;
@@ -283,7 +283,7 @@ static json_t *decode_integer(struct decoder *decoder, uint64_t byte)
 }
 
 /* Decodes the formats c0..df, whose first byte does not contain the length. */
-static json_t *decode_long(struct decoder *decoder, uint64_t byte, uint32_t depth)
+static json_t *decode_long(struct frame_decoder *decoder, uint64_t byte, uint32_t depth)
 {
     uint64_t length;
     switch (byte) {
@@ -321,7 +321,7 @@ static json_t *decode_long(struct decoder *decoder, uint64_t byte, uint32_t dept
     return decode_fail(decoder, "binary, extension and reserved formats are not used here");
 }
 
-static json_t *decode_value(struct decoder *decoder, uint32_t depth)
+static json_t *decode_value(struct frame_decoder *decoder, uint32_t depth)
 {
     uint32_t depth_max = decoder->limits->depth_max < DEPTH_MAX ? decoder->limits->depth_max : DEPTH_MAX;
     if (depth > depth_max) {
@@ -360,7 +360,7 @@ json_t *frame_decode(const void *data, size_t size, const struct frame_limits *l
         err_set(err, ERR_TOO_BIG, "a frame of %zu bytes, the limit is %zu", size, limits->bytes_max);
         return NULL;
     }
-    struct decoder decoder = {
+    struct frame_decoder decoder = {
         .at = data,
         .end = (const uint8_t *)data + size,
         .limits = limits,

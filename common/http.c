@@ -32,7 +32,7 @@ struct http {
 };
 
 /* A request in flight. */
-struct exchange {
+struct http_exchange {
     struct http *http;
     const struct http_request *request;
     struct http_answer *answer;
@@ -106,7 +106,7 @@ void http_destroy(struct http *http)
 static size_t body_arrived(char *data, size_t one, size_t size, void *arg)
 {
     (void)one; /* always 1 */
-    struct exchange *exchange = arg;
+    struct http_exchange *exchange = arg;
     const struct http_request *request = exchange->request;
     long status = 0;
     curl_easy_getinfo(exchange->http->curl, CURLINFO_RESPONSE_CODE, &status);
@@ -134,7 +134,7 @@ static size_t body_arrived(char *data, size_t one, size_t size, void *arg)
 
 static size_t body_wanted(char *dst, size_t one, size_t size, void *arg)
 {
-    struct exchange *exchange = arg;
+    struct http_exchange *exchange = arg;
     const struct http_request *request = exchange->request;
     size *= one;
     exchange->last_ns = clock_mono_ns();
@@ -156,7 +156,7 @@ static size_t body_wanted(char *dst, size_t one, size_t size, void *arg)
 
 static size_t header_arrived(char *data, size_t one, size_t size, void *arg)
 {
-    struct exchange *exchange = arg;
+    struct http_exchange *exchange = arg;
     size *= one;
     exchange->last_ns = clock_mono_ns();
     const struct {
@@ -191,7 +191,7 @@ static int progress(void *arg, curl_off_t down_total, curl_off_t down, curl_off_
     (void)down;
     (void)up_total;
     (void)up;
-    struct exchange *exchange = arg;
+    struct http_exchange *exchange = arg;
     uint64_t idle_ns = (uint64_t)exchange->request->idle_ms * 1000000;
     if (idle_ns > 0 && clock_mono_ns() - exchange->last_ns > idle_ns) {
         err_set(exchange->err, ERR_TIMEOUT, "%s %s: nothing arrived for %u ms", exchange->request->method,
@@ -259,7 +259,7 @@ static void connection_set_up(struct http *http)
     }
 }
 
-static void method_set_up(struct exchange *exchange)
+static void method_set_up(struct http_exchange *exchange)
 {
     CURL *curl = exchange->http->curl;
     const struct http_request *request = exchange->request;
@@ -294,7 +294,7 @@ static void method_set_up(struct exchange *exchange)
     curl_easy_setopt(curl, CURLOPT_HEADERDATA, exchange);
 }
 
-static int curl_failed(const struct exchange *exchange, CURLcode code)
+static int curl_failed(const struct http_exchange *exchange, CURLcode code)
 {
     const struct http *http = exchange->http;
     struct err *err = exchange->err;
@@ -325,7 +325,7 @@ static int curl_failed(const struct exchange *exchange, CURLcode code)
 }
 
 /* Sets the error that a refusal's body describes, or else the one for its status. */
-static int refused(const struct exchange *exchange, int status)
+static int refused(const struct http_exchange *exchange, int status)
 {
     const struct http_request *request = exchange->request;
     struct err *err = exchange->err;
@@ -357,7 +357,7 @@ int http_perform(struct http *http, const struct http_request *request, struct h
     struct http_answer own = {0};
     answer = answer == NULL ? &own : answer;
     *answer = (struct http_answer){0};
-    struct exchange exchange = {
+    struct http_exchange exchange = {
         .http = http, .request = request, .answer = answer, .last_ns = clock_mono_ns(), .err = err};
     buf_init(&exchange.refusal, REFUSAL_BYTES_MAX);
     struct buf url;

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/array.h"
 #include "common/buf.h"
 #include "common/pg_private.h"
 
@@ -18,14 +19,9 @@ static void link_start(struct pg_link *link);
 
 static bool slot_push(struct pg_link *link, struct pg_work *work, int step, bool prepare)
 {
-    if (link->slot_count == link->slot_capacity) {
-        int capacity = link->slot_capacity == 0 ? 256 : link->slot_capacity * 2;
-        struct pg_slot *slots = realloc(link->slots, (size_t)capacity * sizeof(*slots));
-        if (slots == NULL) {
-            return false;
-        }
-        link->slots = slots;
-        link->slot_capacity = capacity;
+    struct err err;
+    if (ARRAY_RESERVE(link->slots, link->slot_capacity, (size_t)link->slot_count + 1, &err) < 0) {
+        return false;
     }
     link->slots[link->slot_count++] = (struct pg_slot){.work = work, .step = step, .prepare = prepare};
     return true;

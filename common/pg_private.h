@@ -98,7 +98,7 @@ struct pg_link {
     struct pg_list group; /* works in flight */
     struct pg_slot *slots;
     int slot_count;
-    int slot_capacity;
+    size_t slot_capacity;
     int slot_at;
     bool failed; /* the group failed, because of 'culprit' (NULL: its commit) */
     struct pg_work *culprit;

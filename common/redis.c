@@ -49,8 +49,8 @@ typedef int array_size;
 #endif
 typedef void *array_create_fn(const redisReadTask *task, array_size count);
 
-struct command {
-    struct command *next;
+struct queued_command {
+    struct queued_command *next;
     redis_reply_fn *reply;
     void *arg;
     uint64_t deadline_ns;
@@ -78,9 +78,9 @@ struct redis {
     char *user;
     char *password;
     SSL_CTX *tls;
-    struct command *head;
-    struct command *tail;
-    struct command *unsent; /* the first command that was not sent */
+    struct queued_command *head;
+    struct queued_command *tail;
+    struct queued_command *unsent; /* the first command that was not sent */
     uint32_t count;
     uint32_t queue_max;
     uint64_t bytes;
@@ -136,15 +136,15 @@ static void handler_leave(struct redis *redis)
     }
 }
 
-static void command_free(struct command *command)
+static void command_free(struct queued_command *command)
 {
     free(command->bytes);
     free(command);
 }
 
-static struct command *head_take(struct redis *redis)
+static struct queued_command *head_take(struct redis *redis)
 {
-    struct command *command = redis->head;
+    struct queued_command *command = redis->head;
     redis->head = command->next;
     if (redis->head == NULL) {
         redis->tail = NULL;
@@ -157,7 +157,7 @@ static struct command *head_take(struct redis *redis)
     return command;
 }
 
-static void command_answer(struct command *command, const redisReply *reply, const struct err *err)
+static void command_answer(struct queued_command *command, const redisReply *reply, const struct err *err)
 {
     if (command->reply != NULL && !command->abandoned) {
         command->reply(command->arg, reply, err);
@@ -200,7 +200,7 @@ static void commands_send(struct redis *redis)
         return;
     }
     for (; redis->unsent != NULL; redis->unsent = redis->unsent->next) {
-        struct command *command = redis->unsent;
+        struct queued_command *command = redis->unsent;
         if (bufferevent_write(redis->stream, command->bytes, command->size) < 0) {
             return; /* memory is short: the deadline ends the command */
         }
@@ -233,7 +233,7 @@ int redis_command(struct redis *redis, uint32_t timeout_ms, redis_reply_fn *repl
     char *bytes = NULL;
     /* hiredis takes a mutable array of pointers but does not change it. */
     long long size = redisFormatCommandArgv(&bytes, argc, (const char **)(uintptr_t)argv, lengths);
-    struct command *command = size < 0 ? NULL : calloc(1, sizeof(*command));
+    struct queued_command *command = size < 0 ? NULL : calloc(1, sizeof(*command));
     if (command == NULL) {
         if (size >= 0) {
             free(bytes);
@@ -245,7 +245,7 @@ int redis_command(struct redis *redis, uint32_t timeout_ms, redis_reply_fn *repl
         free(command);
         return err_set(err, ERR_BUSY, "%llu bytes wait for Redis already", (unsigned long long)redis->bytes);
     }
-    *command = (struct command){
+    *command = (struct queued_command){
         .reply = reply,
         .arg = arg,
         .deadline_ns = clock_mono_ns() + (uint64_t)(timeout_ms != 0 ? timeout_ms : COMMAND_MS) * 1000000,
@@ -273,10 +273,10 @@ static void deadlines_sweep(struct redis *redis, uint64_t now_ns)
     struct err late;
     err_set(&late, ERR_TIMEOUT, "Redis did not answer in time%s",
             redis->state == STATE_READY ? "" : ": not connected");
-    struct command **link = &redis->head;
-    struct command *before = NULL;
+    struct queued_command **link = &redis->head;
+    struct queued_command *before = NULL;
     while (!redis->destroyed && *link != NULL) {
-        struct command *command = *link;
+        struct queued_command *command = *link;
         if (command->deadline_ns > now_ns || command->abandoned) {
             before = command;
             link = &command->next;

@@ -300,15 +300,15 @@ static int alternative_names(const char *identity, const char *const *hosts, uns
     return 0;
 }
 
-int tls_issue(const char *ca_cert_pem, const char *ca_key_pem, const char *csr_pem, const char *identity,
-              const char *const *hosts, unsigned host_count, uint32_t seconds, struct buf *cert_pem,
-              struct err *err)
+int tls_issue(const struct tls_ca *signer, const char *csr_pem, const struct tls_grant *grant,
+              struct buf *cert_pem, struct err *err)
 {
+    const char *identity = grant->identity;
     if (!identity_valid(identity)) {
         return err_set(err, ERR_INVALID, "\"%.80s\" is no identity: 1 to %d of [A-Za-z0-9._:/-]", identity,
                        IDENTITY_LENGTH_MAX);
     }
-    if (host_count > 0 && strncmp(identity, "agent:", 6) == 0) {
+    if (grant->host_count > 0 && strncmp(identity, "agent:", 6) == 0) {
         return err_set(err, ERR_INVALID, "an agent's certificate names no host");
     }
     int result = -1;
@@ -317,8 +317,8 @@ int tls_issue(const char *ca_cert_pem, const char *ca_key_pem, const char *csr_p
     X509 *cert = NULL;
     EVP_PKEY *ca_key = NULL;
     X509_REQ *request = NULL;
-    X509 *ca = cert_parse(ca_cert_pem, err);
-    if (ca == NULL || (ca_key = key_parse(ca_key_pem, err)) == NULL ||
+    X509 *ca = cert_parse(signer->cert_pem, err);
+    if (ca == NULL || (ca_key = key_parse(signer->key_pem, err)) == NULL ||
         (request = request_parse(csr_pem, err)) == NULL) {
         goto out;
     }
@@ -326,10 +326,10 @@ int tls_issue(const char *ca_cert_pem, const char *ca_key_pem, const char *csr_p
         fail(err, ERR_INVALID, "the CA's key is not that of its certificate");
         goto out;
     }
-    if (alternative_names(identity, hosts, host_count, &names, err) < 0) {
+    if (alternative_names(identity, grant->hosts, grant->host_count, &names, err) < 0) {
         goto out;
     }
-    cert = cert_start(identity, ca, X509_REQ_get0_pubkey(request), seconds, err);
+    cert = cert_start(identity, ca, X509_REQ_get0_pubkey(request), grant->seconds, err);
     if (cert == NULL || extension_add(cert, ca, NID_basic_constraints, "critical,CA:FALSE", err) < 0 ||
         extension_add(cert, ca, NID_key_usage, "critical,digitalSignature", err) < 0 ||
         extension_add(cert, ca, NID_ext_key_usage, "serverAuth,clientAuth", err) < 0 ||

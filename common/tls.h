@@ -42,12 +42,21 @@ int tls_request_create(const char *identity, struct buf *key_pem, struct buf *cs
 int tls_request_read(const char *csr_pem, char identity[TLS_IDENTITY_SIZE], uint8_t key[TLS_FINGERPRINT_SIZE],
                      struct err *err);
 
-/* Signs 'csr_pem' with the CA for 'identity' (only the request's key is used), for 'seconds' from now.
- * 'hosts' are DNS names and IP addresses; an agent has none. The certificate is valid for servers and
- * clients. Appends it. */
-int tls_issue(const char *ca_cert_pem, const char *ca_key_pem, const char *csr_pem, const char *identity,
-              const char *const *hosts, unsigned host_count, uint32_t seconds, struct buf *cert_pem,
-              struct err *err);
+/* A CA that signs. */
+struct tls_ca {
+    const char *cert_pem, *key_pem;
+};
+/* What a certificate says. */
+struct tls_grant {
+    const char *identity;
+    const char *const *hosts; /* [host_count] DNS names and IP addresses; an agent has none */
+    unsigned host_count;
+    uint32_t seconds; /* valid for so long from now */
+};
+/* Signs a certificate for the key of 'csr_pem'; nothing else of the request is used. The certificate is valid
+ * for servers and clients. Appends it. */
+int tls_issue(const struct tls_ca *signer, const char *csr_pem, const struct tls_grant *grant,
+              struct buf *cert_pem, struct err *err);
 
 /* Reads a certificate of the cluster: its identity, and when it was issued and ends, in seconds since 1970.
  */

@@ -10,14 +10,14 @@
 
 enum { PART_BYTES = 8 << 20, IDLE_MS = 60000, ANSWER_BYTES_MAX = 1 << 16 };
 
-struct part {
+struct upload_part {
     const struct upload_file *file;
     uint64_t at, end;
 };
 
 static int64_t part_read(void *arg, void *dst, size_t size, struct err *err)
 {
-    struct part *part = arg;
+    struct upload_part *part = arg;
     const struct upload_file *file = part->file;
     uint64_t left = part->end - part->at;
     if (file->stopped && file->stopped(file->stopped_arg))
@@ -52,7 +52,7 @@ static int part_send(struct http *http, const struct upload_file *file, uint64_t
 {
     char path[160];
     struct buf text;
-    struct part part = {file, offset, offset + bytes};
+    struct upload_part part = {file, offset, offset + bytes};
     struct http_answer answer;
     snprintf(path, sizeof path, "/v1/blobs/%.64s?offset=%llu&size=%llu", file->sha256,
              (unsigned long long)offset, (unsigned long long)file->size);

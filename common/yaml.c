@@ -9,7 +9,7 @@
 #include <string.h>
 #include <yaml.h>
 
-struct loader {
+struct yaml_loader {
     yaml_parser_t parser;
     const char *text; /* the text being parsed, borrowed */
     size_t size;
@@ -17,9 +17,9 @@ struct loader {
     struct err *err;
 };
 
-static json_t *node_load(struct loader *loader, yaml_event_t *event, unsigned depth);
+static json_t *node_load(struct yaml_loader *loader, yaml_event_t *event, unsigned depth);
 
-static json_t *load_fail(struct loader *loader, const yaml_mark_t *mark, const char *what)
+static json_t *load_fail(struct yaml_loader *loader, const yaml_mark_t *mark, const char *what)
 {
     err_set(loader->err, ERR_INVALID, "no valid YAML: line %zu column %zu: %s", mark->line + 1,
             mark->column + 1, what);
@@ -27,7 +27,7 @@ static json_t *load_fail(struct loader *loader, const yaml_mark_t *mark, const c
 }
 
 /* Whether there is a tab at a mark or in the indentation in front of it. */
-static bool tab_at(const struct loader *loader, const yaml_mark_t *mark)
+static bool tab_at(const struct yaml_loader *loader, const yaml_mark_t *mark)
 {
     size_t at = mark->index < loader->size ? mark->index : loader->size;
     bool tab = at < loader->size && loader->text[at] == '\t';
@@ -36,7 +36,7 @@ static bool tab_at(const struct loader *loader, const yaml_mark_t *mark)
     return tab;
 }
 
-static bool event_next(struct loader *loader, yaml_event_t *event)
+static bool event_next(struct yaml_loader *loader, yaml_event_t *event)
 {
     if (yaml_parser_parse(&loader->parser, event)) {
         return true;
@@ -97,7 +97,7 @@ static bool is_octal_or_not(const char *text)
     return text[0] == '0' && text[1] != '\0' && text[strspn(text, "0123456789")] == '\0';
 }
 
-static json_t *plain_load(struct loader *loader, const char *text, size_t size, const yaml_mark_t *mark)
+static json_t *plain_load(struct yaml_loader *loader, const char *text, size_t size, const yaml_mark_t *mark)
 {
     if (size == 0 || strcmp(text, "~") == 0 || is_one_of(text, "null", "Null", "NULL")) {
         return json_null();
@@ -132,7 +132,7 @@ static json_t *plain_load(struct loader *loader, const char *text, size_t size, 
     return value != NULL ? value : json_stringn(text, size);
 }
 
-static json_t *scalar_load(struct loader *loader, const yaml_event_t *event)
+static json_t *scalar_load(struct yaml_loader *loader, const yaml_event_t *event)
 {
     const char *text = (const char *)event->data.scalar.value;
     size_t size = event->data.scalar.length;
@@ -153,7 +153,7 @@ static json_t *scalar_load(struct loader *loader, const yaml_event_t *event)
     return value != NULL ? value : load_fail(loader, &event->start_mark, "a text is not valid UTF-8");
 }
 
-static json_t *sequence_load(struct loader *loader, unsigned depth)
+static json_t *sequence_load(struct yaml_loader *loader, unsigned depth)
 {
     json_t *array = json_array();
     for (;;) {
@@ -176,7 +176,7 @@ static json_t *sequence_load(struct loader *loader, unsigned depth)
 }
 
 /* Loads one key and its value into 'object'; 'event' is the key's. */
-static bool entry_load(struct loader *loader, yaml_event_t *event, json_t *object, unsigned depth)
+static bool entry_load(struct yaml_loader *loader, yaml_event_t *event, json_t *object, unsigned depth)
 {
     if (event->type != YAML_SCALAR_EVENT) {
         load_fail(loader, &event->start_mark, "a key must be a plain text");
@@ -210,7 +210,7 @@ static bool entry_load(struct loader *loader, yaml_event_t *event, json_t *objec
     return true;
 }
 
-static json_t *mapping_load(struct loader *loader, unsigned depth)
+static json_t *mapping_load(struct yaml_loader *loader, unsigned depth)
 {
     json_t *object = json_object();
     for (;;) {
@@ -232,7 +232,7 @@ static json_t *mapping_load(struct loader *loader, unsigned depth)
     return NULL;
 }
 
-static json_t *node_load(struct loader *loader, yaml_event_t *event, unsigned depth)
+static json_t *node_load(struct yaml_loader *loader, yaml_event_t *event, unsigned depth)
 {
     if (depth > YAML_DEPTH_MAX || ++loader->nodes > YAML_NODES_MAX) {
         err_set(loader->err, ERR_TOO_BIG, "YAML line %zu: over the limits of %d levels and %d values",
@@ -260,7 +260,7 @@ static json_t *node_load(struct loader *loader, yaml_event_t *event, unsigned de
 }
 
 /* Reads the next event, which must be of 'type' or 'other'; false with err on failure. */
-static bool event_expect(struct loader *loader, yaml_event_type_t type, yaml_event_type_t other,
+static bool event_expect(struct yaml_loader *loader, yaml_event_type_t type, yaml_event_type_t other,
                          yaml_event_type_t *found)
 {
     yaml_event_t event;
@@ -277,7 +277,7 @@ static bool event_expect(struct loader *loader, yaml_event_type_t type, yaml_eve
     return true;
 }
 
-static json_t *document_load(struct loader *loader)
+static json_t *document_load(struct yaml_loader *loader)
 {
     yaml_event_type_t found;
     if (!event_expect(loader, YAML_STREAM_START_EVENT, YAML_NO_EVENT, &found) ||
@@ -331,7 +331,7 @@ json_t *yaml_parse(const char *text, size_t size, struct err *err)
     if (check_line_ends(text, size, err) < 0) {
         return NULL;
     }
-    struct loader loader = {.text = text, .size = size, .err = err};
+    struct yaml_loader loader = {.text = text, .size = size, .err = err};
     if (!yaml_parser_initialize(&loader.parser)) {
         err_set(err, ERR_NOMEM, "no memory to parse YAML");
         return NULL;

@@ -221,8 +221,10 @@ static int server_issue(const char *home, const struct buf *ca_cert, const struc
     const char *const hosts[] = {host, "localhost", "127.0.0.1"};
     int status = tls_request_create("server:motley", &key, &csr, err);
     if (status == 0) {
-        status = tls_issue(buf_str(ca_cert), buf_str(ca_key), buf_str(&csr), "server:motley", hosts, 3,
-                           SERVER_SECONDS, &cert, err);
+        const struct tls_ca ca = {.cert_pem = buf_str(ca_cert), .key_pem = buf_str(ca_key)};
+        const struct tls_grant grant = {
+            .identity = "server:motley", .hosts = hosts, .host_count = 3, .seconds = SERVER_SECONDS};
+        status = tls_issue(&ca, buf_str(&csr), &grant, &cert, err);
     }
     if (status == 0) {
         status = pair_write(home, "server", &cert, &key, err);

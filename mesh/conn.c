@@ -38,7 +38,7 @@ struct mesh_conn {
     SSL *ssl;
     BIO_METHOD *method;
     struct mesh_conn_options options;
-    bool steady;
+    bool established;
     int failure; /* errno of the socket's last failure; 0: end of stream */
     bool timed_out, cancelled;
     char name[160];
@@ -74,7 +74,7 @@ static bool wait_ready(struct mesh_conn *c, short events)
 static ssize_t socket_read(struct mesh_conn *c, void *dst, size_t size)
 {
     for (;;) {
-        if (!c->steady && !wait_ready(c, POLLIN))
+        if (!c->established && !wait_ready(c, POLLIN))
             return -1;
         ssize_t n = recv(c->fd, dst, size, 0);
         if (n < 0 && (errno == EINTR || errno == EAGAIN))
@@ -88,7 +88,7 @@ static bool socket_write(struct mesh_conn *c)
 {
     size_t done = 0;
     while (done < c->out_size) {
-        if (!c->steady && !wait_ready(c, POLLOUT))
+        if (!c->established && !wait_ready(c, POLLOUT))
             return false;
         ssize_t n = send(c->fd, c->out + done, c->out_size - done, MSG_NOSIGNAL);
         if (n < 0 && (errno == EINTR || errno == EAGAIN))
@@ -171,7 +171,7 @@ static BIO_METHOD *make_method(void)
 }
 
 /* Fills *err with the reason why the last operation failed. */
-static int explain(struct mesh_conn *c, const char *doing, struct err *err)
+static int connection_error(struct mesh_conn *c, const char *doing, struct err *err)
 {
     if (c->cancelled) {
         ERR_clear_error();
@@ -243,7 +243,7 @@ static int shake(struct mesh_conn *c, bool server, struct err *err)
         SSL_set_connect_state(c->ssl);
     if (SSL_do_handshake(c->ssl) == 1)
         return 0;
-    return explain(c, "shaking hands", err);
+    return connection_error(c, "shaking hands", err);
 }
 
 /* ---- public ---- */
@@ -377,7 +377,7 @@ static void avoid_pacing(int fd)
 /* On a short path (round trip below 2 ms) large buffers only make small frames wait behind large ones, so the
  * buffers are sized for 10 Gbit/s times the round trip, at least 256 KiB. On a long path the kernel sizes
  * them. */
-void mesh_conn_steady(struct mesh_conn *conn)
+void mesh_conn_established(struct mesh_conn *conn)
 {
     struct tcp_info info;
     socklen_t size = sizeof(info);
@@ -394,7 +394,7 @@ void mesh_conn_steady(struct mesh_conn *conn)
         setsockopt(conn->fd, SOL_SOCKET, SO_RCVBUF, &bytes, sizeof(bytes));
     if (bytes > 0 && setsockopt(conn->fd, SOL_SOCKET, SO_SNDBUFFORCE, &bytes, sizeof(bytes)) < 0)
         setsockopt(conn->fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof(bytes));
-    conn->steady = true;
+    conn->established = true;
     conn->options.cancel = NULL;
 }
 
@@ -404,7 +404,7 @@ int mesh_conn_read(struct mesh_conn *conn, void *dst, size_t size, struct err *e
     while (size > 0) {
         int n = SSL_read(conn->ssl, to, size > 1 << 30 ? 1 << 30 : (int)size);
         if (n <= 0)
-            return explain(conn, "reading", err);
+            return connection_error(conn, "reading", err);
         to += n;
         size -= (size_t)n;
     }
@@ -416,7 +416,7 @@ static int write_piece(struct mesh_conn *c, const uint8_t *from, size_t size, st
     while (size > 0) {
         int n = SSL_write(c->ssl, from, size > 1 << 30 ? 1 << 30 : (int)size);
         if (n <= 0)
-            return explain(c, "writing", err);
+            return connection_error(c, "writing", err);
         from += n;
         size -= (size_t)n;
     }
@@ -441,7 +441,7 @@ int mesh_conn_write(struct mesh_conn *conn, const void *head, size_t head_size, 
 int mesh_conn_flush(struct mesh_conn *conn, struct err *err)
 {
     conn->out_limit = OUT_FIRST_BYTES; /* the first bytes of the next message should not wait for many more */
-    return socket_write(conn) ? 0 : explain(conn, "writing", err);
+    return socket_write(conn) ? 0 : connection_error(conn, "writing", err);
 }
 
 void mesh_conn_shutdown(struct mesh_conn *conn)

@@ -42,7 +42,7 @@ int mesh_conn_check(struct mesh_conn *conn, const char *wanted, struct err *err)
 void mesh_conn_rename(struct mesh_conn *conn, const char *name);
 
 /* Ends the handshake phase: removes the deadline and sizes the socket's buffers for the link. */
-void mesh_conn_steady(struct mesh_conn *conn);
+void mesh_conn_established(struct mesh_conn *conn);
 
 /* Reads exactly size bytes. ERR_NET when the connection ends before that. */
 int mesh_conn_read(struct mesh_conn *conn, void *dst, size_t size, struct err *err);

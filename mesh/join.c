@@ -105,7 +105,7 @@ static int greet(struct greeting *g, struct mesh_conn *conn, uint64_t deadline_n
         status = wire_hello_decode(bytes, &hello, err);
     if (status == 0) {
         pthread_mutex_lock(&mesh->lock);
-        g->introduced = true;
+        g->has_hello = true;
         pthread_mutex_unlock(&mesh->lock);
         status = wait_for_peers(mesh, deadline_ns, err);
     }
@@ -126,7 +126,7 @@ static int greet(struct greeting *g, struct mesh_conn *conn, uint64_t deadline_n
         return -1;
     }
     mesh_conn_rename(conn, p->name);
-    mesh_conn_steady(conn);
+    mesh_conn_established(conn);
     return attach(p, conn, !hello.dialler_sends, err);
 }
 
@@ -164,15 +164,16 @@ static struct greeting *free_greeting(struct mesh *mesh)
     return NULL;
 }
 
-/* When all greetings are busy, cancels up to MESH_HURRIED of those that have waited longest without a hello.
- * Any machine can connect and stay silent; a slow peer of ours connects again. The lock is held. */
-static void hurry_greetings(struct mesh *mesh)
+/* When all greetings are busy, cancels up to MESH_GREETINGS_CANCELLED of those that have waited longest
+ * without a hello. Any machine can connect and stay silent; a slow peer of ours connects again. The lock is
+ * held. */
+static void cancel_oldest_greetings(struct mesh *mesh)
 {
-    for (int given = 0; given < MESH_HURRIED; given++) {
+    for (int given = 0; given < MESH_GREETINGS_CANCELLED; given++) {
         struct greeting *oldest = NULL;
         for (int i = 0; i < MESH_GREETINGS; i++) {
             struct greeting *g = &mesh->greetings[i];
-            if (g->introduced)
+            if (g->has_hello)
                 continue;
             if (atomic_load(&g->cancel)) {
                 if (given == 0)
@@ -193,7 +194,7 @@ static void begin_greeting(struct mesh *mesh, int fd)
     struct greeting *g;
     pthread_mutex_lock(&mesh->lock);
     while (!(g = free_greeting(mesh)) && !mesh->stopping) {
-        hurry_greetings(mesh);
+        cancel_oldest_greetings(mesh);
         cond_wait_until(&mesh->changed, &mesh->lock, UINT64_MAX);
     }
     if (mesh->stopping || !g) {
@@ -202,7 +203,7 @@ static void begin_greeting(struct mesh *mesh, int fd)
         g->mesh = mesh;
         g->fd = fd;
         g->begin_ns = clock_mono_ns();
-        g->introduced = false;
+        g->has_hello = false;
         atomic_store(&g->cancel, false);
         g->used = pthread_create(&g->thread, NULL, greeting_run, g) == 0;
         if (!g->used)
@@ -355,7 +356,7 @@ static int dial(struct mesh_peer_state *p, bool we_send, uint64_t deadline_ns, c
             return -1;
         poll(NULL, 0, POLL_MS);
     }
-    mesh_conn_steady(conn);
+    mesh_conn_established(conn);
     return attach(p, conn, we_send, err);
 }
 

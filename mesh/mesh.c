@@ -20,14 +20,14 @@ enum { PINGS = 16, PROBE_BYTES = 32 << 20 };
 
 /* ---- the thread that watches deadlines ---- */
 
-void mesh_keeper_note(struct mesh *mesh, uint64_t deadline_ns)
+void mesh_watchdog_note(struct mesh *mesh, uint64_t deadline_ns)
 {
-    pthread_mutex_lock(&mesh->keeper_lock);
-    if (deadline_ns < mesh->keeper_next_ns) {
-        mesh->keeper_next_ns = deadline_ns;
-        pthread_cond_signal(&mesh->keeper_work);
+    pthread_mutex_lock(&mesh->watchdog_lock);
+    if (deadline_ns < mesh->watchdog_next_ns) {
+        mesh->watchdog_next_ns = deadline_ns;
+        pthread_cond_signal(&mesh->watchdog_work);
     }
-    pthread_mutex_unlock(&mesh->keeper_lock);
+    pthread_mutex_unlock(&mesh->watchdog_lock);
 }
 
 /* Updates *first to the operation with the earliest deadline in a list. */
@@ -49,7 +49,7 @@ static void earliest_one(struct mesh_op *op, struct mesh_op **first, bool *is_re
 }
 
 /* Fails the peer if an operation is overdue. Returns the next deadline, or UINT64_MAX. */
-static uint64_t keep_peer(struct mesh_peer_state *p, uint64_t now)
+static uint64_t check_deadlines(struct mesh_peer_state *p, uint64_t now)
 {
     struct mesh_op *first = NULL;
     bool receive = false;
@@ -78,29 +78,29 @@ static uint64_t keep_peer(struct mesh_peer_state *p, uint64_t now)
     return next;
 }
 
-static void *keeper_run(void *arg)
+static void *watchdog_run(void *arg)
 {
     struct mesh *mesh = arg;
-    pthread_mutex_lock(&mesh->keeper_lock);
-    while (!mesh->keeper_stop) {
+    pthread_mutex_lock(&mesh->watchdog_lock);
+    while (!mesh->watchdog_stop) {
         uint64_t now = clock_mono_ns();
-        if (mesh->keeper_next_ns > now) {
-            cond_wait_until(&mesh->keeper_work, &mesh->keeper_lock, mesh->keeper_next_ns);
+        if (mesh->watchdog_next_ns > now) {
+            cond_wait_until(&mesh->watchdog_work, &mesh->watchdog_lock, mesh->watchdog_next_ns);
             continue;
         }
-        mesh->keeper_next_ns = UINT64_MAX;
-        pthread_mutex_unlock(&mesh->keeper_lock);
+        mesh->watchdog_next_ns = UINT64_MAX;
+        pthread_mutex_unlock(&mesh->watchdog_lock);
         uint64_t next = UINT64_MAX;
         for (uint32_t i = 0; i < mesh->peer_count; i++) {
-            uint64_t of_peer = keep_peer(mesh->peers[i], now);
+            uint64_t of_peer = check_deadlines(mesh->peers[i], now);
             if (of_peer < next)
                 next = of_peer;
         }
-        pthread_mutex_lock(&mesh->keeper_lock);
-        if (next < mesh->keeper_next_ns)
-            mesh->keeper_next_ns = next;
+        pthread_mutex_lock(&mesh->watchdog_lock);
+        if (next < mesh->watchdog_next_ns)
+            mesh->watchdog_next_ns = next;
     }
-    pthread_mutex_unlock(&mesh->keeper_lock);
+    pthread_mutex_unlock(&mesh->watchdog_lock);
     return NULL;
 }
 
@@ -132,11 +132,11 @@ int mesh_create(const struct mesh_options *options, struct mesh **out, struct er
         return err_set(err, ERR_NOMEM, "no memory for a mesh");
     mesh->options = *options;
     mesh->listener = mesh->wake = -1;
-    mesh->keeper_next_ns = UINT64_MAX;
+    mesh->watchdog_next_ns = UINT64_MAX;
     pthread_mutex_init(&mesh->lock, NULL);
-    pthread_mutex_init(&mesh->keeper_lock, NULL);
+    pthread_mutex_init(&mesh->watchdog_lock, NULL);
     cond_init(&mesh->changed);
-    cond_init(&mesh->keeper_work);
+    cond_init(&mesh->watchdog_work);
     struct tls_files files = {
         .ca_file = options->ca_file, .cert_file = options->cert_file, .key_file = options->key_file};
     if (check_options(&mesh->options, err) < 0)
@@ -153,11 +153,11 @@ int mesh_create(const struct mesh_options *options, struct mesh **out, struct er
         err_errno(err, ERR_IO, errno, "mesh: could not make an eventfd");
         goto fail;
     }
-    if (pthread_create(&mesh->keeper, NULL, keeper_run, mesh) != 0) {
+    if (pthread_create(&mesh->watchdog, NULL, watchdog_run, mesh) != 0) {
         err_set(err, ERR_NOMEM, "mesh: could not start a thread");
         goto fail;
     }
-    mesh->keeper_made = true;
+    mesh->watchdog_made = true;
     *out = mesh;
     return 0;
 fail:
@@ -183,7 +183,7 @@ static struct mesh_op *op_create(const struct mesh_post *post, uint64_t size, st
     return op;
 }
 
-static int refused(struct mesh_peer_state *p, struct err *err)
+static int check_postable(struct mesh_peer_state *p, struct err *err)
 {
     if (p->failure.code != ERR_NONE) {
         *err = p->failure;
@@ -226,7 +226,7 @@ int mesh_send(struct mesh *mesh, const struct mesh_post *post, const struct mesh
         return err_set(err, ERR_INTERNAL, "%s: a shape of %u dimensions", p->name, meta->rank);
     }
     pthread_mutex_lock(&p->lock);
-    if (refused(p, err) < 0) {
+    if (check_postable(p, err) < 0) {
         pthread_mutex_unlock(&p->lock);
         free(op);
         return -1;
@@ -237,7 +237,7 @@ int mesh_send(struct mesh *mesh, const struct mesh_post *post, const struct mesh
     p->tx_busy |= 1ull << post->queue;
     pthread_cond_signal(&p->work);
     pthread_mutex_unlock(&p->lock);
-    mesh_keeper_note(mesh, post->deadline_ns);
+    mesh_watchdog_note(mesh, post->deadline_ns);
     return 0;
 }
 
@@ -288,7 +288,7 @@ int mesh_recv(struct mesh *mesh, const struct mesh_post *post, uint64_t tag, voi
     op->meta.tag = tag;
     pthread_mutex_lock(&p->lock);
     struct rx_queue *rx = &p->rx[post->queue];
-    int status = refused(p, err);
+    int status = check_postable(p, err);
     /* an early message that a receive is attached to is not the next one */
     bool early = rx->early && !rx->early->op;
     if (status == 0 && !early && p->bye_received)
@@ -299,14 +299,14 @@ int mesh_recv(struct mesh *mesh, const struct mesh_post *post, uint64_t tag, voi
             status = match_early(p, rx, op, err);
         else
             op_list_append(&rx->ops, op);
-        mesh_rx_tell(p, post->queue, bound);
+        mesh_rx_announce(p, post->queue, bound);
     }
     pthread_mutex_unlock(&p->lock);
     if (status < 0) {
         free(op);
         return -1;
     }
-    mesh_keeper_note(mesh, post->deadline_ns);
+    mesh_watchdog_note(mesh, post->deadline_ns);
     return 0;
 }
 
@@ -419,7 +419,7 @@ int mesh_measure(struct mesh *mesh, uint32_t peer, uint64_t bytes, uint64_t dead
     if (!p)
         return -1;
     pthread_mutex_lock(&p->lock);
-    int status = refused(p, err);
+    int status = check_postable(p, err);
     if (status == 0 && p->measuring)
         status = err_set(err, ERR_BUSY, "%s: is being measured already", p->name);
     if (status == 0) {
@@ -473,7 +473,7 @@ int mesh_stats(struct mesh *mesh, uint32_t peer, struct mesh_stats *stats, struc
 /* ---- ending ---- */
 
 /* Whether the orderly close with this peer is complete or has failed. The lock is held. */
-static bool farewell_over(const struct mesh_peer_state *p)
+static bool close_complete(const struct mesh_peer_state *p)
 {
     return p->failure.code != ERR_NONE || (p->tx_over && p->rx_over);
 }
@@ -496,9 +496,9 @@ int mesh_close(struct mesh *mesh, uint64_t deadline_ns, struct err *err)
         struct mesh_peer_state *p = mesh->peers[i];
         pthread_mutex_lock(&p->lock);
         bool in_time = true;
-        while (p->tx_made && !farewell_over(p) && in_time)
+        while (p->tx_made && !close_complete(p) && in_time)
             in_time = cond_wait_until(&p->changed, &p->lock, deadline_ns);
-        if (p->tx_made && !farewell_over(p)) {
+        if (p->tx_made && !close_complete(p)) {
             struct err why;
             err_set(&why, ERR_TIMEOUT, "%s: %s", p->name,
                     p->bye_acked ? "did not say goodbye in time"
@@ -563,12 +563,12 @@ void mesh_destroy(struct mesh *mesh)
         return;
     mesh_abort(mesh);
     mesh_join_stop(mesh);
-    if (mesh->keeper_made) {
-        pthread_mutex_lock(&mesh->keeper_lock);
-        mesh->keeper_stop = true;
-        pthread_cond_signal(&mesh->keeper_work);
-        pthread_mutex_unlock(&mesh->keeper_lock);
-        pthread_join(mesh->keeper, NULL);
+    if (mesh->watchdog_made) {
+        pthread_mutex_lock(&mesh->watchdog_lock);
+        mesh->watchdog_stop = true;
+        pthread_cond_signal(&mesh->watchdog_work);
+        pthread_mutex_unlock(&mesh->watchdog_lock);
+        pthread_join(mesh->watchdog, NULL);
     }
     for (uint32_t i = 0; i < mesh->peer_count; i++)
         peer_destroy(mesh->peers[i]);
@@ -578,8 +578,8 @@ void mesh_destroy(struct mesh *mesh)
     tls_context_free(mesh->server);
     tls_context_free(mesh->client);
     pthread_cond_destroy(&mesh->changed);
-    pthread_cond_destroy(&mesh->keeper_work);
+    pthread_cond_destroy(&mesh->watchdog_work);
     pthread_mutex_destroy(&mesh->lock);
-    pthread_mutex_destroy(&mesh->keeper_lock);
+    pthread_mutex_destroy(&mesh->watchdog_lock);
     free(mesh);
 }

@@ -76,8 +76,8 @@ struct rx_queue {
     uint64_t posted, begun;           /* number of receives posted, and of messages that began to arrive */
     uint64_t held;                    /* bytes plus cost of unmatched early messages */
     uint64_t consumed,
-        told_consumed; /* bytes plus cost of matched messages, now and as last announced to the peer */
-    bool tell;         /* a POSTED frame is due */
+        announced_consumed; /* bytes plus cost of matched messages, now and as last announced to the peer */
+    bool announce;          /* a POSTED frame is due */
 };
 
 struct mesh_peer_state {
@@ -97,7 +97,7 @@ struct mesh_peer_state {
     struct tx_queue tx[MESH_QUEUES];
     struct rx_queue rx[MESH_QUEUES];
     uint64_t tx_busy;     /* bit q is set while tx[q].ops is not empty */
-    uint64_t tell;        /* bit q is set while rx[q].tell is */
+    uint64_t announce;    /* bit q is set while rx[q].announce is */
     struct op_list ready; /* receives whose early message is complete; the sender's thread copies the bytes */
     struct early *ready_early, *ready_early_last; /* their early messages, in the same order */
     uint32_t turn, small_run;
@@ -117,11 +117,11 @@ struct greeting {
     int fd;
     uint64_t begin_ns;
     atomic_bool cancel;
-    bool introduced; /* the handshake is complete and the hello was received */
+    bool has_hello; /* the handshake is complete and the hello was received */
     bool used, over;
 };
 
-enum { MESH_GREETINGS = 32, MESH_HURRIED = 8 };
+enum { MESH_GREETINGS = 32, MESH_GREETINGS_CANCELLED = 8 };
 
 struct mesh {
     struct mesh_options options;
@@ -135,13 +135,13 @@ struct mesh {
     char last_refusal[256]; /* why the last unknown peer was refused */
     struct greeting greetings[MESH_GREETINGS];
     int listener, wake; /* wake is an eventfd that ends the acceptor */
-    pthread_t acceptor, keeper;
-    bool acceptor_made, keeper_made;
+    pthread_t acceptor, watchdog;
+    bool acceptor_made, watchdog_made;
 
-    pthread_mutex_t keeper_lock;
-    pthread_cond_t keeper_work;
-    uint64_t keeper_next_ns; /* earliest deadline of any operation */
-    bool keeper_stop;
+    pthread_mutex_t watchdog_lock;
+    pthread_cond_t watchdog_work;
+    uint64_t watchdog_next_ns; /* earliest deadline of any operation */
+    bool watchdog_stop;
 };
 
 /* Bytes that a message counts against its queue's window. */
@@ -169,11 +169,11 @@ void mesh_op_finish(struct mesh_peer_state *peer, struct mesh_op *op, const stru
 void mesh_op_take_early(struct mesh_peer_state *peer, struct mesh_op *op, struct early *early);
 
 /* Tells the thread that watches deadlines of a new one. Call it without the peer's lock. */
-void mesh_keeper_note(struct mesh *mesh, uint64_t deadline_ns);
+void mesh_watchdog_note(struct mesh *mesh, uint64_t deadline_ns);
 
 /* Schedules a POSTED frame for the queue if the sender needs its counts. `bound` is the bound of a receive
  * just posted, or 0. The peer's lock is held. */
-void mesh_rx_tell(struct mesh_peer_state *peer, uint32_t queue, uint64_t bound);
+void mesh_rx_announce(struct mesh_peer_state *peer, uint32_t queue, uint64_t bound);
 
 /* The functions of a peer's two threads. arg is the peer. */
 void *mesh_tx_run(void *arg);

@@ -93,12 +93,12 @@ void mesh_op_take_early(struct mesh_peer_state *peer, struct mesh_op *op, struct
 /* The sender waits only with a message that its window has no room for. So it must learn of a posted receive
  * with a large bound, and when half the window has been consumed; more announcements would be wasted frames.
  */
-void mesh_rx_tell(struct mesh_peer_state *peer, uint32_t queue, uint64_t bound)
+void mesh_rx_announce(struct mesh_peer_state *peer, uint32_t queue, uint64_t bound)
 {
     struct rx_queue *rx = &peer->rx[queue];
     uint64_t half = peer->mesh->options.window_bytes / 2;
-    if (mesh_cost(bound) <= half && rx->consumed - rx->told_consumed < half)
+    if (mesh_cost(bound) <= half && rx->consumed - rx->announced_consumed < half)
         return;
-    peer->tell |= 1ull << queue;
+    peer->announce |= 1ull << queue;
     pthread_cond_signal(&peer->work);
 }

@@ -48,7 +48,7 @@ static int begin_message(struct mesh_peer_state *p, const struct wire_frame *f, 
         op->begin_ns = now;
         rx->current = op;
         rx->consumed += mesh_cost(op->size);
-        mesh_rx_tell(p, f->queue, 0);
+        mesh_rx_announce(p, f->queue, 0);
         return 0;
     }
     if (rx->held + mesh_cost(f->message_bytes) > p->mesh->options.window_bytes)
@@ -147,7 +147,7 @@ static int receive_posted(struct mesh_peer_state *p, const struct wire_frame *f,
     return status;
 }
 
-static int owe_pong(struct mesh_peer_state *p, uint64_t sequence, struct err *err)
+static int queue_pong(struct mesh_peer_state *p, uint64_t sequence, struct err *err)
 {
     int status = 0;
     pthread_mutex_lock(&p->lock);
@@ -167,7 +167,7 @@ static int receive_probe(struct mesh_peer_state *p, const struct wire_frame *f, 
 {
     if (mesh_conn_read(p->in, scratch, f->payload_bytes, err) < 0)
         return -1;
-    return f->flags & WIRE_LAST ? owe_pong(p, f->sequence, err) : 0;
+    return f->flags & WIRE_LAST ? queue_pong(p, f->sequence, err) : 0;
 }
 
 /* Ends every receive that no message can come for. The lock is held on entry and exit. */
@@ -218,7 +218,7 @@ static int receive_frame(struct mesh_peer_state *p, const struct wire_frame *f, 
     case WIRE_POSTED:
         return receive_posted(p, f, err);
     case WIRE_PING:
-        return owe_pong(p, f->sequence, err);
+        return queue_pong(p, f->sequence, err);
     case WIRE_PROBE:
         return receive_probe(p, f, scratch, err);
     case WIRE_PONG:

@@ -25,11 +25,11 @@ static void choose_control(struct chosen *c, enum wire_kind kind, uint64_t seque
 /* Chooses a control frame, which the peer may be waiting for. The lock is held. */
 static bool pick_control(struct mesh_peer_state *p, struct chosen *c)
 {
-    if (p->tell) {
-        uint32_t q = (uint32_t)__builtin_ctzll(p->tell);
+    if (p->announce) {
+        uint32_t q = (uint32_t)__builtin_ctzll(p->announce);
         struct rx_queue *rx = &p->rx[q];
-        p->tell &= ~(1ull << q);
-        rx->told_consumed = rx->consumed;
+        p->announce &= ~(1ull << q);
+        rx->announced_consumed = rx->consumed;
         choose_control(c, WIRE_POSTED, rx->posted);
         c->frame.queue = (uint16_t)q;
         c->frame.message_bytes = rx->consumed;
@@ -246,7 +246,7 @@ static int move_paced(struct mesh_peer_state *p, struct mesh_pace *pace, bool *w
     return 0;
 }
 
-static bool said_all(const struct mesh_peer_state *p, const struct mesh_pace *pace)
+static bool close_is_complete(const struct mesh_peer_state *p, const struct mesh_pace *pace)
 {
     return p->bye_sent && p->bye_acked && p->bye_ack_sent && (!pace || mesh_pace_empty(pace));
 }
@@ -254,13 +254,13 @@ static bool said_all(const struct mesh_peer_state *p, const struct mesh_pace *pa
 /* Whether a frame may be waiting for the wire. The answer may be true too often. The lock is held. */
 static bool waiting(const struct mesh_peer_state *p)
 {
-    return p->tx_busy || p->tell || p->pong_count || p->ping_due || p->bye_ack_due || p->probe_left ||
+    return p->tx_busy || p->announce || p->pong_count || p->ping_due || p->bye_ack_due || p->probe_left ||
            (p->closing && !p->bye_sent);
 }
 
 /* One round of the sender: writes a frame, flushes, or waits. The lock is held on entry and exit. -1 when the
  * connection broke. */
-static int round_once(struct mesh_peer_state *p, struct mesh_pace *pace, bool *unflushed, struct err *err)
+static int send_once(struct mesh_peer_state *p, struct mesh_pace *pace, bool *unflushed, struct err *err)
 {
     struct chosen c;
     int status = 0;
@@ -283,7 +283,7 @@ static int round_once(struct mesh_peer_state *p, struct mesh_pace *pace, bool *u
         status = mesh_conn_flush(p->out, err);
         *unflushed = false;
         pthread_mutex_lock(&p->lock);
-    } else if (!p->ready.first && p->failure.code == ERR_NONE && !said_all(p, pace)) {
+    } else if (!p->ready.first && p->failure.code == ERR_NONE && !close_is_complete(p, pace)) {
         uint64_t until = pace ? mesh_pace_next(pace, !wire_free && waiting(p)) : UINT64_MAX;
         cond_wait_until(&p->work, &p->lock, until);
     }
@@ -303,8 +303,8 @@ void *mesh_tx_run(void *arg)
             status = err_set(&err, ERR_NOMEM, "%s: no memory for the emulated link", p->name);
     }
     pthread_mutex_lock(&p->lock);
-    while (status == 0 && p->failure.code == ERR_NONE && (!said_all(p, pace) || unflushed))
-        status = round_once(p, pace, &unflushed, &err);
+    while (status == 0 && p->failure.code == ERR_NONE && (!close_is_complete(p, pace) || unflushed))
+        status = send_once(p, pace, &unflushed, &err);
     if (status < 0)
         mesh_peer_fail_locked(p, &err);
     pthread_mutex_unlock(&p->lock);

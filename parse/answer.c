@@ -19,7 +19,7 @@
 enum { FIRST_BYTES_MAX = 2000 };
 enum { ADAPTER_LIST_BYTES_MAX = 4096, ADAPTER_CONFIG_BYTES_MAX = 1 << 20, ADAPTER_DEPTH_MAX = 16 };
 
-struct asked {
+struct parse_request {
     const json_t *question;
     struct parse_files *files;
     struct model *model;         /* set for questions about a model */
@@ -29,11 +29,11 @@ struct asked {
 
 /* ---- a model ---- */
 
-static json_t *answer_model(struct asked *asked, struct err *err)
+static json_t *answer_model(struct parse_request *request, struct err *err)
 {
-    json_t *config = model_config_to_json(model_get_config(asked->model), err);
+    json_t *config = model_config_to_json(model_get_config(request->model), err);
     json_t *answer = config != NULL
-                         ? json_pack("{s:o, s:b}", "config", config, "tokenizer", asked->tokenizer != NULL)
+                         ? json_pack("{s:o, s:b}", "config", config, "tokenizer", request->tokenizer != NULL)
                          : NULL;
     if (config != NULL && answer == NULL) {
         err_set(err, ERR_NOMEM, "no memory for a model's config");
@@ -51,7 +51,7 @@ struct text_options {
     const char *prompt;
 };
 
-static int options_read(const struct asked *asked, struct text_options *options, struct err *err)
+static int options_read(const struct parse_request *request, struct text_options *options, struct err *err)
 {
     struct json_reader reader;
     const char *kind = NULL;
@@ -59,7 +59,7 @@ static int options_read(const struct asked *asked, struct text_options *options,
     uint32_t format = 0, learn = 0;
     uint64_t memory = 0;
     *options = (struct text_options){.prompt = NULL};
-    jr_init(&reader, asked->question, "question", err);
+    jr_init(&reader, request->question, "question", err);
     jr_str(&reader, "do", JR_REQUIRED, 1, 32, &kind);
     jr_u32(&reader, "format", JR_REQUIRED, SPEC_FORMAT_AUTO, SPEC_FORMAT_COUNT - 1, &format);
     jr_u32(&reader, "learn", JR_REQUIRED, SPEC_LEARN_ANSWER, SPEC_LEARN_ALL, &learn);
@@ -74,7 +74,7 @@ static int options_read(const struct asked *asked, struct text_options *options,
     options->data.format = (enum spec_format)format;
     options->data.learn = (enum spec_learn)learn;
     options->data.chat_template = (json_t *)(uintptr_t)chat;
-    if (rows_options_from_spec(&options->data, asked->tokenizer, model_get_config(asked->model)->vocab,
+    if (rows_options_from_spec(&options->data, request->tokenizer, model_get_config(request->model)->vocab,
                                &options->rows, &options->chat, err) < 0) {
         return err_wrap(err, "data.chat_template");
     }
@@ -84,13 +84,13 @@ static int options_read(const struct asked *asked, struct text_options *options,
 
 /* Adds a description of the rows to the stats, and the first row with its labelled part between ⟦ and ⟧, for
  * people. */
-static int stats_say(json_t *stats, const struct asked *asked, const struct rows_report *report,
+static int stats_say(json_t *stats, const struct parse_request *request, const struct rows_report *report,
                      uint32_t sequence_tokens, struct err *err)
 {
     struct buf said = {.limit = 1024}, first = {.limit = 1 << 20};
     int status = rows_report_say(report, sequence_tokens, &said, err);
     if (status == 0) {
-        status = rows_show(*asked->rows, 0, asked->tokenizer, "⟦", "⟧", FIRST_BYTES_MAX, &first, err);
+        status = rows_show(*request->rows, 0, request->tokenizer, "⟦", "⟧", FIRST_BYTES_MAX, &first, err);
     }
     if (status == 0 && (json_object_set_new(stats, "said", json_string(buf_str(&said))) < 0 ||
                         json_object_set_new(stats, "first", json_string(buf_str(&first))) < 0)) {
@@ -101,10 +101,10 @@ static int stats_say(json_t *stats, const struct asked *asked, const struct rows
     return status;
 }
 
-static json_t *stats_of(const struct asked *asked, const struct rows_report *report, uint32_t sequence_tokens,
-                        struct err *err)
+static json_t *stats_of(const struct parse_request *request, const struct rows_report *report,
+                        uint32_t sequence_tokens, struct err *err)
 {
-    const struct rows *rows = *asked->rows;
+    const struct rows *rows = *request->rows;
     struct rows_histogram histogram;
     rows_histogram(rows, &histogram);
     json_t *lengths = json_array();
@@ -119,7 +119,7 @@ static json_t *stats_of(const struct asked *asked, const struct rows_report *rep
         spec_format_name(report->format), "first_truncated_line", (json_int_t)report->first_truncated_line,
         "first_dropped_line", (json_int_t)report->first_dropped_line, "bin_tokens",
         (json_int_t)histogram.bin_tokens, "lengths", lengths);
-    if (stats != NULL && stats_say(stats, asked, report, sequence_tokens, err) < 0) {
+    if (stats != NULL && stats_say(stats, request, report, sequence_tokens, err) < 0) {
         json_decref(stats);
         return NULL;
     }
@@ -130,32 +130,32 @@ static json_t *stats_of(const struct asked *asked, const struct rows_report *rep
     return answer;
 }
 
-static json_t *answer_rows(struct asked *asked, struct err *err)
+static json_t *answer_rows(struct parse_request *request, struct err *err)
 {
     struct text_options options;
     struct rows_report report = {0};
     json_t *answer = NULL;
-    const struct parse_files *files = asked->files;
-    if (options_read(asked, &options, err) == 0 &&
+    const struct parse_files *files = request->files;
+    if (options_read(request, &options, err) == 0 &&
         rows_encode(files->upload_bytes > 0 ? files->upload : "", files->upload_bytes, &options.rows,
-                    asked->rows, &report, err) == 0) {
-        if (options.rows_max > 0 && (*asked->rows)->count > options.rows_max) {
-            err_set(err, ERR_TOO_BIG, "%u rows are over the limit of %u", (*asked->rows)->count,
+                    request->rows, &report, err) == 0) {
+        if (options.rows_max > 0 && (*request->rows)->count > options.rows_max) {
+            err_set(err, ERR_TOO_BIG, "%u rows are over the limit of %u", (*request->rows)->count,
                     options.rows_max);
         } else {
-            answer = stats_of(asked, &report, options.data.sequence_tokens, err);
+            answer = stats_of(request, &report, options.data.sequence_tokens, err);
         }
     }
     chat_template_destroy(options.chat);
     return answer;
 }
 
-static json_t *answer_prompt(struct asked *asked, struct err *err)
+static json_t *answer_prompt(struct parse_request *request, struct err *err)
 {
     struct text_options options;
     struct ids ids = {0};
     json_t *answer = NULL;
-    if (options_read(asked, &options, err) == 0 &&
+    if (options_read(request, &options, err) == 0 &&
         rows_render_prompt(options.prompt != NULL ? options.prompt : "", options.data.format, &options.rows,
                            &ids, err) == 0) {
         json_t *list = json_array();
@@ -174,20 +174,20 @@ static json_t *answer_prompt(struct asked *asked, struct err *err)
 
 /* ---- an adapter to start from ---- */
 
-static json_t *upload_document(const struct asked *asked, size_t bytes_max, struct err *err)
+static json_t *upload_document(const struct parse_request *request, size_t bytes_max, struct err *err)
 {
-    if (asked->files->upload_bytes > bytes_max) {
+    if (request->files->upload_bytes > bytes_max) {
         err_set(err, ERR_TOO_BIG, "a file of the adapter is over %zu bytes", bytes_max);
         return NULL;
     }
-    return json_parse_limited(asked->files->upload_bytes > 0 ? asked->files->upload : "",
-                              asked->files->upload_bytes, ADAPTER_DEPTH_MAX, err);
+    return json_parse_limited(request->files->upload_bytes > 0 ? request->files->upload : "",
+                              request->files->upload_bytes, ADAPTER_DEPTH_MAX, err);
 }
 
-static json_t *answer_adapter_files(struct asked *asked, struct err *err)
+static json_t *answer_adapter_files(struct parse_request *request, struct err *err)
 {
     static const char *const names[] = {"adapter_config.json", "adapter_model.safetensors"};
-    json_t *list = upload_document(asked, ADAPTER_LIST_BYTES_MAX, err);
+    json_t *list = upload_document(request, ADAPTER_LIST_BYTES_MAX, err);
     struct json_reader reader;
     if (list == NULL) {
         return NULL;
@@ -205,9 +205,9 @@ static json_t *answer_adapter_files(struct asked *asked, struct err *err)
 }
 
 /* Answers with the adapter's config, checked against its tensors and the base model's. */
-static json_t *answer_adapter(struct asked *asked, struct err *err)
+static json_t *answer_adapter(struct parse_request *request, struct err *err)
 {
-    const struct parse_files *files = asked->files;
+    const struct parse_files *files = request->files;
     struct peft *peft = NULL;
     json_t *answer = NULL;
     if (files->upload_bytes > ADAPTER_CONFIG_BYTES_MAX) {
@@ -215,26 +215,26 @@ static json_t *answer_adapter(struct asked *asked, struct err *err)
         return NULL;
     }
     if (peft_open_memory(files->upload_bytes > 0 ? files->upload : "", files->upload_bytes, files->weights,
-                         files->weights_bytes, model_get_config(asked->model), &peft, err) == 0 &&
-        peft_check_base(peft, asked->model, err) == 0) {
+                         files->weights_bytes, model_get_config(request->model), &peft, err) == 0 &&
+        peft_check_base(peft, request->model, err) == 0) {
         answer = peft_config_to_json(peft_get_config(peft), NULL, NULL, err);
     }
     peft_close(peft);
     return answer;
 }
 
-static json_t *answer_ready(struct asked *asked, struct err *err)
+static json_t *answer_ready(struct parse_request *request, struct err *err)
 {
-    (void)asked;
+    (void)request;
     (void)err;
     return json_object();
 }
 
 /* ---- all of them ---- */
 
-static const struct kind {
+static const struct question_kind {
     const char *name;
-    json_t *(*answer)(struct asked *asked, struct err *err);
+    json_t *(*answer)(struct parse_request *request, struct err *err);
     bool of_model, of_upload, of_weights;
 } kinds[] = {
     {.name = "ready", .answer = answer_ready},
@@ -246,15 +246,15 @@ static const struct kind {
 };
 
 /* Opens the model as every reader does, so that a bad file is refused here and not on a worker. */
-static int model_take(struct asked *asked, struct err *err)
+static int model_take(struct parse_request *request, struct err *err)
 {
-    struct model_source *source = asked->files->model;
+    struct model_source *source = request->files->model;
     struct err none = {0};
-    asked->files->model = NULL;
-    if (model_open(source, &asked->model, err) < 0) {
+    request->files->model = NULL;
+    if (model_open(source, &request->model, err) < 0) {
         return -1;
     }
-    if (tokenizer_open(asked->model, &asked->tokenizer, &none) < 0 && none.code != ERR_NOT_FOUND) {
+    if (tokenizer_open(request->model, &request->tokenizer, &none) < 0 && none.code != ERR_NOT_FOUND) {
         *err = none;
         return -1;
     }
@@ -264,23 +264,23 @@ static int model_take(struct asked *asked, struct err *err)
 json_t *parse_answer(const json_t *question, struct parse_files *files, struct rows **rows, struct err *err)
 {
     const char *name = json_string_value(json_object_get(question, "do"));
-    const struct kind *kind = NULL;
+    const struct question_kind *kind = NULL;
     for (size_t i = 0; name != NULL && i < sizeof(kinds) / sizeof(kinds[0]); i++) {
         kind = strcmp(kinds[i].name, name) == 0 ? &kinds[i] : kind;
     }
     *rows = NULL;
     if (kind == NULL || (kind->of_model && files->model == NULL) ||
         (kind->of_upload && files->upload == NULL) || (kind->of_weights && files->weights == NULL)) {
-        err_set(err, ERR_INTERNAL, "the parser was asked for \"%.40s\" without what it needs",
+        err_set(err, ERR_INTERNAL, "the parser was request for \"%.40s\" without what it needs",
                 name != NULL ? name : "");
         return NULL;
     }
-    struct asked asked = {.question = question, .files = files, .rows = rows};
+    struct parse_request request = {.question = question, .files = files, .rows = rows};
     json_t *answer = NULL;
-    if (!kind->of_model || model_take(&asked, err) == 0) {
-        answer = kind->answer(&asked, err);
+    if (!kind->of_model || model_take(&request, err) == 0) {
+        answer = kind->answer(&request, err);
     }
-    tokenizer_destroy(asked.tokenizer);
-    model_close(asked.model);
+    tokenizer_destroy(request.tokenizer);
+    model_close(request.model);
     return answer;
 }

@@ -79,7 +79,7 @@ static enum kind kind_of(const struct instr *x)
     }
 }
 
-struct view {
+struct lane_view {
     const struct draw_input *input;
     double step_s;           /* end of the timeline */
     double x, width;         /* left edge and width of the lanes in px */
@@ -93,14 +93,14 @@ struct view {
 };
 
 /* A piece of a lane: an event or a part of one. */
-struct piece {
+struct lane_piece {
     const struct trace_event *event;
     double x0, x1; /* px */
 };
 
 /* An iterator over the pieces of one kind in one lane. */
-struct pieces {
-    const struct view *view;
+struct lane_pieces {
+    const struct lane_view *view;
     enum kind kind;
     uint32_t at, end;    /* range of `order` */
     uint32_t busy, stop; /* range of the computing events that may still divide the present receive; stop is 0
@@ -108,13 +108,13 @@ struct pieces {
     double from_s;       /* the present receive is drawn up to here; below 0: no receive is being divided */
 };
 
-static const struct instr *instr_of(const struct view *v, const struct trace_event *e)
+static const struct instr *instr_of(const struct lane_view *v, const struct trace_event *e)
 {
     return &v->input->plan->ranks[e->rank].programs[e->program].instrs[e->instr];
 }
 
 /* The px of a moment. A moment in the part that is cut out gives the edge of the cut. */
-static double at(const struct view *v, double s)
+static double at(const struct lane_view *v, double s)
 {
     if (v->stretch_s == 0 || s <= v->stretch_s)
         return v->x + s * v->per_s;
@@ -161,7 +161,7 @@ static bool turn_begins(enum kind kind, int32_t micro_batch, enum kind *last, in
     return !same;
 }
 
-static void scale(struct view *v)
+static void scale(struct lane_view *v)
 {
     double computing = 0;
     uint32_t count = 0;
@@ -210,7 +210,7 @@ static void path_shape(struct pen *pen, const struct path *path, double y, doubl
 }
 
 /* Sets the px of a time range; false when nothing of it is drawn. */
-static bool stretch_px(const struct view *v, double begin, double end, struct piece *piece)
+static bool stretch_px(const struct lane_view *v, double begin, double end, struct lane_piece *piece)
 {
     if (end <= begin || (v->stretch_s > 0 && begin >= v->stretch_s && end <= v->step_s - v->stretch_s))
         return false;
@@ -221,16 +221,16 @@ static bool stretch_px(const struct view *v, double begin, double end, struct pi
     return piece->x1 > piece->x0;
 }
 
-static const struct trace_event *event_at(const struct view *v, uint32_t k)
+static const struct trace_event *event_at(const struct lane_view *v, uint32_t k)
 {
     return &v->input->timeline->events[v->order[k]];
 }
 
 /* Finds the next idle range [*from, *to) within a receive and moves behind the computing event that ends it.
  * Computing events are in order, because they are of one queue. */
-static bool idle_next(struct pieces *p, const struct trace_event *receive, double *from, double *to)
+static bool idle_next(struct lane_pieces *p, const struct trace_event *receive, double *from, double *to)
 {
-    const struct view *v = p->view;
+    const struct lane_view *v = p->view;
     double end = (double)receive->end_ns * 1e-9;
     *from = p->from_s;
     while (p->busy < p->stop && *from < end) {
@@ -251,9 +251,9 @@ static bool idle_next(struct pieces *p, const struct trace_event *receive, doubl
     return *from < end;
 }
 
-static bool piece_next(struct pieces *p, struct piece *piece)
+static bool piece_next(struct lane_pieces *p, struct lane_piece *piece)
 {
-    const struct view *v = p->view;
+    const struct lane_view *v = p->view;
     for (; p->at < p->end; p->at++) {
         const struct trace_event *e = piece->event = event_at(v, p->at);
         double begin = (double)e->begin_ns * 1e-9, end = (double)e->end_ns * 1e-9, to;
@@ -278,22 +278,22 @@ static bool piece_next(struct pieces *p, struct piece *piece)
     return false;
 }
 
-static struct pieces pieces_of(const struct view *v, uint32_t rank, enum kind kind)
+static struct lane_pieces pieces_of(const struct lane_view *v, uint32_t rank, enum kind kind)
 {
-    return (struct pieces){.view = v,
-                           .kind = kind,
-                           .at = v->event_first[rank],
-                           .end = v->event_first[rank + 1],
-                           .stop = v->event_first[rank + 1],
-                           .from_s = -1};
+    return (struct lane_pieces){.view = v,
+                                .kind = kind,
+                                .at = v->event_first[rank],
+                                .end = v->event_first[rank + 1],
+                                .stop = v->event_first[rank + 1],
+                                .from_s = -1};
 }
 
-static void lane_paths(struct pen *pen, const struct view *v, uint32_t rank, enum kind kind, double y,
+static void lane_paths(struct pen *pen, const struct lane_view *v, uint32_t rank, enum kind kind, double y,
                        double height, double merge_px)
 {
     struct path path = {0};
-    struct piece piece;
-    for (struct pieces p = pieces_of(v, rank, kind); piece_next(&p, &piece) && !pen->failed;) {
+    struct lane_piece piece;
+    for (struct lane_pieces p = pieces_of(v, rank, kind); piece_next(&p, &piece) && !pen->failed;) {
         if (path.open && piece.x0 >= path.x0 && piece.x0 - path.x1 < merge_px &&
             (merge_px > 0.3 || piece.x0 < path.x1)) {
             path.x1 = fmax(path.x1, piece.x1);
@@ -316,11 +316,11 @@ static void lane_paths(struct pen *pen, const struct view *v, uint32_t rank, enu
 
 /* Draws each shape with a tooltip (what it is and how long) and, where there is room, its micro-batch's
  * number. */
-static void lane_shapes(struct pen *pen, const struct view *v, uint32_t rank, enum kind kind, double y,
+static void lane_shapes(struct pen *pen, const struct lane_view *v, uint32_t rank, enum kind kind, double y,
                         double height)
 {
-    struct piece piece;
-    for (struct pieces p = pieces_of(v, rank, kind); piece_next(&p, &piece) && !pen->failed;) {
+    struct lane_piece piece;
+    for (struct lane_pieces p = pieces_of(v, rank, kind); piece_next(&p, &piece) && !pen->failed;) {
         char what[128], seconds[32], x[24], w[24], top[24], h[24];
         const struct trace_event *e = piece.event;
         const struct instr *instr = instr_of(v, e);
@@ -356,7 +356,7 @@ static void lane_memory(struct pen *pen, const struct plan_rank *rank, double x,
                 units_bytes(used, rank->memory_bytes), units_bytes(limit, rank->memory_limit_bytes));
 }
 
-static void lane_label(struct pen *pen, const struct view *v, uint32_t number, double y)
+static void lane_label(struct pen *pen, const struct lane_view *v, uint32_t number, double y)
 {
     const struct plan_rank *rank = &v->input->plan->ranks[number];
     bool tall = v->lane >= 28;
@@ -377,7 +377,7 @@ static void lane_label(struct pen *pen, const struct view *v, uint32_t number, d
                 DRAW_MARGIN + LABEL_PX - 10, base, (int)rank->block_begin, (int)rank->block_end);
 }
 
-static void lane_draw(struct pen *pen, const struct view *v, uint32_t rank, double y, double merge_px)
+static void lane_draw(struct pen *pen, const struct lane_view *v, uint32_t rank, double y, double merge_px)
 {
     char x[24], w[24], top[24], h[24];
     double main_px = v->lane - v->strip, half = v->stretch_s * v->per_s;
@@ -406,7 +406,7 @@ static double nice(double about)
     return power * (rest < 1.5 ? 1 : rest < 3.5 ? 2 : rest < 7.5 ? 5 : 10);
 }
 
-static void ticks(struct pen *pen, const struct view *v, double from_s, double to_s, double top,
+static void ticks(struct pen *pen, const struct lane_view *v, double from_s, double to_s, double top,
                   double bottom)
 {
     const char *unit = v->step_s < 2e-3 ? "µs" : v->step_s < 2 ? "ms" : "s";
@@ -425,8 +425,8 @@ static void ticks(struct pen *pen, const struct view *v, double from_s, double t
 }
 
 /* Draws one kind in the legend, on a new line when the present one is full. */
-static void legend_item(struct pen *pen, const struct view *v, const char *look, const char *name, double *x,
-                        double *y)
+static void legend_item(struct pen *pen, const struct lane_view *v, const char *look, const char *name,
+                        double *x, double *y)
 {
     double wide = 16 + DRAW_CHAR * (double)strlen(name);
     if (*x > v->x && *x + wide > v->x + v->width) {
@@ -440,7 +440,7 @@ static void legend_item(struct pen *pen, const struct view *v, const char *look,
     *x += wide + 18;
 }
 
-static double legend(struct pen *pen, const struct view *v, double y)
+static double legend(struct pen *pen, const struct lane_view *v, double y)
 {
     bool seen[KINDS] = {false};
     double x = v->x, last = y;
@@ -461,7 +461,7 @@ static double legend(struct pen *pen, const struct view *v, double y)
     return last + 12;
 }
 
-static void cut_mark(struct pen *pen, const struct view *v, double top, double bottom)
+static void cut_mark(struct pen *pen, const struct lane_view *v, double top, double bottom)
 {
     double x = v->x + v->stretch_s * v->per_s + CUT_PX / 2, turn = 6;
     pen_put(pen, "<path class=\"cut\" d=\"M%.1f %.1f", x - turn, top);
@@ -476,15 +476,15 @@ static void cut_mark(struct pen *pen, const struct view *v, double top, double b
         x, top - 3, share > 99 ? 2 : 0, share);
 }
 
-static void view_init(struct view *v, const struct draw_input *input, const uint32_t *event_first,
+static void view_init(struct lane_view *v, const struct draw_input *input, const uint32_t *event_first,
                       const uint32_t *order)
 {
     uint32_t ranks = input->plan->rank_count, shapes = 0;
-    *v = (struct view){.input = input,
-                       .event_first = event_first,
-                       .order = order,
-                       .x = DRAW_MARGIN + LABEL_PX,
-                       .width = DRAW_WIDTH - 2 * DRAW_MARGIN - LABEL_PX - RIGHT_PX + 25};
+    *v = (struct lane_view){.input = input,
+                            .event_first = event_first,
+                            .order = order,
+                            .x = DRAW_MARGIN + LABEL_PX,
+                            .width = DRAW_WIDTH - 2 * DRAW_MARGIN - LABEL_PX - RIGHT_PX + 25};
     scale(v);
     v->ranks = ranks;
     if (input->timeline->dropped >
@@ -503,7 +503,7 @@ static void view_init(struct view *v, const struct draw_input *input, const uint
     v->tips = shapes <= TIPS_MAX;
 }
 
-static double lanes_draw(struct pen *pen, const struct view *v, double y, double merge_px)
+static double lanes_draw(struct pen *pen, const struct lane_view *v, double y, double merge_px)
 {
     uint32_t ranks = v->input->plan->rank_count;
     double top = y, bottom = y + v->lanes * (v->lane + v->gap);
@@ -526,7 +526,7 @@ static double lanes_draw(struct pen *pen, const struct view *v, double y, double
 
 double draw_timeline(struct pen *pen, const struct draw_input *input, double y, double merge_px)
 {
-    struct view v;
+    struct lane_view v;
     uint32_t *first = NULL, *order = events_by_rank(input->timeline, input->plan->rank_count, &first);
     if (!order) {
         pen->failed =

@@ -74,7 +74,9 @@ static int sign(const struct keeper *k, const json_t *request, struct buf *certi
         return -1;
     if (strcmp(asked, wanted) != 0)
         return err_set(err, ERR_INVALID, "csr: it asks for \"%s\", not for \"%s\"", asked, wanted);
-    return tls_issue(buf_str(&k->ca), k->key, csr, identity, NULL, 0, k->lifetime_s, certificate, err);
+    const struct tls_ca ca = {.cert_pem = buf_str(&k->ca), .key_pem = k->key};
+    const struct tls_grant grant = {.identity = identity, .seconds = k->lifetime_s};
+    return tls_issue(&ca, csr, &grant, certificate, err);
 }
 
 /* Reads a request with read(2): the sandbox allows read(2) and write(2), but not the calls of frame_recv and

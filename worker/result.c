@@ -15,7 +15,7 @@
 enum { PATH_BYTES = 1024, INPUTS_MAX = 1 << 14 };
 #define INPUT_BYTES_MAX ((uint64_t)2 << 30)
 
-struct maker {
+struct result_maker {
     struct session *session;
     const json_t *blobs;
     char folder[PATH_BYTES]; /* folder of this run in the cache; removed at the end */
@@ -25,7 +25,7 @@ struct maker {
 };
 
 /* Copies a file of the checkpoint into the folder and opens it. */
-static int input_open(struct maker *maker, const char *name, struct err *err)
+static int input_open(struct result_maker *maker, const char *name, struct err *err)
 {
     const char *sha256 = json_string_value(json_object_get(json_object_get(maker->blobs, name), "sha256"));
     char path[PATH_BYTES + 96];
@@ -44,7 +44,7 @@ static int input_open(struct maker *maker, const char *name, struct err *err)
     return 0;
 }
 
-static int inputs_open(struct maker *maker, bool full, struct err *err)
+static int inputs_open(struct result_maker *maker, bool full, struct err *err)
 {
     const char *name;
     json_t *value;
@@ -62,7 +62,7 @@ static int inputs_open(struct maker *maker, bool full, struct err *err)
 }
 
 /* Stores a file of the folder as artifact `prefix` + `name`. */
-static int output_store(struct maker *maker, const char *path, const char *prefix, const char *name,
+static int output_store(struct result_maker *maker, const char *path, const char *prefix, const char *name,
                         json_t *artifacts, struct err *err)
 {
     char artifact[320], sha256[65];
@@ -76,7 +76,7 @@ static int output_store(struct maker *maker, const char *path, const char *prefi
     return 0;
 }
 
-static int outputs_store(struct maker *maker, const char *folder, json_t *artifacts, struct err *err)
+static int outputs_store(struct result_maker *maker, const char *folder, json_t *artifacts, struct err *err)
 {
     DIR *dir = opendir(folder);
     int result = dir ? 0 : err_set(err, ERR_IO, "%s cannot be read", folder);
@@ -92,7 +92,7 @@ static int outputs_store(struct maker *maker, const char *folder, json_t *artifa
     return result;
 }
 
-static int files_make(struct maker *maker, json_t *artifacts, struct err *err)
+static int files_make(struct result_maker *maker, json_t *artifacts, struct err *err)
 {
     struct session *session = maker->session;
     const struct job_spec *spec = &session->assignment->spec;
@@ -135,7 +135,7 @@ int result_store(struct session *session, const json_t *blobs, json_t **artifact
 {
     const struct job_spec *spec = &session->assignment->spec;
     bool full = spec->method.kind == SPEC_METHOD_FULL;
-    struct maker maker = {.session = session, .blobs = blobs};
+    struct result_maker maker = {.session = session, .blobs = blobs};
     *artifacts = json_object();
     int result = *artifacts ? 0 : err_set(err, ERR_NOMEM, "no memory for a result");
     if (result == 0 && !full)

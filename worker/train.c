@@ -13,7 +13,7 @@
 
 enum { TRACED_FIRST = 4, TRACED_MAX = 32 };
 
-static uint32_t raised(const struct stop_request *stop)
+static uint32_t requested_controls(const struct stop_request *stop)
 {
     uint32_t control = 0;
     if (atomic_load(&stop->asked))
@@ -36,7 +36,7 @@ static bool is_traced(const struct session *session, uint64_t step)
     return since < TRACED_FIRST || since % every == 0;
 }
 
-static int say_not_finite(const struct session *session, const struct ops_step *step, struct err *err)
+static int not_finite_error(const struct session *session, const struct ops_step *step, struct err *err)
 {
     unsigned long long number = step->step;
     if (step->not_finite.code == ERR_NOT_FINITE)
@@ -46,7 +46,7 @@ static int say_not_finite(const struct session *session, const struct ops_step *
 }
 
 /* Updates the loss scale after a step, alike on every rank. ERR_NOT_FINITE when the run ends. */
-static int settle_scale(struct session *session, const struct ops_step *step, struct err *err)
+static int update_loss_scale(struct session *session, const struct ops_step *step, struct err *err)
 {
     double was = session->scale.value;
     char text[256];
@@ -55,7 +55,7 @@ static int settle_scale(struct session *session, const struct ops_step *step, st
         return 0;
     }
     if (!session->scale.on)
-        return say_not_finite(session, step, err);
+        return not_finite_error(session, step, err);
     if (loss_scale_bad(&session->scale, step->loss_lost, err) < 0)
         return err_wrap(err, "step %llu", (unsigned long long)step->step);
     if (!session_reports(session))
@@ -94,7 +94,7 @@ static int run_step(struct session *session, uint64_t number, struct ops_step *s
     for (uint32_t m = 0; m < session->batch.micro_batch_count; m++)
         session->batch.micro[m].router_scale = router;
     *step = (struct ops_step){.step = number,
-                              .control = raised(session->stop),
+                              .control = requested_controls(session->stop),
                               .learning_rate = spec_learning_rate(train, session->steps, number),
                               .beta1 = train->beta1,
                               .beta2 = train->beta2,
@@ -107,7 +107,7 @@ static int run_step(struct session *session, uint64_t number, struct ops_step *s
     if (run_program(session, PROGRAM_TRAIN, step, err) < 0)
         return -1;
     double scale = session->scale.value; /* the scale of this step, before it changes */
-    if (settle_scale(session, step, err) < 0)
+    if (update_loss_scale(session, step, err) < 0)
         return -1;
     double seconds = (double)(clock_mono_ns() - begin_ns) * 1e-9;
     struct exec_totals totals = ops_totals(session->ops, PROGRAM_TRAIN);
@@ -135,7 +135,7 @@ static int evaluate(struct session *session, uint64_t done, double *loss, struct
             run_program(session, PROGRAM_EVALUATE, &step, err) < 0)
             return err_wrap(err, "evaluation after %llu steps", (unsigned long long)done);
         if (step.sum.control & CONTROL_NOT_FINITE)
-            return say_not_finite(session, &step, err);
+            return not_finite_error(session, &step, err);
         sum += step.sum.loss_sum;
         labelled += step.sum.labelled;
     }
@@ -195,15 +195,15 @@ int session_save(void *arg, struct err *err)
 
 /* Copies the state with the plan's save program, which may synchronise ranks, or directly if the plan has
  * none. The copy is then stored while the next steps run. */
-static int save(struct session *session, const struct save_wish *wish, struct err *err)
+static int save(struct session *session, const struct save_request *request, struct err *err)
 {
     const struct plan *plan = session->assignment->plan;
-    if (saver_prepare(session->saver, wish, err) < 0)
+    if (saver_prepare(session->saver, request, err) < 0)
         return -1;
     if (plan->ranks[session->assignment->rank].programs[PROGRAM_SAVE].instr_count == 0) {
         session_save(session, err);
     } else {
-        struct ops_step step = {.step = wish->step};
+        struct ops_step step = {.step = request->step};
         if (run_program(session, PROGRAM_SAVE, &step, err) < 0)
             return -1;
     }
@@ -211,7 +211,7 @@ static int save(struct session *session, const struct save_wish *wish, struct er
     return saver_start(session->saver, err);
 }
 
-static bool improves(struct session *session, double loss)
+static bool is_best(struct session *session, double loss)
 {
     if (!(loss < session->best_loss))
         return false;
@@ -227,32 +227,32 @@ static int after_step(struct session *session, uint64_t done, uint32_t control, 
     const struct job_spec *spec = &session->assignment->spec;
     bool stopping = control & (CONTROL_STOP | CONTROL_YIELD);
     bool periodic = spec->checkpoint.every_steps && done % spec->checkpoint.every_steps == 0;
-    struct save_wish wish = {.step = done, .loss = INFINITY};
+    struct save_request request = {.step = done, .loss = INFINITY};
     if (!stopping && session->eval && spec->eval.every_steps && done % spec->eval.every_steps == 0) {
-        if (evaluate(session, done, &wish.loss, err) < 0)
+        if (evaluate(session, done, &request.loss, err) < 0)
             return -1;
-        wish.best = improves(session, wish.loss);
+        request.best = is_best(session, request.loss);
     }
-    bool due = wish.best || (periodic && !stopping) || (control & CONTROL_SAVE);
-    if (stopping && saver_settle(session->saver, NULL, NULL, err) < 0)
+    bool due = request.best || (periodic && !stopping) || (control & CONTROL_SAVE);
+    if (stopping && saver_wait(session->saver, NULL, NULL, err) < 0)
         return -1;
-    if (due && save(session, &wish, err) < 0)
+    if (due && save(session, &request, err) < 0)
         return -1;
-    return stopping ? saver_settle(session->saver, saved, NULL, err) : 0;
+    return stopping ? saver_wait(session->saver, saved, NULL, err) : 0;
 }
 
 static int finish(struct session *session, json_t **artifacts, struct err *err)
 {
-    struct save_wish wish = {.step = session->steps, .loss = INFINITY, .must = true};
+    struct save_request request = {.step = session->steps, .loss = INFINITY, .must = true};
     json_t *blobs = NULL;
     if (session->eval) {
-        if (evaluate(session, session->steps, &wish.loss, err) < 0)
+        if (evaluate(session, session->steps, &request.loss, err) < 0)
             return -1;
-        wish.best = improves(session, wish.loss);
+        request.best = is_best(session, request.loss);
     }
     if (session->prompt && sample(session, session->steps, err) < 0)
         return -1;
-    if (save(session, &wish, err) < 0 || saver_settle(session->saver, NULL, &blobs, err) < 0)
+    if (save(session, &request, err) < 0 || saver_wait(session->saver, NULL, &blobs, err) < 0)
         return -1;
     int result = blobs ? result_store(session, blobs, artifacts, err) : 0;
     json_decref(blobs);

@@ -69,9 +69,10 @@ static inline void api_answer(struct api *api, int fd)
         tls_request_read(json_string_value(json_object_get(asked, "csr")), ignored,
                          api->keys[api->enrolments == 0 ? 0 : 1], &err);
     }
-    if (tls_issue(buf_str(&api->cluster->ca_cert), buf_str(&api->cluster->ca_key),
-                  json_string_value(json_object_get(asked, "csr")), identity, NULL, 0, api->lifetime_s, &cert,
-                  &err) < 0) {
+    if (tls_issue(&(struct tls_ca){.cert_pem = buf_str(&api->cluster->ca_cert),
+                                   .key_pem = buf_str(&api->cluster->ca_key)},
+                  json_string_value(json_object_get(asked, "csr")),
+                  &(struct tls_grant){.identity = identity, .seconds = api->lifetime_s}, &cert, &err) < 0) {
         fprintf(stderr, "api: %s\n", err.text);
         exit(1);
     }

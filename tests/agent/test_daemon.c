@@ -163,12 +163,12 @@ static void a_worker_that_died_while_the_agent_was_away_or_was_never_started_is_
     snprintf(path, sizeof(path), "%s/journal/past.json", world->home);
     buf_clear(&text);
     assert_int_equal(file_read_all(path, 4095, &text, &err), 0);
-    json_t *past = json_parse_limited(buf_str(&text), text.size, 6, &err);
-    json_object_set_new(json_object_get(past, "epochs"), "left/cpu1", json_integer(10));
+    json_t *history = json_parse_limited(buf_str(&text), text.size, 6, &err);
+    json_object_set_new(json_object_get(history, "epochs"), "left/cpu1", json_integer(10));
     buf_clear(&text);
-    assert_int_equal(json_print(past, true, &text, &err), 0);
+    assert_int_equal(json_print(history, true, &text, &err), 0);
     assert_int_equal(file_write_atomic(path, text.data, text.size, 0600, &err), 0);
-    json_decref(past);
+    json_decref(history);
     say(world, assign(90, 10, "left/cpu1", "wait"));
     agent_start(world);
     json_t *failed = await(world, "failed", 9);

@@ -231,18 +231,17 @@ static void a_certificate_tells_its_identity_and_its_times(void **state)
     memset(longest, 'n', 64);
     longest[64] = '\0';
     tls_agent_identity(longest, INT64_MAX, identity);
-    assert_int_equal(tls_issue(buf_str(&ours.ca_cert), buf_str(&ours.ca_key), buf_str(&csr), identity, NULL,
-                               0, 300, &cert, &err),
-                     0);
+    const struct tls_ca ca = {.cert_pem = buf_str(&ours.ca_cert), .key_pem = buf_str(&ours.ca_key)};
+    struct tls_grant grant = {.identity = identity, .seconds = 300};
+    assert_int_equal(tls_issue(&ca, buf_str(&csr), &grant, &cert, &err), 0);
     char found[TLS_IDENTITY_SIZE];
     assert_int_equal(tls_certificate_read(buf_str(&cert), found, &issued_s, &ends_s, &err), 0);
     assert_string_equal(found, identity);
     assert_true(issued_s >= now_s - 2 && issued_s <= now_s + 10);
     assert_int_equal(ends_s - issued_s, 300);
     const char *host = "127.0.0.1";
-    assert_int_equal(tls_issue(buf_str(&ours.ca_cert), buf_str(&ours.ca_key), buf_str(&csr), "agent:left:1",
-                               &host, 1, 300, &cert, &err),
-                     -1);
+    grant = (struct tls_grant){.identity = "agent:left:1", .hosts = &host, .host_count = 1, .seconds = 300};
+    assert_int_equal(tls_issue(&ca, buf_str(&csr), &grant, &cert, &err), -1);
     assert_non_null(strstr(err.text, "no host"));
     buf_fini(&key);
     buf_fini(&csr);
@@ -265,13 +264,13 @@ static void bad_requests_and_tokens_are_refused(void **state)
     assert_int_equal(tls_request_read(buf_str(&csr), identity, digest, &err), 0);
     assert_string_equal(identity, "agent:left");
     const char *hosts[] = {"good.example", "bad,DNS:evil"};
-    assert_int_equal(tls_issue(buf_str(&ours.ca_cert), buf_str(&ours.ca_key), buf_str(&csr), "server:left",
-                               hosts, 2, 10, &out, &err),
-                     -1);
+    struct tls_ca ca = {.cert_pem = buf_str(&ours.ca_cert), .key_pem = buf_str(&ours.ca_key)};
+    struct tls_grant grant = {.identity = "server:left", .hosts = hosts, .host_count = 2, .seconds = 10};
+    assert_int_equal(tls_issue(&ca, buf_str(&csr), &grant, &out, &err), -1);
     assert_int_equal(err.code, ERR_INVALID);
-    assert_int_equal(tls_issue(buf_str(&ours.ca_cert), buf_str(&theirs.ca_key), "nonsense", "agent:left",
-                               NULL, 0, 10, &out, &err),
-                     -1);
+    ca.key_pem = buf_str(&theirs.ca_key);
+    grant = (struct tls_grant){.identity = "agent:left", .seconds = 10};
+    assert_int_equal(tls_issue(&ca, "nonsense", &grant, &out, &err), -1);
     csr.data[csr.size / 2] ^= 1;
     assert_int_equal(tls_request_read(buf_str(&csr), identity, digest, &err), -1);
     char secret[96], token[TLS_JOIN_TOKEN_SIZE];

@@ -151,7 +151,7 @@ void mesh_conn_rename(struct mesh_conn *conn, const char *name)
     (void)conn, (void)name;
 }
 
-void mesh_conn_steady(struct mesh_conn *conn)
+void mesh_conn_established(struct mesh_conn *conn)
 {
     (void)conn;
 }
@@ -177,9 +177,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     mesh->options.message_bytes_max = MESSAGE_MAX;
     mesh->peers = peers;
     mesh->peer_count = 1;
-    pthread_mutex_init(&mesh->keeper_lock, NULL);
-    cond_init(&mesh->keeper_work);
-    mesh->keeper_next_ns = 0;
+    pthread_mutex_init(&mesh->watchdog_lock, NULL);
+    cond_init(&mesh->watchdog_work);
+    mesh->watchdog_next_ns = 0;
     p->mesh = mesh;
     p->rank = 1;
     pthread_mutex_init(&p->lock, NULL);

@@ -59,10 +59,16 @@ static inline void test_cert_make(struct test_cert *cert, struct test_cluster *c
     buf_init(&request, 65536);
     buf_init(&issued, 65536);
     test_cluster_check(tls_request_create(identity, &key, &request, &err), &err);
-    test_cluster_check(tls_issue(buf_str(&cluster->ca_cert), buf_str(&cluster->ca_key), buf_str(&request),
-                                 identity, hosts, strncmp(identity, "agent:", 6) == 0 ? 0 : 3, 30 * 86400,
-                                 &issued, &err),
-                       &err);
+    test_cluster_check(
+        tls_issue(
+            &(struct tls_ca){.cert_pem = buf_str(&cluster->ca_cert), .key_pem = buf_str(&cluster->ca_key)},
+            buf_str(&request),
+            &(struct tls_grant){.identity = identity,
+                                .hosts = hosts,
+                                .host_count = strncmp(identity, "agent:", 6) == 0 ? 0 : 3,
+                                .seconds = 30 * 86400},
+            &issued, &err),
+        &err);
     char safe[80];
     snprintf(safe, sizeof(safe), "%s", identity);
     for (char *at = safe; *at != '\0'; at++) {

@@ -19,11 +19,11 @@ struct saver {
     bool finished; /* guarded by lock: the thread has finished */
     pthread_t thread;
     bool running; /* there is a thread to join; until then it owns all fields below */
-    struct save_wish wish;
-    bool stored;        /* every part of this rank's subtree is stored */
-    struct err failure; /* reason why it is not stored */
-    struct err unsaid;  /* its code is not ERR_NONE when the agent could not be told */
-    json_t *blobs;      /* files of a complete checkpoint, on rank 0 */
+    struct save_request request;
+    bool stored;         /* every part of this rank's subtree is stored */
+    struct err failure;  /* reason why it is not stored */
+    struct err not_told; /* its code is not ERR_NONE when the agent could not be told */
+    json_t *blobs;       /* files of a complete checkpoint, on rank 0 */
 };
 
 int saver_create(struct session *session, struct saver **out, struct err *err)
@@ -46,11 +46,11 @@ int saver_create(struct session *session, struct saver **out, struct err *err)
 
 static int say_checkpoint(struct saver *saver, struct err *err)
 {
-    const struct save_wish *wish = &saver->wish;
-    json_t *event = json_pack("{s:I, s:O, s:b}", "step", (json_int_t)wish->step, "blobs", saver->blobs,
-                              "best", (int)wish->best);
-    if (event && isfinite(wish->loss))
-        json_object_set_new(event, "loss", json_real(wish->loss));
+    const struct save_request *request = &saver->request;
+    json_t *event = json_pack("{s:I, s:O, s:b}", "step", (json_int_t)request->step, "blobs", saver->blobs,
+                              "best", (int)request->best);
+    if (event && isfinite(request->loss))
+        json_object_set_new(event, "loss", json_real(request->loss));
     return worker_link_emit(saver->session->link, "checkpoint", event, err);
 }
 
@@ -61,11 +61,11 @@ static void *saver_main(void *arg)
     int said = 0;
     saver->stored = snapshot_store(session, saver->snapshot, &saver->blobs, &saver->failure) == 0;
     if (saver->stored && saver->blobs) /* rank 0 tells the agent */
-        said = say_checkpoint(saver, &saver->unsaid);
-    else if (!saver->stored && !saver->wish.must)
-        said = report_log(session->link, "warning", saver->failure.text, &saver->unsaid);
+        said = say_checkpoint(saver, &saver->not_told);
+    else if (!saver->stored && !saver->request.must)
+        said = report_log(session->link, "warning", saver->failure.text, &saver->not_told);
     if (said == 0)
-        err_clear(&saver->unsaid);
+        err_clear(&saver->not_told);
     pthread_mutex_lock(&saver->lock);
     saver->finished = true;
     pthread_cond_signal(&saver->changed);
@@ -92,7 +92,7 @@ bool saver_drain(struct saver *saver, uint64_t deadline_ns)
     return true;
 }
 
-int saver_settle(struct saver *saver, bool *stored, json_t **blobs, struct err *err)
+int saver_wait(struct saver *saver, bool *stored, json_t **blobs, struct err *err)
 {
     if (stored)
         *stored = false;
@@ -106,8 +106,8 @@ int saver_settle(struct saver *saver, bool *stored, json_t **blobs, struct err *
         *blobs = json_incref(saver->blobs);
     json_decref(saver->blobs);
     saver->blobs = NULL;
-    if (saver->unsaid.code != ERR_NONE || (!saver->stored && saver->wish.must)) {
-        *err = saver->unsaid.code != ERR_NONE ? saver->unsaid : saver->failure;
+    if (saver->not_told.code != ERR_NONE || (!saver->stored && saver->request.must)) {
+        *err = saver->not_told.code != ERR_NONE ? saver->not_told : saver->failure;
         return -1;
     }
     return 0;
@@ -115,24 +115,24 @@ int saver_settle(struct saver *saver, bool *stored, json_t **blobs, struct err *
 
 void saver_copy(struct saver *saver)
 {
-    snapshot_take(saver->session, saver->wish.step, saver->snapshot);
+    snapshot_take(saver->session, saver->request.step, saver->snapshot);
 }
 
-int saver_prepare(struct saver *saver, const struct save_wish *wish, struct err *err)
+int saver_prepare(struct saver *saver, const struct save_request *request, struct err *err)
 {
-    if (saver_settle(saver, NULL, NULL, err) < 0)
+    if (saver_wait(saver, NULL, NULL, err) < 0)
         return -1;
-    saver->wish = *wish;
+    saver->request = *request;
     return 0;
 }
 
 int saver_start(struct saver *saver, struct err *err)
 {
-    err_clear(&saver->unsaid);
+    err_clear(&saver->not_told);
     saver->finished = false;
     if (pthread_create(&saver->thread, NULL, saver_main, saver) != 0)
         return err_set(err, ERR_NOMEM, "no thread for the checkpoint of step %llu",
-                       (unsigned long long)saver->wish.step);
+                       (unsigned long long)saver->request.step);
     saver->running = true;
     return 0;
 }
@@ -142,7 +142,7 @@ void saver_destroy(struct saver *saver)
     struct err ignored; /* the run failed: an incomplete checkpoint is absent */
     if (!saver)
         return;
-    saver_settle(saver, NULL, NULL, &ignored);
+    saver_wait(saver, NULL, NULL, &ignored);
     snapshot_destroy(saver->snapshot);
     pthread_cond_destroy(&saver->changed);
     pthread_mutex_destroy(&saver->lock);

@@ -20,18 +20,18 @@
 struct saver;
 struct session;
 
-struct save_wish {
+struct save_request {
     uint64_t step; /* number of steps done */
     double loss;   /* held-out loss of that step; not finite when there was no evaluation */
     bool best;
-    bool must; /* a failure is returned by saver_settle instead of logged */
+    bool must; /* a failure is returned by saver_wait instead of logged */
 };
 
 int saver_create(struct session *session, struct saver **out, struct err *err);
 
 /* Waits for the previous checkpoint and sets what the next one is. -1 when the agent can no longer be told.
  */
-int saver_prepare(struct saver *saver, const struct save_wish *wish, struct err *err);
+int saver_prepare(struct saver *saver, const struct save_request *request, struct err *err);
 /* Copies the present state. A failure is recorded in the copy and stored in its place, because the other
  * ranks wait for this rank's part. */
 void saver_copy(struct saver *saver);
@@ -41,7 +41,7 @@ int saver_start(struct saver *saver, struct err *err);
 /* Waits for the checkpoint under way, if any. *stored (may be NULL): there was one and this rank's part of it
  * is stored. *blobs (may be NULL) is set on rank 0 to a new {file name: {sha256, size}}, else unchanged. -1
  * when a checkpoint with `must` was not stored, or the agent can no longer be told. */
-int saver_settle(struct saver *saver, bool *stored, json_t **blobs, struct err *err);
+int saver_wait(struct saver *saver, bool *stored, json_t **blobs, struct err *err);
 
 /* Waits at the end of a run, until deadline_ns (clock_mono_ns), for the checkpoint under way. True when none
  * is under way any more. NULL is a no-op. */

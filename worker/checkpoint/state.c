@@ -19,6 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/array.h"
 #include "common/clock.h"
 #include "common/digest.h"
 #include "common/json.h"
@@ -37,16 +38,17 @@ static const char peft_prefix[] = "base_model.model.";
 /* Tensors to be written to a file. */
 struct items {
     struct safetensors_item *items;
-    uint32_t count, capacity;
+    uint32_t count;
+    size_t capacity;
     void **owned; /* [owned_count] memory blocks that the items point into */
-    uint32_t owned_count, owned_capacity;
+    size_t owned_count, owned_capacity;
     struct safetensors *children[2];
     struct buf received[2];
 };
 
 static void items_fini(struct items *items)
 {
-    for (uint32_t i = 0; i < items->owned_count; i++)
+    for (size_t i = 0; i < items->owned_count; i++)
         free(items->owned[i]);
     for (int c = 0; c < 2; c++) {
         safetensors_close(items->children[c]);
@@ -56,18 +58,10 @@ static void items_fini(struct items *items)
     free(items->items);
 }
 
-static void *items_own(struct items *items, size_t size, struct err *err)
+static void *items_alloc(struct items *items, size_t size, struct err *err)
 {
-    if (items->owned_count == items->owned_capacity) {
-        uint32_t capacity = items->owned_capacity ? 2 * items->owned_capacity : 64;
-        void **grown = realloc(items->owned, capacity * sizeof *grown);
-        if (!grown) {
-            err_set(err, ERR_NOMEM, "no memory for a checkpoint");
-            return NULL;
-        }
-        items->owned = grown;
-        items->owned_capacity = capacity;
-    }
+    if (ARRAY_RESERVE(items->owned, items->owned_capacity, items->owned_count + 1, err) < 0)
+        return NULL;
     void *memory = malloc(size ? size : 1);
     if (!memory)
         err_set(err, ERR_NOMEM, "no memory for a checkpoint");
@@ -78,17 +72,10 @@ static void *items_own(struct items *items, size_t size, struct err *err)
 
 static int items_add(struct items *items, const struct safetensors_item *item, struct err *err)
 {
-    if (items->count == items->capacity) {
-        uint32_t capacity = items->capacity ? 2 * items->capacity : 64;
-        struct safetensors_item *grown = realloc(items->items, capacity * sizeof *grown);
-        if (!grown || items->count >= PARTS_MAX) {
-            if (grown)
-                items->items = grown;
-            return err_set(err, ERR_NOMEM, "no memory for a checkpoint of %u tensors", items->count);
-        }
-        items->items = grown;
-        items->capacity = capacity;
-    }
+    if (items->count >= PARTS_MAX)
+        return err_set(err, ERR_NOMEM, "no memory for a checkpoint of %u tensors", items->count);
+    if (ARRAY_RESERVE(items->items, items->capacity, (size_t)items->count + 1, err) < 0)
+        return -1;
     items->items[items->count++] = *item;
     return 0;
 }
@@ -107,8 +94,8 @@ static int items_add_state(struct items *items, struct stages *stages, uint32_t 
 {
     struct parameter parameter = stages_parameter_at(stages, index);
     size_t count = (size_t)parameter.rows * parameter.columns;
-    char *name = items_own(items, NAME_MAX_BYTES, err);
-    float *values = name ? items_own(items, count * sizeof *values, err) : NULL;
+    char *name = items_alloc(items, NAME_MAX_BYTES, err);
+    float *values = name ? items_alloc(items, count * sizeof *values, err) : NULL;
     if (!values || stages_state_read(stages, index, state, values, err) < 0)
         return -1;
     if (snprintf(name, NAME_MAX_BYTES, "%s%s%s", prefix, parameter.name, suffix) >= NAME_MAX_BYTES)
@@ -215,7 +202,7 @@ static int stream_state(struct session *session, const char *kind, uint32_t *par
     return result;
 }
 
-static bool holds_the_same(const struct plan_rank *a, const struct plan_rank *b)
+static bool holds_same_blocks(const struct plan_rank *a, const struct plan_rank *b)
 {
     bool same =
         a->block_begin == b->block_begin && a->block_end == b->block_end && a->range_count == b->range_count;
@@ -230,7 +217,7 @@ static bool is_first_replica(const struct session *session)
 {
     const struct plan_rank *ranks = session->assignment->plan->ranks;
     for (uint32_t r = 0; r < session->assignment->rank; r++)
-        if (holds_the_same(&ranks[r], &ranks[session->assignment->rank]))
+        if (holds_same_blocks(&ranks[r], &ranks[session->assignment->rank]))
             return false;
     return true;
 }
@@ -250,7 +237,7 @@ static int stream_all(struct session *session, struct snapshot *snapshot, struct
     return stream_state(session, "optimizer", &optimizer, STATE_MOMENT2, ".exp_avg_sq", snapshot->blobs, err);
 }
 
-static bool trains_all(const struct session *session)
+static bool is_full(const struct session *session)
 {
     return session->assignment->spec.method.kind == SPEC_METHOD_FULL;
 }
@@ -259,7 +246,7 @@ static bool trains_all(const struct session *session)
 uint64_t state_streamed_bytes(const struct session *session)
 {
     uint64_t table = 4ull * session->config.vocab * session->config.hidden;
-    return trains_all(session) ? 2 * (STREAM_BYTES + table) : 0;
+    return is_full(session) ? 2 * (STREAM_BYTES + table) : 0;
 }
 
 void snapshot_take(struct session *session, uint64_t step, struct snapshot *snapshot)
@@ -270,7 +257,7 @@ void snapshot_take(struct session *session, uint64_t step, struct snapshot *snap
     snapshot->step = step;
     snapshot->updates = stages_update_count(&session->stages);
     snapshot->scale = session->scale;
-    if (trains_all(session)) {
+    if (is_full(session)) {
         snapshot->result = stream_all(session, snapshot, err);
         return;
     }
@@ -467,17 +454,18 @@ static int items_add_head(const struct session *session, struct items *items, st
     return 0;
 }
 
-static int put_rest(struct session *session, struct snapshot *snapshot, json_t *blobs, struct err *err)
+static int put_adapter_and_state(struct session *session, struct snapshot *snapshot, json_t *blobs,
+                                 struct err *err)
 {
     struct buf file;
     buf_init(&file, PART_BYTES_MAX);
     struct safetensors_meta meta = {.key = "format", .value = "pt"};
     struct items *items = &snapshot->values;
     items_unique(items);
-    int result = trains_all(session) ? 0 : items_add_head(session, items, err);
-    if (result == 0 && !trains_all(session))
+    int result = is_full(session) ? 0 : items_add_head(session, items, err);
+    if (result == 0 && !is_full(session))
         result = safetensors_encode(items->items, items->count, &meta, 1, &file, err);
-    if (result == 0 && !trains_all(session))
+    if (result == 0 && !is_full(session))
         result = state_put_file(session, blobs, "adapter_model.safetensors", file.data, file.size, err);
     buf_fini(&file);
     if (result < 0)
@@ -485,10 +473,10 @@ static int put_rest(struct session *session, struct snapshot *snapshot, json_t *
     json_t *state = position_json(session, snapshot);
     if (!state)
         return err_set(err, ERR_NOMEM, "no memory for a checkpoint");
-    if (!trains_all(session) && put_json(session, blobs, "adapter_config.json",
-                                         adapter_config(&session->assignment->spec, &session->config,
-                                                        session->assignment->model.name, err),
-                                         err) < 0) {
+    if (!is_full(session) && put_json(session, blobs, "adapter_config.json",
+                                      adapter_config(&session->assignment->spec, &session->config,
+                                                     session->assignment->model.name, err),
+                                      err) < 0) {
         json_decref(state);
         return -1;
     }
@@ -502,7 +490,7 @@ int snapshot_store(struct session *session, struct snapshot *snapshot, json_t **
     int result = snapshot->result;
     *out = NULL;
     *err = snapshot->err;
-    if (result == 0 && !trains_all(session))
+    if (result == 0 && !is_full(session))
         result = blobs ? put_optimizer(session, &snapshot->moments, blobs, err)
                        : err_set(err, ERR_NOMEM, "no memory for a checkpoint");
     for (int c = 0; c < 2; c++) {
@@ -520,7 +508,7 @@ int snapshot_store(struct session *session, struct snapshot *snapshot, json_t **
     if (session->parent != PLAN_NONE)
         result = send_part(session, result, &snapshot->values, blobs, err);
     else if (result == 0)
-        result = put_rest(session, snapshot, blobs, err);
+        result = put_adapter_and_state(session, snapshot, blobs, err);
     snapshot_clear(snapshot);
     if (result == 0 && session->parent == PLAN_NONE) {
         *out = blobs;
@@ -703,7 +691,7 @@ static int load_parts(struct session *session, const json_t *blobs, uint8_t want
 static int load_checkpoint(struct session *session, const json_t *blobs, struct err *err)
 {
     struct buf bytes;
-    if (trains_all(session))
+    if (is_full(session))
         return load_parts(session, blobs, HAS_ALL, err) < 0 ? -1 : load_position(session, blobs, err);
     int result = fetch_named(session, blobs, "adapter_model.safetensors", PART_BYTES_MAX, &bytes, err);
     if (result == 0)

@@ -12,7 +12,7 @@
 
 /* --- making and freeing --- */
 
-static void look_at_uses(const struct ops *ops, uint32_t number, struct cells *cells)
+static void find_uses(const struct ops *ops, uint32_t number, struct slot_cells *cells)
 {
     for (int kind = 0; kind < PROGRAM_KINDS; kind++) {
         const struct program *program = &ops->me->programs[kind];
@@ -27,12 +27,12 @@ static void look_at_uses(const struct ops *ops, uint32_t number, struct cells *c
 
 /* Makes the buffers of a shared slot once. They are never replaced, because peers are told their addresses
  * only once. */
-static int make_shared(struct ops *ops, struct cells *cells, struct err *err)
+static int make_shared(struct ops *ops, struct slot_cells *cells, struct err *err)
 {
     const struct plan_slot *slot = cells->slot;
     struct err refused = {.code = ERR_NONE};
     for (uint32_t c = 0; c < cells->count; c++) {
-        struct cell *cell = &cells->cells[c];
+        struct slot_cell *cell = &cells->cells[c];
         if (buffer_create_shared(ops->options.device, slot->bytes_bound, MEM_BUFFERS,
                                  "a boundary tensor that others write", &cell->buffer, &refused) < 0) {
             if (refused.code == ERR_UNSUPPORTED && c == 0)
@@ -52,7 +52,7 @@ static int make_shared(struct ops *ops, struct cells *cells, struct err *err)
 int cells_make(struct ops *ops, uint32_t number, struct err *err)
 {
     const struct plan_slot *slot = &ops->me->slots[number];
-    struct cells *cells = &ops->slots[number];
+    struct slot_cells *cells = &ops->slots[number];
     uint64_t count = (uint64_t)slot->ring_micro_batches * slot->ring_blocks;
     if (count == 0 || count > PROGRAM_INSTRS_MAX)
         return err_set(err, ERR_INVALID, "slot %u has a ring of %llu buffers", number,
@@ -62,7 +62,7 @@ int cells_make(struct ops *ops, uint32_t number, struct err *err)
     if (!cells->cells)
         return err_set(err, ERR_NOMEM, "no memory for slot %u", number);
     cells->count = (uint32_t)count;
-    look_at_uses(ops, number, cells);
+    find_uses(ops, number, cells);
     for (uint32_t c = 0; c < cells->count && cells->travels && ops_is_boundary(slot); c++)
         if (event_create(ops->options.device, &cells->cells[c].up, err) < 0 ||
             event_create(ops->options.device, &cells->cells[c].down, err) < 0)
@@ -70,7 +70,7 @@ int cells_make(struct ops *ops, uint32_t number, struct err *err)
     return slot->place == SLOT_SHARED && ops->options.mesh ? make_shared(ops, cells, err) : 0;
 }
 
-void cell_forget_caches(struct ops *ops, struct cell *cell)
+void cell_forget_caches(struct ops *ops, struct slot_cell *cell)
 {
     for (uint32_t i = 0; cell->caches && i < ops->options.stages->count; i++)
         kv_cache_destroy(cell->caches[i]);
@@ -80,9 +80,9 @@ void cell_forget_caches(struct ops *ops, struct cell *cell)
 
 void cells_free(struct ops *ops, uint32_t slot)
 {
-    struct cells *cells = &ops->slots[slot];
+    struct slot_cells *cells = &ops->slots[slot];
     for (uint32_t c = 0; cells->cells && c < cells->count; c++) {
-        struct cell *cell = &cells->cells[c];
+        struct slot_cell *cell = &cells->cells[c];
         cell_forget_caches(ops, cell);
         buffer_destroy(cell->buffer);
         host_memory_destroy(ops->options.device, cell->host, cell->host_size);
@@ -125,7 +125,7 @@ int cells_bound(const struct ops *ops, int32_t slot, int32_t micro_batch, struct
 
 /* --- memory --- */
 
-static void drop_buffer(struct cells *cells, struct cell *cell)
+static void drop_buffer(struct slot_cells *cells, struct slot_cell *cell)
 {
     buffer_destroy(cell->buffer);
     cells->device_size -= cell->buffer_size;
@@ -135,15 +135,15 @@ static void drop_buffer(struct cells *cells, struct cell *cell)
 
 /* Whether the buffer can be freed without losing data: a slot that travels over the mesh has a copy in host
  * memory. */
-static bool may_drop(const struct cells *cells, const struct cell *cell)
+static bool may_drop(const struct slot_cells *cells, const struct slot_cell *cell)
 {
     return (cells->travels && !cells->sent_locally) || !cell->in_use;
 }
 
 /* Gives the cell a device buffer of at least `bytes`. When the slot would exceed its bytes_total, buffers of
  * other cells that do not hold the only copy of their data are freed. */
-static int need_buffer(struct ops *ops, struct cells *cells, struct cell *cell, uint64_t bytes,
-                       struct err *err)
+static int cell_need_buffer(struct ops *ops, struct slot_cells *cells, struct slot_cell *cell, uint64_t bytes,
+                            struct err *err)
 {
     char what[48];
     if (cell->buffer && cell->buffer_size >= bytes)
@@ -162,7 +162,7 @@ static int need_buffer(struct ops *ops, struct cells *cells, struct cell *cell, 
 
 /* The memory is as large as the slot's largest tensor and is made once, because page-locking memory is slow.
  */
-int cell_need_host(struct ops *ops, struct cells *cells, struct cell *cell, struct err *err)
+int cell_need_host(struct ops *ops, struct slot_cells *cells, struct slot_cell *cell, struct err *err)
 {
     void *memory;
     if (cell->host)
@@ -179,13 +179,14 @@ int cell_need_host(struct ops *ops, struct cells *cells, struct cell *cell, stru
 
 /* Copies received bytes to the device. The instruction that last read the buffer is complete, because the
  * receive came after it. */
-static int bring_up(struct cell *cell, struct err *err)
+static int copy_to_device(struct slot_cell *cell, struct err *err)
 {
-    struct call *call = atomic_exchange(&cell->arrived, NULL);
-    if (!call)
+    struct transfer *transfer = atomic_exchange(&cell->arrived, NULL);
+    if (!transfer)
         return 0;
-    for (; call; call = call->next)
-        if (buffer_write_on(DEVICE_IN, cell->buffer, call->at, cell->host + call->at, call->size, err) < 0)
+    for (; transfer; transfer = transfer->next)
+        if (buffer_write_on(DEVICE_IN, cell->buffer, transfer->at, cell->host + transfer->at, transfer->size,
+                            err) < 0)
             return -1;
     return event_record_on(DEVICE_IN, cell->up, err) < 0 ? -1 : queue_wait(DEVICE_COMPUTE, cell->up, err);
 }
@@ -195,11 +196,11 @@ int cells_take_in(struct ops *ops, const struct instr *instr, struct buffer **ou
     *out = NULL;
     if (instr->slot_in == PLAN_NONE || !ops_is_boundary(ops->slots[instr->slot_in].slot))
         return 0;
-    struct cells *cells = &ops->slots[instr->slot_in];
-    struct cell *cell = ops_cell(ops, instr->slot_in, instr->micro_batch, instr->block_begin);
+    struct slot_cells *cells = &ops->slots[instr->slot_in];
+    struct slot_cell *cell = ops_cell(ops, instr->slot_in, instr->micro_batch, instr->block_begin);
     uint64_t bytes = whole_bytes(ops, instr->slot_in, instr->micro_batch);
     if (cells_bound(ops, instr->slot_in, instr->micro_batch, err) < 0 ||
-        need_buffer(ops, cells, cell, bytes, err) < 0 || bring_up(cell, err) < 0)
+        cell_need_buffer(ops, cells, cell, bytes, err) < 0 || copy_to_device(cell, err) < 0)
         return -1;
     *out = cell->buffer;
     return 0;
@@ -210,11 +211,11 @@ int cells_take_out(struct ops *ops, const struct instr *instr, struct buffer **o
     *out = NULL;
     if (instr->slot_out == PLAN_NONE || !ops_is_boundary(ops->slots[instr->slot_out].slot))
         return 0;
-    struct cells *cells = &ops->slots[instr->slot_out];
-    struct cell *cell = ops_cell(ops, instr->slot_out, instr->micro_batch, instr->block_begin);
+    struct slot_cells *cells = &ops->slots[instr->slot_out];
+    struct slot_cell *cell = ops_cell(ops, instr->slot_out, instr->micro_batch, instr->block_begin);
     uint64_t bytes = whole_bytes(ops, instr->slot_out, instr->micro_batch);
     if (cells_bound(ops, instr->slot_out, instr->micro_batch, err) < 0 ||
-        need_buffer(ops, cells, cell, bytes, err) < 0)
+        cell_need_buffer(ops, cells, cell, bytes, err) < 0)
         return -1;
     cell->in_use = true;
     *out = cell->buffer;
@@ -230,7 +231,7 @@ int cells_publish(struct ops *ops, const struct instr *instr, struct event *made
     if (instr->slot_out == PLAN_NONE || !ops->slots[instr->slot_out].sent_by_mesh ||
         !ops_is_boundary(ops->slots[instr->slot_out].slot))
         return 0;
-    struct cell *cell = ops_cell(ops, instr->slot_out, instr->micro_batch, instr->block_begin);
+    struct slot_cell *cell = ops_cell(ops, instr->slot_out, instr->micro_batch, instr->block_begin);
     uint64_t bytes = whole_bytes(ops, instr->slot_out, instr->micro_batch);
     if (cell_need_host(ops, &ops->slots[instr->slot_out], cell, err) < 0)
         return -1;
@@ -244,9 +245,9 @@ int cells_publish(struct ops *ops, const struct instr *instr, struct event *made
     return result;
 }
 
-void call_end(struct call *call, const struct err *failure)
+void transfer_end(struct transfer *transfer, const struct err *failure)
 {
-    if (!failure && call->instr->op == OP_SEND && (call->instr->flags & INSTR_FREES_IN))
-        call->cell->in_use = false;
-    exec_done(call->ops->programs[call->ops->kind].exec, call->number, failure);
+    if (!failure && transfer->instr->op == OP_SEND && (transfer->instr->flags & INSTR_FREES_IN))
+        transfer->cell->in_use = false;
+    exec_done(transfer->ops->programs[transfer->ops->kind].exec, transfer->number, failure);
 }

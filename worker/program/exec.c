@@ -17,11 +17,11 @@
 /* How often the host polls the device for completion: the first 200 polls follow one another, because many
  * waits are short; later polls are 1/32 of the time waited so far apart, between 20 µs and 500 µs. Any other
  * event ends the pause. */
-enum { LOOKS_AT_ONCE = 200, PAUSE_LEAST_NS = 20000, PAUSE_MOST_NS = 500000, PAUSE_PART = 32 };
+enum { POLLS_WITHOUT_PAUSE = 200, PAUSE_NS_MIN = 20000, PAUSE_NS_MAX = 500000, PAUSE_PART = 32 };
 /* After 10 s of polling the host blocks in compute_wait, which has a deadline. */
-static const uint64_t LOOKS_NS = 10ull * 1000 * 1000 * 1000;
+static const uint64_t POLLING_NS_MAX = 10ull * 1000 * 1000 * 1000;
 
-struct queue {
+struct exec_queue {
     uint32_t first, count; /* its instructions are exec.order[first .. first + count) */
     uint32_t head;         /* number of its instructions that are complete */
 };
@@ -47,7 +47,7 @@ struct exec {
     bool locks_made;
 
     /* guarded by lock */
-    struct queue *queues;
+    struct exec_queue *queues;
     uint32_t *remaining; /* number of each instruction's `after` entries that are not complete */
     uint8_t *state;      /* enum state */
     struct exec_time *times;
@@ -64,12 +64,12 @@ struct exec {
     struct exec_totals totals;
 
     /* used by exec_run's thread alone */
-    uint32_t flying;       /* instruction submitted to the device and not yet waited for, or NONE */
-    uint32_t looks;        /* number of polls that found it incomplete */
-    uint64_t looked_at_ns; /* time of the first poll */
+    uint32_t submitted;       /* instruction submitted to the device and not yet waited for, or NONE */
+    uint32_t polls;           /* number of polls that found it incomplete */
+    uint64_t polled_since_ns; /* time of the first poll */
 };
 
-static bool runs_here(const struct instr *instr)
+static bool runs_on_this_thread(const struct instr *instr)
 {
     return instr->queue == QUEUE_COMPUTE || instr->queue == QUEUE_COPY;
 }
@@ -93,7 +93,7 @@ static int index_queues(struct exec *exec, struct err *err)
         exec->queues[q].count = 0;
     }
     for (uint32_t i = 0; i < program->instr_count; i++) {
-        struct queue *queue = &exec->queues[exec->queue_of[i]];
+        struct exec_queue *queue = &exec->queues[exec->queue_of[i]];
         exec->order[queue->first + queue->count++] = i;
     }
     return 0;
@@ -198,7 +198,7 @@ void exec_destroy(struct exec *exec)
 
 static uint32_t queue_head(const struct exec *exec, uint32_t queue)
 {
-    const struct queue *q = &exec->queues[queue];
+    const struct exec_queue *q = &exec->queues[queue];
     return q->head < q->count ? exec->order[q->first + q->head] : NONE;
 }
 
@@ -210,7 +210,7 @@ static void wake_queue(struct exec *exec, uint32_t queue, uint64_t now_ns)
         return;
     exec->state[next] = READY;
     exec->times[next].ready_ns = now_ns;
-    if (!runs_here(&exec->program->instrs[next]))
+    if (!runs_on_this_thread(&exec->program->instrs[next]))
         exec->begin_list[exec->begin_first + exec->begin_count++] = next;
 }
 
@@ -324,7 +324,7 @@ static void reset(struct exec *exec)
     exec->done_count = exec->under_way = exec->sending = 0;
     exec->post_first = exec->post_last = NULL;
     exec->failed = false;
-    exec->flying = NONE;
+    exec->submitted = NONE;
     memset(&exec->totals, 0, sizeof exec->totals);
     exec->run_begin_ns = exec->progress_ns = clock_mono_ns();
     for (uint32_t q = 0; q < exec->queue_count; q++)
@@ -351,7 +351,7 @@ static void run_posted(struct exec *exec)
 }
 
 /* Returns a ready instruction of the compute queue, else of the copy queue, else NONE. */
-static uint32_t pick(const struct exec *exec)
+static uint32_t next_ready(const struct exec *exec)
 {
     for (uint32_t q = 0; q < 2 && q < exec->queue_count; q++) {
         uint32_t next = queue_head(exec, q);
@@ -361,26 +361,33 @@ static uint32_t pick(const struct exec *exec)
     return NONE;
 }
 
-/* Waits for the submitted instruction, if any, and completes it. The lock is held on entry and released
- * during the wait. */
-static void land(struct exec *exec)
+/* Records the end of an instruction of the compute or copy queue: its time, and its failure or completion.
+ * The lock is held. */
+static void end_compute(struct exec *exec, uint32_t number, int result, const struct err *failure)
 {
-    uint32_t number = exec->flying;
-    if (number == NONE)
-        return;
-    exec->flying = NONE;
-    pthread_mutex_unlock(&exec->lock);
-    struct err failure = {.code = ERR_NONE};
-    int result = exec->ops->compute_wait(exec->host, number, &failure);
     uint64_t now_ns = clock_mono_ns();
-    pthread_mutex_lock(&exec->lock);
     exec->totals.compute_ns += now_ns - exec->times[number].begin_ns;
     if (result < 0) {
-        fail_locked(exec, &failure);
+        fail_locked(exec, failure);
         return;
     }
     complete(exec, number, now_ns);
     begin_ready(exec);
+}
+
+/* Waits for the submitted instruction, if any, and completes it. The lock is held on entry and released
+ * during the wait. */
+static void wait_submitted(struct exec *exec)
+{
+    uint32_t number = exec->submitted;
+    if (number == NONE)
+        return;
+    exec->submitted = NONE;
+    pthread_mutex_unlock(&exec->lock);
+    struct err failure = {.code = ERR_NONE};
+    int result = exec->ops->compute_wait(exec->host, number, &failure);
+    pthread_mutex_lock(&exec->lock);
+    end_compute(exec, number, result, &failure);
 }
 
 /* Runs or submits an instruction. The lock is held on entry and released meanwhile. The instruction submitted
@@ -394,66 +401,60 @@ static void run_instruction(struct exec *exec, uint32_t number)
     struct err failure = {.code = ERR_NONE};
     int result = exec->ops->compute(exec->host, number, &exec->program->instrs[number], &failure);
     pthread_mutex_lock(&exec->lock);
-    if (exec->flying != NONE) {
-        land(exec);
+    if (exec->submitted != NONE) {
+        wait_submitted(exec);
         exec->times[number].ready_ns = exec->times[number].begin_ns =
             clock_mono_ns(); /* the device began this instruction when the one before ended */
     }
     if (result > 0) {
-        exec->flying = number;
-        exec->looks = 0;
+        exec->submitted = number;
+        exec->polls = 0;
         return;
     }
-    uint64_t now_ns = clock_mono_ns();
-    exec->totals.compute_ns += now_ns - exec->times[number].begin_ns;
-    if (result < 0) {
-        fail_locked(exec, &failure);
-        return;
-    }
-    complete(exec, number, now_ns);
-    begin_ready(exec);
+    end_compute(exec, number, result, &failure);
 }
 
 /* Returns the compute queue's next instruction behind the submitted one if it waits for nothing else, else
  * NONE. */
-static uint32_t pick_behind(const struct exec *exec)
+static uint32_t next_behind_submitted(const struct exec *exec)
 {
-    uint32_t queue = exec->queue_of[exec->flying], waits = 0;
-    const struct queue *line = &exec->queues[queue];
-    if (line->head + 1 >= line->count)
+    uint32_t queue = exec->queue_of[exec->submitted], waits = 0;
+    const struct exec_queue *queue_state = &exec->queues[queue];
+    if (queue_state->head + 1 >= queue_state->count)
         return NONE;
-    uint32_t next = exec->order[line->first + line->head + 1];
+    uint32_t next = exec->order[queue_state->first + queue_state->head + 1];
     const struct instr *instr = &exec->program->instrs[next];
     for (uint32_t a = 0; a < instr->after_count; a++)
-        waits += exec->program->after[instr->after_first + a] == exec->flying;
+        waits += exec->program->after[instr->after_first + a] == exec->submitted;
     return exec->state[next] == WAITING && exec->remaining[next] == waits ? next : NONE;
 }
 
 /* Polls the submitted instruction once and pauses if it is not complete. The lock is held on entry and
  * released meanwhile. Called when the thread has no other work. */
-static void await_flying(struct exec *exec)
+static void poll_submitted(struct exec *exec)
 {
-    uint32_t number = exec->flying;
+    uint32_t number = exec->submitted;
     uint64_t now_ns = clock_mono_ns();
-    if (exec->looks == 0)
-        exec->looked_at_ns = now_ns;
-    uint64_t waited_ns = now_ns - exec->looked_at_ns;
+    if (exec->polls == 0)
+        exec->polled_since_ns = now_ns;
+    uint64_t waited_ns = now_ns - exec->polled_since_ns;
     pthread_mutex_unlock(&exec->lock);
-    bool done = waited_ns > LOOKS_NS || exec->ops->compute_done(exec->host, number);
+    bool done = waited_ns > POLLING_NS_MAX || exec->ops->compute_done(exec->host, number);
     pthread_mutex_lock(&exec->lock);
     if (done) {
-        land(exec);
+        wait_submitted(exec);
         return;
     }
-    if (exec->looks++ < LOOKS_AT_ONCE || exec->failed || exec->post_first || pick_behind(exec) != NONE)
+    if (exec->polls++ < POLLS_WITHOUT_PAUSE || exec->failed || exec->post_first ||
+        next_behind_submitted(exec) != NONE)
         return;
-    uint64_t part_ns = waited_ns / PAUSE_PART;
-    part_ns = part_ns < PAUSE_LEAST_NS ? PAUSE_LEAST_NS : part_ns > PAUSE_MOST_NS ? PAUSE_MOST_NS : part_ns;
-    (void)cond_wait_until(&exec->changed, &exec->lock, clock_mono_ns() + part_ns);
+    uint64_t pause_ns = waited_ns / PAUSE_PART;
+    pause_ns = pause_ns < PAUSE_NS_MIN ? PAUSE_NS_MIN : pause_ns > PAUSE_NS_MAX ? PAUSE_NS_MAX : pause_ns;
+    (void)cond_wait_until(&exec->changed, &exec->lock, clock_mono_ns() + pause_ns);
 }
 
 /* Fills *err with the first instruction that has begun and not completed. */
-static int stalled(struct exec *exec, uint64_t stall_ns, struct err *err)
+static int stall_error(struct exec *exec, uint64_t stall_ns, struct err *err)
 {
     for (uint32_t i = 0; i < exec->program->instr_count; i++) {
         if (exec->state[i] != BEGUN)
@@ -489,9 +490,9 @@ int exec_run(struct exec *exec, uint64_t stall_ns, struct err *err)
         }
         if (exec->done_count == exec->program->instr_count)
             break;
-        uint32_t next = exec->flying != NONE ? pick_behind(exec) : pick(exec);
-        if (next == NONE && exec->flying != NONE) {
-            await_flying(exec);
+        uint32_t next = exec->submitted != NONE ? next_behind_submitted(exec) : next_ready(exec);
+        if (next == NONE && exec->submitted != NONE) {
+            poll_submitted(exec);
             continue;
         }
         if (next != NONE) {
@@ -500,7 +501,7 @@ int exec_run(struct exec *exec, uint64_t stall_ns, struct err *err)
         }
         uint64_t before_ns = clock_mono_ns();
         if (before_ns >= exec->progress_ns + stall_ns) {
-            result = stalled(exec, stall_ns, err);
+            result = stall_error(exec, stall_ns, err);
             exec->failed = true;
             exec->failure = *err;
             break;
@@ -508,7 +509,7 @@ int exec_run(struct exec *exec, uint64_t stall_ns, struct err *err)
         (void)cond_wait_until(&exec->changed, &exec->lock, exec->progress_ns + stall_ns);
         exec->totals.wait_ns += clock_mono_ns() - before_ns;
     }
-    land(exec); /* also after an error, so that the device no longer uses the host's memory */
+    wait_submitted(exec); /* also after an error, so that the device no longer uses the host's memory */
     exec->totals.wall_ns = clock_mono_ns() - exec->run_begin_ns;
     /* A transport thread may still be between its last exec_done and clearing `beginning`. */
     while (exec->beginning)

@@ -85,12 +85,11 @@ int ops_create(const struct ops_options *options, struct ops **out, struct err *
     ops->options = *options;
     ops->me = &options->plan->ranks[options->rank];
     ops->slots = calloc((size_t)ops->me->slot_count + 1, sizeof *ops->slots);
-    ops->places =
+    ops->saved =
         calloc((size_t)options->stages->count * options->plan->micro_batch_count + 1, sizeof(struct saved *));
-    int result = ops->slots && ops->places
-                     ? 0
-                     : err_set(err, ERR_NOMEM, "no memory for %u slots", ops->me->slot_count);
-    ops->idles = strcmp(device_kind(options->device), "checked") == 0;
+    int result =
+        ops->slots && ops->saved ? 0 : err_set(err, ERR_NOMEM, "no memory for %u slots", ops->me->slot_count);
+    ops->works_when_waited = strcmp(device_kind(options->device), "checked") == 0;
     pthread_mutex_init(&ops->out_lock, NULL);
     if (options->mesh && result == 0)
         result = courier_create(COPY_TIMEOUT_NS, &ops->courier, err);
@@ -128,7 +127,7 @@ void ops_stop(struct ops *ops)
         return;
     if (ops->courier)
         courier_stop(ops->courier);
-    local_let_go(ops->local);
+    local_unmap(ops->local);
 }
 
 uint64_t ops_local_bytes(const struct ops *ops)
@@ -148,18 +147,18 @@ void ops_destroy(struct ops *ops)
         for (uint32_t i = 0; ops->programs[kind].reduces && i < ops->me->programs[kind].instr_count; i++)
             reduce_destroy(ops->programs[kind].reduces[i]);
         free(ops->programs[kind].reduces);
-        free(ops->programs[kind].calls);
+        free(ops->programs[kind].transfer_at);
         free(ops->programs[kind].transfers);
     }
     for (uint32_t s = 0; ops->slots && s < ops->me->slot_count; s++)
         cells_free(ops, s);
-    size_t places = (size_t)ops->options.stages->count * ops->options.plan->micro_batch_count;
-    for (size_t i = 0; ops->places && i < places; i++)
-        stage_saved_release(ops->places[i]);
+    size_t saved = (size_t)ops->options.stages->count * ops->options.plan->micro_batch_count;
+    for (size_t i = 0; ops->saved && i < saved; i++)
+        stage_saved_release(ops->saved[i]);
     for (int i = 0; i < 2; i++)
         event_destroy(ops->queued[i]);
     pthread_mutex_destroy(&ops->out_lock);
-    free(ops->places);
+    free(ops->saved);
     free(ops->slots);
     free(ops->logits);
     free(ops->collectives);
@@ -177,7 +176,7 @@ static int stage_of(const struct ops *ops, const struct instr *instr)
 static int need_cache(struct ops *ops, const struct instr *instr, int stage, struct kv_cache **out,
                       struct err *err)
 {
-    struct cell *cell = ops_cell(ops, instr->slot_save, instr->micro_batch, instr->block_begin);
+    struct slot_cell *cell = ops_cell(ops, instr->slot_save, instr->micro_batch, instr->block_begin);
     const struct stages *stages = ops->options.stages;
     if (!cell->caches && !(cell->caches = calloc(stages->count, sizeof(struct kv_cache *))))
         return err_set(err, ERR_NOMEM, "no memory for %u KV caches", stages->count);
@@ -222,7 +221,7 @@ static int op_forward(struct ops *ops, const struct instr *instr, struct err *er
     if (cells_take_in(ops, instr, &in, err) < 0 || cells_take_out(ops, instr, &out, err) < 0)
         return -1;
     bool caches = instr->slot_save != PLAN_NONE && ops->slots[instr->slot_save].slot->kind == SLOT_KV_CACHE;
-    struct saved **saved = instr->slot_save != PLAN_NONE ? ops_place(ops, stage, instr->micro_batch) : NULL;
+    struct saved **saved = instr->slot_save != PLAN_NONE ? ops_saved(ops, stage, instr->micro_batch) : NULL;
     int result =
         caches ? infer(ops, instr, micro, tokens, in, out, err)
                : stage_forward_blocks(ops->options.stages->list[stage], micro, (uint32_t)instr->block_begin,
@@ -254,7 +253,7 @@ static int op_backward(struct ops *ops, const struct instr *instr, struct err *e
 {
     const struct micro_batch *micro = &ops->batch->micro[instr->micro_batch];
     int stage = stage_of(ops, instr);
-    struct saved **place = ops_place(ops, stage, instr->micro_batch);
+    struct saved **place = ops_saved(ops, stage, instr->micro_batch);
     struct buffer *in, *out;
     if (micro->rows == 0)
         return 0;
@@ -323,11 +322,11 @@ static void op_release(struct ops *ops, const struct instr *instr)
 {
     if (instr->slot_in == PLAN_NONE)
         return;
-    struct cell *cell = ops_cell(ops, instr->slot_in, instr->micro_batch, instr->block_begin);
+    struct slot_cell *cell = ops_cell(ops, instr->slot_in, instr->micro_batch, instr->block_begin);
     int stage = stage_of(ops, instr);
     if (ops->slots[instr->slot_in].slot->kind == SLOT_SAVED && stage >= 0) {
-        stage_saved_release(*ops_place(ops, stage, instr->micro_batch));
-        *ops_place(ops, stage, instr->micro_batch) = NULL;
+        stage_saved_release(*ops_saved(ops, stage, instr->micro_batch));
+        *ops_saved(ops, stage, instr->micro_batch) = NULL;
     }
     cell->in_use = false;
     cell_forget_caches(ops, cell);
@@ -335,27 +334,27 @@ static void op_release(struct ops *ops, const struct instr *instr)
 
 /* Follows an instruction that submitted work to the device: begins the copy of its output to the host and
  * returns 1 while the work is under way, 0 when it is complete. */
-static int queued(struct ops *ops, uint32_t number, const struct instr *instr, struct err *err)
+static int op_submitted(struct ops *ops, uint32_t number, const struct instr *instr, struct err *err)
 {
-    uint32_t turn = ops->queued_count++ % 2;
-    ops->queued_number[turn] = number;
-    if (event_record(ops->queued[turn], err) < 0 || cells_publish(ops, instr, ops->queued[turn], err) < 0)
+    uint32_t index = ops->queued_count++ % 2;
+    ops->queued_number[index] = number;
+    if (event_record(ops->queued[index], err) < 0 || cells_publish(ops, instr, ops->queued[index], err) < 0)
         return -1;
-    return event_done(ops->queued[turn]) ? event_wait(ops->queued[turn], COMPUTE_TIMEOUT_NS, err) : 1;
+    return event_done(ops->queued[index]) ? event_wait(ops->queued[index], COMPUTE_TIMEOUT_NS, err) : 1;
 }
 
 /* A device of kind "checked" works only while the host waits for it, so polling it would never end. */
 static bool op_compute_done(void *host, uint32_t number)
 {
     const struct ops *ops = host;
-    return ops->idles || event_done(ops->queued[ops->queued_number[0] == number ? 0 : 1]);
+    return ops->works_when_waited || event_done(ops->queued[ops->queued_number[0] == number ? 0 : 1]);
 }
 
 static int op_compute_wait(void *host, uint32_t number, struct err *err)
 {
     struct ops *ops = host;
-    uint32_t turn = ops->queued_number[0] == number ? 0 : 1;
-    if (event_wait(ops->queued[turn], COMPUTE_TIMEOUT_NS, err) < 0)
+    uint32_t index = ops->queued_number[0] == number ? 0 : 1;
+    if (event_wait(ops->queued[index], COMPUTE_TIMEOUT_NS, err) < 0)
         return err_wrap(err, "step %llu", (unsigned long long)ops->step->step);
     return 0;
 }
@@ -365,11 +364,11 @@ static int op_compute(void *host, uint32_t number, const struct instr *instr, st
     struct ops *ops = host;
     switch (instr->op) {
     case OP_FORWARD:
-        return op_forward(ops, instr, err) < 0 ? -1 : queued(ops, number, instr, err);
+        return op_forward(ops, instr, err) < 0 ? -1 : op_submitted(ops, number, instr, err);
     case OP_BACKWARD:
     case OP_BACKWARD_INPUT:
     case OP_BACKWARD_WEIGHT:
-        return op_backward(ops, instr, err) < 0 ? -1 : queued(ops, number, instr, err);
+        return op_backward(ops, instr, err) < 0 ? -1 : op_submitted(ops, number, instr, err);
     case OP_STEP:
         return op_step(ops, err);
     case OP_SAMPLE:

@@ -13,7 +13,7 @@
 #define COPY_TIMEOUT_NS (600ull * 1000 * 1000 * 1000)
 
 /* One buffer of a slot's ring. */
-struct cell {
+struct slot_cell {
     struct buffer *buffer; /* the boundary tensor on the device, or NULL */
     uint64_t buffer_size;  /* capacity of `buffer` in bytes */
     _Atomic(bool) in_use;  /* set while the buffer holds the only copy of its data */
@@ -21,15 +21,15 @@ struct cell {
     uint64_t host_size;
     struct event *up,
         *down; /* recorded after the last copy from `host` to `buffer`, and from `buffer` to `host` */
-    _Atomic(struct call *) arrived; /* receives whose bytes are in `host` and not yet in `buffer` */
-    struct kv_cache **caches;       /* of SLOT_KV_CACHE: [stages], each made when first needed; or NULL */
-    int32_t token;                  /* value of a SLOT_TOKEN */
+    _Atomic(struct transfer *) arrived; /* receives whose bytes are in `host` and not yet in `buffer` */
+    struct kv_cache **caches;           /* of SLOT_KV_CACHE: [stages], each made when first needed; or NULL */
+    int32_t token;                      /* value of a SLOT_TOKEN */
 };
 
-struct cells {
+struct slot_cells {
     const struct plan_slot *slot;
     uint32_t count;
-    struct cell *cells;
+    struct slot_cell *cells;
     bool travels;         /* a SEND or RECV uses the slot */
     bool sent_by_mesh;    /* a SEND of the slot goes over the mesh, so results are copied to the host */
     bool sent_locally;    /* a SEND of the slot goes over a link within the node, straight from the buffer */
@@ -47,8 +47,8 @@ struct local_note {
     uint64_t bytes;
 };
 
-/* The part of struct call for a transfer within the node. */
-struct local_call {
+/* The part of struct transfer for a transfer within the node. */
+struct local_transfer {
     bool used; /* the transfer uses a link within the node */
     struct local_ready ready;
     struct local_note note;
@@ -56,50 +56,50 @@ struct local_call {
 };
 
 /* A SEND or RECV under way. */
-struct call {
+struct transfer {
     struct ops *ops;
     uint32_t number;
     const struct instr *instr;
-    struct cell *cell;
+    struct slot_cell *cell;
     size_t at, size; /* offset and length in bytes of the rows within the cell */
     uint64_t tag, deadline_ns;
-    struct call *next; /* next receive in the list cell->arrived */
+    struct transfer *next; /* next receive in the list cell->arrived */
     struct courier_job job;
-    struct local_call local;
+    struct local_transfer local;
 };
 
 /* How a message of a transfer is posted on a queue of its peer. */
-static inline struct mesh_post call_post(struct call *call, uint32_t queue, mesh_done_fn *done)
+static inline struct mesh_post transfer_post(struct transfer *transfer, uint32_t queue, mesh_done_fn *done)
 {
-    return (struct mesh_post){.peer = (uint32_t)call->instr->peer,
+    return (struct mesh_post){.peer = (uint32_t)transfer->instr->peer,
                               .queue = queue,
-                              .deadline_ns = call->deadline_ns,
+                              .deadline_ns = transfer->deadline_ns,
                               .done = done,
-                              .arg = call};
+                              .arg = transfer};
 }
 
 struct reduce;
-struct local;
+struct local_links;
 
 struct ops {
     struct ops_options options;
     const struct plan_rank *me;
-    struct cells *slots;   /* [me->slot_count] */
-    struct saved **places; /* [stages][micro-batches] activations that forward saves for backward */
+    struct slot_cells *slots; /* [me->slot_count] */
+    struct saved **saved;     /* [stages][micro-batches] activations that forward saves for backward */
     struct {
         struct exec *exec;
-        struct call **calls; /* [instr_count], pointers into `transfers`; NULL for an instruction that is not
-                                a transfer */
-        struct call *transfers;
+        struct transfer **transfer_at; /* [instr_count], pointers into `transfers`; NULL for an instruction
+                                that is not a transfer */
+        struct transfer *transfers;
         struct reduce **reduces; /* [instr_count], NULL for an instruction that is not a collective */
     } programs[PROGRAM_KINDS];
     struct courier *courier;       /* waits for copies; NULL without a mesh */
-    struct local *local;           /* links to peers of this node; NULL without any */
+    struct local_links *local;     /* links to peers of this node; NULL without any */
     pthread_mutex_t out_lock;      /* guards DEVICE_OUT, which the executor's and the courier's threads use */
     _Atomic(uint64_t) local_bytes; /* bytes sent over links within the node */
     uint8_t *collectives;          /* host memory for the collectives of one program at a time */
     float *logits;                 /* [vocab], allocated when first needed */
-    bool idles;                    /* the device (kind "checked") works only while the host waits for it */
+    bool works_when_waited;        /* the device (kind "checked") works only while the host waits for it */
     struct event *queued[2];   /* recorded after each of the last two instructions submitted to the device */
     uint32_t queued_number[2]; /* their instruction numbers */
     uint32_t queued_count;     /* how many instructions were submitted so far */
@@ -115,16 +115,17 @@ struct ops {
     double norm_square; /* Σ g² of the gradients, without the loss scale */
 };
 
-static inline struct cell *ops_cell(struct ops *ops, int32_t slot, int32_t micro_batch, int32_t block_begin)
+static inline struct slot_cell *ops_cell(struct ops *ops, int32_t slot, int32_t micro_batch,
+                                         int32_t block_begin)
 {
-    struct cells *cells = &ops->slots[slot];
+    struct slot_cells *cells = &ops->slots[slot];
     return &cells->cells[slot_instance(cells->slot, micro_batch < 0 ? 0 : micro_batch, block_begin)];
 }
 
 /* The saved activations of a micro-batch in a stage. */
-static inline struct saved **ops_place(struct ops *ops, int stage, int32_t micro_batch)
+static inline struct saved **ops_saved(struct ops *ops, int stage, int32_t micro_batch)
 {
-    return &ops->places[(size_t)stage * ops->options.plan->micro_batch_count + (uint32_t)micro_batch];
+    return &ops->saved[(size_t)stage * ops->options.plan->micro_batch_count + (uint32_t)micro_batch];
 }
 
 static inline bool ops_is_boundary(const struct plan_slot *slot)
@@ -137,14 +138,14 @@ int cells_make(struct ops *ops, uint32_t slot, struct err *err);
 /* Frees the cells of a slot, also of one that cells_make did not complete. */
 void cells_free(struct ops *ops, uint32_t slot);
 /* Destroys the KV caches of one cell. */
-void cell_forget_caches(struct ops *ops, struct cell *cell);
+void cell_forget_caches(struct ops *ops, struct slot_cell *cell);
 /* Bytes of `tokens` tokens in a slot, and of the router sums that travel behind a tensor of `rows` rows. */
 size_t cells_tensor_bytes(const struct ops *ops, int32_t slot, uint32_t tokens);
 size_t cells_tail_bytes(const struct ops *ops, int32_t slot, uint32_t rows);
 /* cells_bound refuses a micro-batch that exceeds its slot's bytes_bound (ERR_TOO_BIG); cell_need_host
  * allocates the cell's host memory if it has none. */
 int cells_bound(const struct ops *ops, int32_t slot, int32_t micro_batch, struct err *err);
-int cell_need_host(struct ops *ops, struct cells *cells, struct cell *cell, struct err *err);
+int cell_need_host(struct ops *ops, struct slot_cells *cells, struct slot_cell *cell, struct err *err);
 /* The device buffers that an instruction of the compute queue reads and writes; NULL when it has no such
  * slot. Bytes received for the input are copied to the device in parallel with compute, and work submitted
  * next waits for that copy. */
@@ -154,7 +155,7 @@ int cells_take_out(struct ops *ops, const struct instr *instr, struct buffer **o
  * after the event `made` that was recorded behind the instruction. */
 int cells_publish(struct ops *ops, const struct instr *instr, struct event *made, struct err *err);
 /* Completes a SEND or RECV, or fails it when `failure` is not NULL. */
-void call_end(struct call *call, const struct err *failure);
+void transfer_end(struct transfer *transfer, const struct err *failure);
 
 /* transfer.c: SEND and RECV. */
 int transfer_make(struct ops *ops, int kind, struct err *err);
@@ -165,14 +166,14 @@ int transfer_begin(struct ops *ops, uint32_t number, const struct instr *instr, 
  * Logs which peers are reached within the node and why others are not; the only errors are those of the mesh.
  */
 int local_connect(struct ops *ops, uint64_t deadline_ns, struct err *err);
-/* Begins a transfer whose local.used is set. It ends with call_end. */
-int local_send(struct call *call, struct err *err);
-int local_receive(struct call *call, struct err *err);
+/* Begins a transfer whose local.used is set. It ends with transfer_end. */
+int local_send(struct transfer *transfer, struct err *err);
+int local_receive(struct transfer *transfer, struct err *err);
 /* Unmaps the memory of other processes. Called after the courier has stopped and before the mesh is closed,
  * while the peers still have that memory. */
-void local_let_go(struct local *local);
+void local_unmap(struct local_links *local);
 /* Frees the links after the mesh was destroyed. For both functions NULL is a no-op. */
-void local_destroy(struct local *local);
+void local_destroy(struct local_links *local);
 
 /* ops_check.c: refuses an instruction that this worker does not support. ERR_UNSUPPORTED names the feature;
  * ERR_INVALID a slot that does not fit its use. */

@@ -47,7 +47,7 @@ bool reduce_has_parameters(const struct reduce *reduce)
 }
 
 /* Copies the parameters that are reduced, or their gradients, between the stages and `values`. */
-static int move_parameters(struct reduce *reduce, float *values, bool write, struct err *err)
+static int copy_parameters(struct reduce *reduce, float *values, bool write, struct err *err)
 {
     struct stages *stages = reduce->ops->options.stages;
     enum stage_state state = reduce->kind == SLOT_GRADIENTS ? STATE_GRADIENT : STATE_VALUE;
@@ -85,7 +85,7 @@ int reduce_read_own(struct reduce *reduce, struct err *err)
         return 0;
     case SLOT_GRADIENTS:
     case SLOT_PARAMETERS:
-        return move_parameters(reduce, (float *)(void *)reduce->own, false, err);
+        return copy_parameters(reduce, (float *)(void *)reduce->own, false, err);
     default:
         memset(reduce->own, 0, reduce->size);
         return 0;
@@ -136,7 +136,7 @@ int reduce_write_result(struct reduce *reduce, const uint8_t *result, struct err
         return 0;
     case SLOT_GRADIENTS:
     case SLOT_PARAMETERS:
-        return move_parameters(reduce, (float *)(uintptr_t)result, true, err);
+        return copy_parameters(reduce, (float *)(uintptr_t)result, true, err);
     default:
         return 0;
     }

@@ -5,7 +5,7 @@
 
 /* --- what the programs ask of a range --- */
 
-struct use {
+struct range_use {
     struct plan_range range;
     uint32_t kept; /* most micro-batches that are at once between forward and the last part of backward */
     bool recompute, split;
@@ -40,7 +40,7 @@ static enum dtype boundary_of(const struct plan_rank *rank, int32_t slot)
 
 /* Takes the dtypes of boundary tensors from the training program's FORWARDs. ops_check.c refuses other
  * instructions that differ. */
-static void use_boundaries(const struct plan_rank *rank, struct use *use)
+static void use_boundaries(const struct plan_rank *rank, struct range_use *use)
 {
     const struct program *train = &rank->programs[PROGRAM_TRAIN];
     for (uint32_t i = 0; i < train->instr_count; i++) {
@@ -56,7 +56,7 @@ static void use_boundaries(const struct plan_rank *rank, struct use *use)
 
 /* Finds what the training program asks of a range. A micro-batch occupies memory from the FORWARD of the
  * range's first block until the last backward of that block; the compute queue runs them in list order. */
-static int use_find(const struct plan_rank *rank, struct use *use, struct err *err)
+static int use_find(const struct plan_rank *rank, struct range_use *use, struct err *err)
 {
     const struct program *train = &rank->programs[PROGRAM_TRAIN];
     uint32_t live = 0, forwards = 0, again = 0;
@@ -88,7 +88,7 @@ static int use_find(const struct plan_rank *rank, struct use *use, struct err *e
 
 /* --- making and freeing --- */
 
-static struct stage_options options_for(const struct stage_options *options, const struct use *use)
+static struct stage_options options_for(const struct stage_options *options, const struct range_use *use)
 {
     struct stage_options own = *options;
     own.block_begin = (uint32_t)use->range.begin;
@@ -101,8 +101,9 @@ static struct stage_options options_for(const struct stage_options *options, con
     return own;
 }
 
-static int workspace_make(struct device *device, const struct stage_options *options, const struct use *uses,
-                          uint32_t count, struct stages *stages, struct err *err)
+static int workspace_make(struct device *device, const struct stage_options *options,
+                          const struct range_use *uses, uint32_t count, struct stages *stages,
+                          struct err *err)
 {
     uint64_t most = 0, bytes;
     for (uint32_t i = 0; i < count; i++) {
@@ -120,7 +121,7 @@ int stages_create(struct device *device, struct model *model, const struct stage
                   const struct plan_rank *rank, struct stages *stages, struct err *err)
 {
     uint32_t count = rank->range_count ? rank->range_count : 1;
-    struct use *uses = calloc(count, sizeof *uses);
+    struct range_use *uses = calloc(count, sizeof *uses);
     stages->list = calloc(count, sizeof(struct stage *));
     int result = uses && stages->list ? 0 : err_set(err, ERR_NOMEM, "no memory for %u ranges", count);
     for (uint32_t i = 0; i < count && result == 0; i++) {
@@ -195,8 +196,8 @@ int stages_loss(struct stages *stages, double *loss_sum, uint64_t *labelled, str
 }
 
 /* Adds up a value of all stages, in their order. */
-static int sum_of(struct stages *stages, int (*of)(struct stage *, double *, struct err *), double *sum,
-                  struct err *err)
+static int sum_over_stages(struct stages *stages, int (*of)(struct stage *, double *, struct err *),
+                           double *sum, struct err *err)
 {
     *sum = 0;
     for (uint32_t i = 0; i < stages->count; i++) {
@@ -210,12 +211,12 @@ static int sum_of(struct stages *stages, int (*of)(struct stage *, double *, str
 
 int stages_router_loss(struct stages *stages, double *sum, struct err *err)
 {
-    return sum_of(stages, stage_router_loss, sum, err);
+    return sum_over_stages(stages, stage_router_loss, sum, err);
 }
 
 int stages_grad_square_sum(struct stages *stages, double *sum, struct err *err)
 {
-    return sum_of(stages, stage_grad_square_sum, sum, err);
+    return sum_over_stages(stages, stage_grad_square_sum, sum, err);
 }
 
 int stages_update(struct stages *stages, const struct step_update *update, struct err *err)

@@ -15,18 +15,18 @@ int transfer_make(struct ops *ops, int kind, struct err *err)
     size_t count = 0, at = 0;
     for (uint32_t i = 0; i < program->instr_count; i++)
         count += is_transfer(&program->instrs[i]);
-    ops->programs[kind].calls = calloc((size_t)program->instr_count + 1, sizeof(struct call *));
-    ops->programs[kind].transfers = calloc(count + 1, sizeof(struct call));
-    if (!ops->programs[kind].calls || !ops->programs[kind].transfers)
+    ops->programs[kind].transfer_at = calloc((size_t)program->instr_count + 1, sizeof(struct transfer *));
+    ops->programs[kind].transfers = calloc(count + 1, sizeof(struct transfer));
+    if (!ops->programs[kind].transfer_at || !ops->programs[kind].transfers)
         return err_set(err, ERR_NOMEM, "no memory for %zu transfers", count);
     for (uint32_t i = 0; i < program->instr_count; i++) {
         if (!is_transfer(&program->instrs[i]))
             continue;
-        struct call *call = &ops->programs[kind].transfers[at++];
-        call->ops = ops;
-        call->number = i;
-        call->instr = &program->instrs[i];
-        ops->programs[kind].calls[i] = call;
+        struct transfer *transfer = &ops->programs[kind].transfers[at++];
+        transfer->ops = ops;
+        transfer->number = i;
+        transfer->instr = &program->instrs[i];
+        ops->programs[kind].transfer_at[i] = transfer;
     }
     return 0;
 }
@@ -38,102 +38,102 @@ static int32_t slot_of(const struct instr *instr)
 
 /* --- transfers over the mesh --- */
 
-static void sent(const struct mesh_done *done)
+static void send_done(const struct mesh_done *done)
 {
-    call_end(done->arg, done->ok ? NULL : &done->err);
+    transfer_end(done->arg, done->ok ? NULL : &done->err);
 }
 
-static void received(const struct mesh_done *done)
+static void receive_done(const struct mesh_done *done)
 {
-    struct call *call = done->arg;
-    struct ops *ops = call->ops;
+    struct transfer *transfer = done->arg;
+    struct ops *ops = transfer->ops;
     struct err err;
     if (!done->ok) {
-        call_end(call, &done->err);
+        transfer_end(transfer, &done->err);
         return;
     }
-    if (done->size != call->size) {
+    if (done->size != transfer->size) {
         err_set(&err, ERR_PEER, "rank %u sent %zu bytes where %zu are due", done->peer, done->size,
-                call->size);
-        call_end(call, &err);
+                transfer->size);
+        transfer_end(transfer, &err);
         return;
     }
-    if (ops->slots[slot_of(call->instr)].slot->kind == SLOT_TOKEN) {
-        ops->step->token = call->cell->token;
+    if (ops->slots[slot_of(transfer->instr)].slot->kind == SLOT_TOKEN) {
+        ops->step->token = transfer->cell->token;
     } else {
-        call->next = atomic_load(&call->cell->arrived);
-        while (!atomic_compare_exchange_weak(&call->cell->arrived, &call->next, call))
+        transfer->next = atomic_load(&transfer->cell->arrived);
+        while (!atomic_compare_exchange_weak(&transfer->cell->arrived, &transfer->next, transfer))
             continue;
     }
-    call_end(call, NULL);
+    transfer_end(transfer, NULL);
 }
 
-static int send_now(struct call *call, struct err *err)
+static int mesh_send_now(struct transfer *transfer, struct err *err)
 {
-    const struct ops *ops = call->ops;
-    const struct instr *instr = call->instr;
+    const struct ops *ops = transfer->ops;
+    const struct instr *instr = transfer->instr;
     const struct micro_batch *micro = &ops->batch->micro[instr->micro_batch];
     bool token = ops->slots[instr->slot_in].slot->kind == SLOT_TOKEN;
     uint32_t before, tokens = batch_tokens(micro, instr->row_begin, instr->row_end, &before);
     uint8_t dtype = ops->slots[instr->slot_in].slot->dtype;
-    uint32_t each = token ? sizeof call->cell->token : plan_dtype_bytes(dtype);
-    struct mesh_meta meta = {.tag = call->tag,
+    uint32_t each = token ? sizeof transfer->cell->token : plan_dtype_bytes(dtype);
+    struct mesh_meta meta = {.tag = transfer->tag,
                              .dtype = (uint8_t)stages_dtype((enum plan_dtype)dtype),
                              .rank = 2,
-                             .shape = {tokens, (uint32_t)(call->size / each / tokens)}};
-    if (!token && call->size > cells_tensor_bytes(ops, instr->slot_in, tokens)) {
+                             .shape = {tokens, (uint32_t)(transfer->size / each / tokens)}};
+    if (!token && transfer->size > cells_tensor_bytes(ops, instr->slot_in, tokens)) {
         meta.rank = 1; /* with router sums behind it the tensor is not a rectangle */
-        meta.shape[0] = (uint32_t)(call->size / each);
+        meta.shape[0] = (uint32_t)(transfer->size / each);
     }
-    const void *data = token ? (const void *)&call->cell->token : call->cell->host + call->at;
-    struct mesh_post post = call_post(call, instr->tag, sent);
-    return mesh_send(ops->options.mesh, &post, &meta, data, call->size, err);
+    const void *data = token ? (const void *)&transfer->cell->token : transfer->cell->host + transfer->at;
+    struct mesh_post post = transfer_post(transfer, instr->tag, send_done);
+    return mesh_send(ops->options.mesh, &post, &meta, data, transfer->size, err);
 }
 
 /* Called by the courier when the copy to the host is complete. */
-static void came_down(void *arg, const struct err *failure)
+static void copy_done(void *arg, const struct err *failure)
 {
-    struct call *call = arg;
+    struct transfer *transfer = arg;
     struct err err;
     if (failure)
-        call_end(call, failure);
-    else if (send_now(call, &err) < 0)
-        call_end(call, &err);
+        transfer_end(transfer, failure);
+    else if (mesh_send_now(transfer, &err) < 0)
+        transfer_end(transfer, &err);
 }
 
-static int send_by_mesh(struct call *call, struct err *err)
+static int send_by_mesh(struct transfer *transfer, struct err *err)
 {
-    struct event *down = call->cell->down;
+    struct event *down = transfer->cell->down;
     if (!down || event_done(down)) /* event_wait tells whether the copy succeeded */
-        return down && event_wait(down, COPY_TIMEOUT_NS, err) < 0 ? -1 : send_now(call, err);
-    call->job = (struct courier_job){.copied = down, .finish = came_down, .arg = call};
-    courier_push(call->ops->courier, &call->job);
+        return down && event_wait(down, COPY_TIMEOUT_NS, err) < 0 ? -1 : mesh_send_now(transfer, err);
+    transfer->job = (struct courier_job){.copied = down, .finish = copy_done, .arg = transfer};
+    courier_push(transfer->ops->courier, &transfer->job);
     return 0;
 }
 
-static int receive_by_mesh(struct call *call, struct err *err)
+static int receive_by_mesh(struct transfer *transfer, struct err *err)
 {
-    struct ops *ops = call->ops;
-    bool token = ops->slots[call->instr->slot_out].slot->kind == SLOT_TOKEN;
-    void *data = token ? (void *)&call->cell->token : call->cell->host + call->at;
-    struct mesh_post post = call_post(call, call->instr->tag, received);
-    return mesh_recv(ops->options.mesh, &post, call->tag, data, call->size, err);
+    struct ops *ops = transfer->ops;
+    bool token = ops->slots[transfer->instr->slot_out].slot->kind == SLOT_TOKEN;
+    void *data = token ? (void *)&transfer->cell->token : transfer->cell->host + transfer->at;
+    struct mesh_post post = transfer_post(transfer, transfer->instr->tag, receive_done);
+    return mesh_recv(ops->options.mesh, &post, transfer->tag, data, transfer->size, err);
 }
 
 /* --- all transfers --- */
 
 /* Sets the range of the cell that the instruction's rows occupy. *tokens is 0 for an empty micro-batch. */
-static int find_range(struct call *call, uint32_t *tokens, struct err *err)
+static int find_range(struct transfer *transfer, uint32_t *tokens, struct err *err)
 {
-    struct ops *ops = call->ops;
-    const struct instr *instr = call->instr;
+    struct ops *ops = transfer->ops;
+    const struct instr *instr = transfer->instr;
     int32_t slot = slot_of(instr);
     const struct micro_batch *micro = &ops->batch->micro[instr->micro_batch];
     uint32_t before;
     *tokens = batch_tokens(micro, instr->row_begin, instr->row_end, &before);
-    call->cell = ops_cell(ops, slot, instr->micro_batch, instr->block_begin);
-    call->at = 0;
-    call->size = *tokens ? sizeof call->cell->token : 0;
+    transfer->cell = ops_cell(ops, slot, instr->micro_batch, instr->block_begin);
+    transfer->at = 0;
+    transfer->size = *tokens ? sizeof transfer->cell->token : 0;
     if (ops->slots[slot].slot->kind == SLOT_TOKEN)
         return 0;
     size_t tail = cells_tail_bytes(ops, slot, micro->rows);
@@ -141,19 +141,20 @@ static int find_range(struct call *call, uint32_t *tokens, struct err *err)
         return err_set(
             err, ERR_UNSUPPORTED,
             "router_aux: the load-balancing loss does not travel with some of a micro-batch's rows");
-    call->at = cells_tensor_bytes(ops, slot, before);
-    call->size = cells_tensor_bytes(ops, slot, *tokens) + tail;
+    transfer->at = cells_tensor_bytes(ops, slot, before);
+    transfer->size = cells_tensor_bytes(ops, slot, *tokens) + tail;
     if (cells_bound(ops, slot, instr->micro_batch, err) <
         0) /* parts of a micro-batch are collected in one tensor */
         return -1;
-    return call->local.used || *tokens == 0 ? 0 : cell_need_host(ops, &ops->slots[slot], call->cell, err);
+    return transfer->local.used || *tokens == 0 ? 0
+                                                : cell_need_host(ops, &ops->slots[slot], transfer->cell, err);
 }
 
 int transfer_begin(struct ops *ops, uint32_t number, const struct instr *instr, struct err *err)
 {
-    struct call *call = ops->programs[ops->kind].calls[number];
+    struct transfer *transfer = ops->programs[ops->kind].transfer_at[number];
     uint32_t tokens = 0;
-    if (find_range(call, &tokens, err) < 0)
+    if (find_range(transfer, &tokens, err) < 0)
         return -1;
     if (tokens == 0) { /* an empty micro-batch is not sent; both ends know it from the batch */
         exec_done(ops->programs[ops->kind].exec, number, NULL);
@@ -161,9 +162,9 @@ int transfer_begin(struct ops *ops, uint32_t number, const struct instr *instr, 
     }
     if (!ops->options.mesh)
         return err_set(err, ERR_INTERNAL, "there is no mesh to rank %d", (int)instr->peer);
-    call->deadline_ns = clock_mono_ns() + ops->wait_ns;
-    call->tag = ops_tag(ops, instr);
-    if (call->local.used)
-        return instr->op == OP_SEND ? local_send(call, err) : local_receive(call, err);
-    return instr->op == OP_SEND ? send_by_mesh(call, err) : receive_by_mesh(call, err);
+    transfer->deadline_ns = clock_mono_ns() + ops->wait_ns;
+    transfer->tag = ops_tag(ops, instr);
+    if (transfer->local.used)
+        return instr->op == OP_SEND ? local_send(transfer, err) : local_receive(transfer, err);
+    return instr->op == OP_SEND ? send_by_mesh(transfer, err) : receive_by_mesh(transfer, err);
 }

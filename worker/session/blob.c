@@ -62,14 +62,14 @@ static bool cancelled(const void *arg)
     return atomic_load(&blobs->gave_up) || (blobs->cancel && atomic_load(blobs->cancel));
 }
 
-struct download {
+struct blob_download {
     const struct blobs *blobs;
     struct buf *out;
 };
 
 static int take_bytes(void *arg, const void *data, size_t size, struct err *err)
 {
-    struct download *download = arg;
+    struct blob_download *download = arg;
     if (cancelled(download->blobs))
         return err_set(err, ERR_CANCELLED, "cancelled while it was fetched");
     return buf_append(download->out, data, size, err);
@@ -79,7 +79,7 @@ static int take_bytes(void *arg, const void *data, size_t size, struct err *err)
 static int get_rest(struct blobs *blobs, const char *path, struct buf *out, size_t begin, struct err *err)
 {
     char range[64];
-    struct download download = {blobs, out};
+    struct blob_download download = {blobs, out};
     struct http_answer answer;
     size_t had = out->size - begin;
     const char *headers[] = {range, NULL};

@@ -26,14 +26,14 @@
 enum { MESSAGES_MAX = 64, EVENT_BYTES_MAX = 16 << 20, READ_BYTES = 64 << 10 };
 #define SPOOL_BYTES ((uint64_t)64 << 20)
 
-struct event {
-    struct event *next;
+struct link_event {
+    struct link_event *next;
     uint64_t seq;
     struct buf bytes; /* frame: length and document */
 };
 
-struct message {
-    struct message *next;
+struct link_message {
+    struct link_message *next;
     json_t *document;
 };
 
@@ -49,9 +49,9 @@ struct worker_link {
 
     /* guarded by lock */
     json_t *fields;
-    struct event *first, *last, *unsent;
+    struct link_event *first, *last, *unsent;
     uint64_t spool_bytes, seq, acked;
-    struct message *messages, *messages_last;
+    struct link_message *messages, *messages_last;
     unsigned message_count;
     bool connected, stopping, interrupted;
     uint64_t since_ns; /* when `connected` last changed */
@@ -76,7 +76,7 @@ static void drop_acknowledged(struct worker_link *link, uint64_t seq)
     if (seq > link->seq)
         seq = link->seq;
     while (link->first && link->first->seq <= seq) {
-        struct event *event = link->first;
+        struct link_event *event = link->first;
         if (link->unsent == event)
             link->unsent = event->next;
         link->first = event->next;
@@ -164,7 +164,7 @@ static int handle(struct worker_link *link, json_t *document)
     }
     if (link->options.urgent)
         link->options.urgent(link->options.urgent_arg, document);
-    struct message *message = calloc(1, sizeof *message);
+    struct link_message *message = calloc(1, sizeof *message);
     pthread_mutex_lock(&link->lock);
     bool kept = message && link->message_count < MESSAGES_MAX;
     if (kept) {
@@ -357,7 +357,7 @@ json_t *worker_link_take(struct worker_link *link, uint64_t deadline_ns, struct 
             err_set(err, ERR_CANCELLED, "asked to stop");
             break;
         }
-        struct message *message = link->messages;
+        struct link_message *message = link->messages;
         if (message) {
             link->messages = message->next;
             if (!link->messages)
@@ -384,9 +384,10 @@ void worker_link_interrupt(struct worker_link *link)
 }
 
 /* Numbers, stamps and encodes the event; the lock is held. NULL with *err on failure. */
-static struct event *make_event(struct worker_link *link, const char *type, json_t *document, struct err *err)
+static struct link_event *make_event(struct worker_link *link, const char *type, json_t *document,
+                                     struct err *err)
 {
-    struct event *event = calloc(1, sizeof *event);
+    struct link_event *event = calloc(1, sizeof *event);
     if (!event || json_object_set_new(document, "type", json_string(type)) < 0 ||
         json_object_set_new(document, "seq", json_integer((json_int_t)link->seq + 1)) < 0 ||
         json_object_set_new(document, "at", json_integer((json_int_t)clock_wall_us())) < 0 ||
@@ -431,7 +432,7 @@ int worker_link_emit(struct worker_link *link, const char *type, json_t *documen
     pthread_mutex_lock(&link->lock);
     if (!may_be_dropped(type) || link->spool_bytes < link->options.spool_bytes / 2) {
         result = wait_for_room(link, err);
-        struct event *event = result == 0 ? make_event(link, type, document, err) : NULL;
+        struct link_event *event = result == 0 ? make_event(link, type, document, err) : NULL;
         if (event) {
             link->seq = event->seq;
             link->spool_bytes += event->bytes.size;
@@ -499,7 +500,7 @@ void worker_link_close(struct worker_link *link)
     drop_acknowledged(link, link->seq);
     pthread_mutex_unlock(&link->lock);
     while (link->messages) {
-        struct message *message = link->messages;
+        struct link_message *message = link->messages;
         link->messages = message->next;
         json_decref(message->document);
         free(message);

@@ -17,7 +17,7 @@
 enum { CONNECT_SECONDS = 60, TRACE_EVENTS_A_STEP = 20000, CLOSE_SECONDS = 20 };
 #define ROWS_BYTES_MAX ((uint64_t)2 << 30)
 
-static const struct plan_rank *my_part(const struct session *session)
+static const struct plan_rank *own_rank(const struct session *session)
 {
     return &session->assignment->plan->ranks[session->assignment->rank];
 }
@@ -44,7 +44,7 @@ static int check_supported(const struct assignment *assignment, struct err *err)
 static int open_stages(struct session *session, struct err *err)
 {
     const struct plan *plan = session->assignment->plan;
-    const struct plan_rank *me = my_part(session);
+    const struct plan_rank *me = own_rank(session);
     const struct job_spec *spec = &session->assignment->spec;
     const struct local_part *local = &session->assignment->local;
     struct device_options device = {.kind = local->kind,
@@ -157,7 +157,7 @@ static int open_rows(struct session *session, struct err *err)
     return batch_init(&session->batch, plan, err);
 }
 
-static int take_prompt(struct session *session, const int32_t *ids, size_t count, struct err *err)
+static int set_prompt(struct session *session, const int32_t *ids, size_t count, struct err *err)
 {
     const struct plan *plan = session->assignment->plan;
     uint64_t most = plan->sequence_bound < plan->tokens_bound ? plan->sequence_bound : plan->tokens_bound;
@@ -189,7 +189,7 @@ static int prompt_from_document(struct session *session, struct err *err)
         ids[i] = (int32_t)id;
     }
     if (result == 0)
-        result = take_prompt(session, ids, count, err);
+        result = set_prompt(session, ids, count, err);
     free(ids);
     return result;
 }
@@ -220,7 +220,7 @@ static int render_prompt(struct session *session, const struct tokenizer *tokeni
                                    .chat_error = chat_err};
     int result = rows_render_prompt(spec->sample.prompt, options.format, &options, &ids, err);
     if (result == 0)
-        result = take_prompt(session, ids.data, ids.count, err);
+        result = set_prompt(session, ids.data, ids.count, err);
     ids_fini(&ids);
     chat_template_destroy(chat);
     return result < 0 ? err_wrap(err, "sample") : 0;
@@ -257,7 +257,7 @@ static int open_prompt(struct session *session, struct err *err)
 /* --- mesh --- */
 
 /* Marks the ranks to connect to: the peers of the programs and the neighbours in the tree of checkpoints. */
-static uint32_t find_peers(const struct session *session, bool *peers)
+static uint32_t mark_peers(const struct session *session, bool *peers)
 {
     uint32_t count = 0;
     plan_rank_peers(session->assignment->plan, session->assignment->rank, peers);
@@ -295,7 +295,7 @@ static int open_mesh(struct session *session, char *address, size_t size, struct
     bool *peers = calloc(assignment->rank_count, sizeof *peers);
     if (!peers)
         return err_set(err, ERR_NOMEM, "no memory for %u peers", assignment->rank_count);
-    uint32_t count = find_peers(session, peers);
+    uint32_t count = mark_peers(session, peers);
     free(peers);
     if (count == 0)
         return 0;
@@ -339,7 +339,7 @@ int session_connect(struct session *session, const json_t *message, struct err *
     bool *wanted = calloc(ranks, sizeof *wanted);
     struct mesh_peer *peers = calloc(ranks, sizeof *peers);
     int result = wanted && peers ? 0 : err_set(err, ERR_NOMEM, "no memory for %u peers", ranks);
-    uint32_t missing = result == 0 ? find_peers(session, wanted) : 0;
+    uint32_t missing = result == 0 ? mark_peers(session, wanted) : 0;
     size_t index;
     json_t *item;
     json_array_foreach(json_object_get(message, "peers"), index, item)
