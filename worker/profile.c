@@ -14,6 +14,7 @@
 #include "model/files/manifest.h"
 #include "model/job/spec.h"
 #include "worker/session/method.h"
+#include "worker/session/report.h"
 
 enum { START_SECONDS_MAX = 120, SECONDS_MAX = 600, PAUSE_MS = 5 };
 

@@ -10,7 +10,9 @@
 #include "common/file.h"
 #include "result/gguf_adapter.h"
 #include "result/model_folder.h"
-#include "worker/session/session.h"
+#include "worker/checkpoint/state.h"
+#include "worker/result.h"
+#include "worker/start/start.h"
 
 enum { PATH_BYTES = 1024, INPUTS_MAX = 1 << 14 };
 #define INPUT_BYTES_MAX ((uint64_t)2 << 30)

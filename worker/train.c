@@ -9,7 +9,10 @@
 #include "common/clock.h"
 #include "worker/session/method.h"
 #include "worker/checkpoint/saver.h"
-#include "worker/session/session.h"
+#include "worker/checkpoint/state.h"
+#include "worker/result.h"
+#include "worker/session/report.h"
+#include "worker/train.h"
 
 enum { TRACED_FIRST = 4, TRACED_MAX = 32 };
 
@@ -29,8 +32,8 @@ static uint32_t requested_controls(const struct stop_request *stop)
 static bool is_traced(const struct session *session, uint64_t step)
 {
     uint64_t since = step - session->assignment->start_step;
-    uint64_t total = session->steps > session->assignment->start_step
-                         ? session->steps - session->assignment->start_step
+    uint64_t total = session->progress.steps > session->assignment->start_step
+                         ? session->progress.steps - session->assignment->start_step
                          : 1;
     uint64_t every = total / TRACED_MAX + 1;
     return since < TRACED_FIRST || since % every == 0;
@@ -75,34 +78,34 @@ static int run_program(struct session *session, enum program_kind kind, struct o
 {
     if (atomic_load(&session->stop->kill))
         return err_set(err, ERR_CANCELLED, "told to end at once");
-    if (session->just_saved || kind == PROGRAM_SAVE)
+    if (session->progress.just_saved || kind == PROGRAM_SAVE)
         step->wait_ns = session->assignment->save_wait_ns;
-    session->just_saved = false;
-    return ops_run(session->ops, kind, &session->batch, step, err);
+    session->progress.just_saved = false;
+    return ops_run(session->ops, kind, &session->data.batch, step, err);
 }
 
 static int run_step(struct session *session, uint64_t number, struct ops_step *step, struct err *err)
 {
     const struct spec_train_part *train = &session->assignment->spec.train;
     uint64_t begin_ns = clock_mono_ns();
-    uint32_t rows = order_step_rows(&session->order, number, session->numbers);
-    if (batch_fill(&session->batch, session->assignment->plan, session->train, session->numbers, rows, number,
-                   err) < 0)
+    uint32_t rows = order_step_rows(&session->data.order, number, session->data.numbers);
+    if (batch_fill(&session->data.batch, session->assignment->plan, session->data.train,
+                   session->data.numbers, rows, number, err) < 0)
         return err_wrap(err, "step %llu", (unsigned long long)number);
-    double router = method_router_scale(&session->assignment->spec, &session->config, session->batch.labelled,
-                                        session->batch.tokens);
-    for (uint32_t m = 0; m < session->batch.micro_batch_count; m++)
-        session->batch.micro[m].router_scale = router;
+    double router = method_router_scale(&session->assignment->spec, &session->config,
+                                        session->data.batch.labelled, session->data.batch.tokens);
+    for (uint32_t m = 0; m < session->data.batch.micro_batch_count; m++)
+        session->data.batch.micro[m].router_scale = router;
     *step = (struct ops_step){.step = number,
                               .control = requested_controls(session->stop),
-                              .learning_rate = spec_learning_rate(train, session->steps, number),
+                              .learning_rate = spec_learning_rate(train, session->progress.steps, number),
                               .beta1 = train->beta1,
                               .beta2 = train->beta2,
                               .eps = train->eps,
                               .weight_decay = train->weight_decay,
                               .vector_decay = train->decay == SPEC_DECAY_ALL ? train->weight_decay : 0,
                               .router_scale = router,
-                              .loss_scale = loss_scale_of_sums(&session->scale, session->batch.labelled),
+                              .loss_scale = loss_scale_of_sums(&session->scale, session->data.batch.labelled),
                               .clip_norm = train->clip_norm};
     if (run_program(session, PROGRAM_TRAIN, step, err) < 0)
         return -1;
@@ -124,14 +127,15 @@ static int evaluate(struct session *session, uint64_t done, double *loss, struct
     const struct plan *plan = session->assignment->plan;
     uint64_t begin_ns = clock_mono_ns(), labelled = 0;
     double sum = 0;
-    for (uint32_t first = 0; first < session->eval->count; first += plan->batch_rows) {
-        uint32_t count = session->eval->count - first;
+    for (uint32_t first = 0; first < session->data.eval->count; first += plan->batch_rows) {
+        uint32_t count = session->data.eval->count - first;
         if (count > plan->batch_rows)
             count = plan->batch_rows;
         for (uint32_t r = 0; r < count; r++)
-            session->numbers[r] = first + r;
+            session->data.numbers[r] = first + r;
         struct ops_step step = {.step = done};
-        if (batch_fill(&session->batch, plan, session->eval, session->numbers, count, done, err) < 0 ||
+        if (batch_fill(&session->data.batch, plan, session->data.eval, session->data.numbers, count, done,
+                       err) < 0 ||
             run_program(session, PROGRAM_EVALUATE, &step, err) < 0)
             return err_wrap(err, "evaluation after %llu steps", (unsigned long long)done);
         if (step.sum.control & CONTROL_NOT_FINITE)
@@ -161,17 +165,17 @@ static int sample(struct session *session, uint64_t done, struct err *err)
     int32_t *ids = calloc((size_t)count + 1, sizeof *ids);
     if (!ids)
         return err_set(err, ERR_NOMEM, "no memory for a sample of %u tokens", count);
-    int result = batch_fill_ids(&session->batch, session->assignment->plan, session->prompt,
-                                session->prompt_count, err);
+    int result = batch_fill_ids(&session->data.batch, session->assignment->plan, session->sample.prompt,
+                                session->sample.prompt_count, err);
     for (uint32_t t = 0; t < count && result == 0; t++) {
         struct ops_step step = {.step = done,
                                 .temperature = spec->sample.temperature,
                                 .seed = spec->sample.seed,
-                                .position = session->prompt_count + t};
+                                .position = session->sample.prompt_count + t};
         result = run_program(session, t == 0 ? PROGRAM_PREFILL : PROGRAM_GENERATE, &step, err);
         ids[t] = step.token >= 0 ? step.token : 0;
         if (result == 0)
-            result = batch_fill_ids(&session->batch, session->assignment->plan, &ids[t], 1, err);
+            result = batch_fill_ids(&session->data.batch, session->assignment->plan, &ids[t], 1, err);
     }
     ops_forget_caches(session->ops);
     while (kept < count && !is_end(session, ids[kept]))
@@ -184,15 +188,6 @@ static int sample(struct session *session, uint64_t done, struct err *err)
 
 /* --- saving --- */
 
-/* Runs for OP_SAVE. A failed copy does not fail the program, because the other ranks must complete it too. */
-int session_save(void *arg, struct err *err)
-{
-    struct session *session = arg;
-    (void)err;
-    saver_copy(session->saver);
-    return 0;
-}
-
 /* Copies the state with the plan's save program, which may synchronise ranks, or directly if the plan has
  * none. The copy is then stored while the next steps run. */
 static int save(struct session *session, const struct save_request *request, struct err *err)
@@ -201,21 +196,21 @@ static int save(struct session *session, const struct save_request *request, str
     if (saver_prepare(session->saver, request, err) < 0)
         return -1;
     if (plan->ranks[session->assignment->rank].programs[PROGRAM_SAVE].instr_count == 0) {
-        session_save(session, err);
+        saver_copy(session->saver);
     } else {
         struct ops_step step = {.step = request->step};
         if (run_program(session, PROGRAM_SAVE, &step, err) < 0)
             return -1;
     }
-    session->just_saved = true;
+    session->progress.just_saved = true;
     return saver_start(session->saver, err);
 }
 
 static bool is_best(struct session *session, double loss)
 {
-    if (!(loss < session->best_loss))
+    if (!(loss < session->progress.best_loss))
         return false;
-    session->best_loss = loss;
+    session->progress.best_loss = loss;
     return true;
 }
 
@@ -228,7 +223,7 @@ static int after_step(struct session *session, uint64_t done, uint32_t control, 
     bool stopping = control & (CONTROL_STOP | CONTROL_YIELD);
     bool periodic = spec->checkpoint.every_steps && done % spec->checkpoint.every_steps == 0;
     struct save_request request = {.step = done, .loss = INFINITY};
-    if (!stopping && session->eval && spec->eval.every_steps && done % spec->eval.every_steps == 0) {
+    if (!stopping && session->data.eval && spec->eval.every_steps && done % spec->eval.every_steps == 0) {
         if (evaluate(session, done, &request.loss, err) < 0)
             return -1;
         request.best = is_best(session, request.loss);
@@ -243,14 +238,14 @@ static int after_step(struct session *session, uint64_t done, uint32_t control, 
 
 static int finish(struct session *session, json_t **artifacts, struct err *err)
 {
-    struct save_request request = {.step = session->steps, .loss = INFINITY, .must = true};
+    struct save_request request = {.step = session->progress.steps, .loss = INFINITY, .must = true};
     json_t *blobs = NULL;
-    if (session->eval) {
-        if (evaluate(session, session->steps, &request.loss, err) < 0)
+    if (session->data.eval) {
+        if (evaluate(session, session->progress.steps, &request.loss, err) < 0)
             return -1;
         request.best = is_best(session, request.loss);
     }
-    if (session->prompt && sample(session, session->steps, err) < 0)
+    if (session->sample.prompt && sample(session, session->progress.steps, err) < 0)
         return -1;
     if (save(session, &request, err) < 0 || saver_wait(session->saver, NULL, &blobs, err) < 0)
         return -1;
@@ -267,24 +262,24 @@ int session_train(struct session *session, uint64_t *stopped_at, bool *saved, js
     *stopped_at = UINT64_MAX;
     *saved = false;
     *artifacts = NULL;
-    if (start == 0 && session->steps > 0) {
-        if (session->eval && evaluate(session, 0, &loss, err) < 0)
+    if (start == 0 && session->progress.steps > 0) {
+        if (session->data.eval && evaluate(session, 0, &loss, err) < 0)
             return -1;
-        if (session->prompt && sample(session, 0, err) < 0)
+        if (session->sample.prompt && sample(session, 0, err) < 0)
             return -1;
     }
-    for (uint64_t number = start; number < session->steps; number++) {
+    for (uint64_t number = start; number < session->progress.steps; number++) {
         struct ops_step step;
         if (run_step(session, number, &step, err) < 0)
             return -1;
         if (worker_link_alone(session->link) > session->alone_ns)
             return err_set(err, ERR_TIMEOUT, "no agent for %.0f s", (double)session->alone_ns * 1e-9);
-        uint64_t done = session->steps_done = number + 1;
+        uint64_t done = session->progress.steps_done = number + 1;
         bool stopping = step.sum.control & (CONTROL_STOP | CONTROL_YIELD);
-        if ((done < session->steps || stopping) &&
+        if ((done < session->progress.steps || stopping) &&
             after_step(session, done, step.sum.control, saved, err) < 0)
             return -1;
-        if (stopping && done < session->steps) {
+        if (stopping && done < session->progress.steps) {
             *stopped_at = done;
             return 0;
         }

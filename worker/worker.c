@@ -7,8 +7,11 @@
 #include <string.h>
 
 #include "common/clock.h"
+#include "worker/checkpoint/state.h"
 #include "worker/profile.h"
-#include "worker/session/session.h"
+#include "worker/session/report.h"
+#include "worker/start/start.h"
+#include "worker/train.h"
 
 #define SECOND_NS ((uint64_t)1000000000u)
 
@@ -173,7 +176,7 @@ static int run_session(struct worker *worker, struct session *session, struct er
         result = worker_link_emit(worker->link, "started", json_pack("{s:I}", "step", (json_int_t)stopped_at),
                                   err);
     if (result < 0 || session_train(session, &stopped_at, &saved, &artifacts, err) < 0 ||
-        report_memory(session, err) < 0 || report_links(session, err) < 0) {
+        report_memory(session, state_streamed_bytes(session), err) < 0 || report_links(session, err) < 0) {
         json_decref(artifacts);
         return -1;
     }
@@ -185,7 +188,7 @@ static int run_session(struct worker *worker, struct session *session, struct er
     }
     return worker_link_emit(
         worker->link, "done",
-        json_pack("{s:I, s:o*}", "step", (json_int_t)session->steps, "artifacts", artifacts), err);
+        json_pack("{s:I, s:o*}", "step", (json_int_t)session->progress.steps, "artifacts", artifacts), err);
 }
 
 static int identify(struct worker *worker, const json_t *message, struct err *err)
@@ -224,7 +227,7 @@ static int do_assignment(struct worker *worker, json_t *message, struct err *err
         result = run_session(worker, session, err);
         set_session(worker, NULL);
     }
-    json_int_t done = session ? (json_int_t)session->steps_done : 0;
+    json_int_t done = session ? (json_int_t)session->progress.steps_done : 0;
     /* After ERR_NOT_FINITE, which all ranks learn from the same sum, all end alike, so the orderly close
      * loses no message that a peer has not read. */
     session_close(session, result == 0 || err->code == ERR_NOT_FINITE);

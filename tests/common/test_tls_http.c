@@ -264,13 +264,13 @@ static void bad_requests_and_tokens_are_refused(void **state)
     assert_int_equal(tls_request_read(buf_str(&csr), identity, digest, &err), 0);
     assert_string_equal(identity, "agent:left");
     const char *hosts[] = {"good.example", "bad,DNS:evil"};
-    struct tls_ca ca = {.cert_pem = buf_str(&ours.ca_cert), .key_pem = buf_str(&ours.ca_key)};
+    struct tls_ca issuer = {.cert_pem = buf_str(&ours.ca_cert), .key_pem = buf_str(&ours.ca_key)};
     struct tls_grant grant = {.identity = "server:left", .hosts = hosts, .host_count = 2, .seconds = 10};
-    assert_int_equal(tls_issue(&ca, buf_str(&csr), &grant, &out, &err), -1);
+    assert_int_equal(tls_issue(&issuer, buf_str(&csr), &grant, &out, &err), -1);
     assert_int_equal(err.code, ERR_INVALID);
-    ca.key_pem = buf_str(&theirs.ca_key);
+    issuer.key_pem = buf_str(&theirs.ca_key);
     grant = (struct tls_grant){.identity = "agent:left", .seconds = 10};
-    assert_int_equal(tls_issue(&ca, "nonsense", &grant, &out, &err), -1);
+    assert_int_equal(tls_issue(&issuer, "nonsense", &grant, &out, &err), -1);
     csr.data[csr.size / 2] ^= 1;
     assert_int_equal(tls_request_read(buf_str(&csr), identity, digest, &err), -1);
     char secret[96], token[TLS_JOIN_TOKEN_SIZE];

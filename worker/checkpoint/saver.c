@@ -9,7 +9,8 @@
 #include <string.h>
 
 #include "common/cond.h"
-#include "worker/session/session.h"
+#include "worker/checkpoint/state.h"
+#include "worker/session/report.h"
 
 struct saver {
     struct session *session;
@@ -116,6 +117,14 @@ int saver_wait(struct saver *saver, bool *stored, json_t **blobs, struct err *er
 void saver_copy(struct saver *saver)
 {
     snapshot_take(saver->session, saver->request.step, saver->snapshot);
+}
+
+int saver_copy_op(void *arg, struct err *err)
+{
+    const struct session *session = arg;
+    (void)err;
+    saver_copy(session->saver);
+    return 0;
 }
 
 int saver_prepare(struct saver *saver, const struct save_request *request, struct err *err)

@@ -24,7 +24,8 @@
 #include "common/digest.h"
 #include "common/json.h"
 #include "model/files/safetensors.h"
-#include "worker/session/session.h"
+#include "worker/checkpoint/adapter.h"
+#include "worker/checkpoint/state.h"
 
 enum {
     NAME_MAX_BYTES = 256,
@@ -326,7 +327,7 @@ static int receive_part(struct session *session, uint32_t child, struct buf *out
 /* Receives the part of a child's subtree: adds its tensors to items and its blobs to blobs. */
 static int take_part(struct session *session, int which, struct items *items, json_t *blobs, struct err *err)
 {
-    uint32_t child = (uint32_t)session->children[which];
+    uint32_t child = (uint32_t)session->tree.children[which];
     struct buf *bytes = &items->received[which];
     if (receive_part(session, child, bytes, err) < 0 ||
         safetensors_open_memory(bytes->data, bytes->size, &items->children[which], err) < 0)
@@ -383,7 +384,7 @@ static int send_bytes(struct session *session, const struct buf *file, struct er
 {
     uint64_t size = file ? file->size : 0, taken = 0;
     struct mesh_meta first = {.tag = 1}, second = {.tag = 2};
-    struct mesh_post post = part_post(session, (uint32_t)session->parent);
+    struct mesh_post post = part_post(session, (uint32_t)session->tree.parent);
     if (mesh_send_wait(session->mesh, &post, &first, &size, sizeof size, NULL, err) < 0 ||
         (file && mesh_send_wait(session->mesh, &post, &second, file->data, file->size, NULL, err) < 0))
         return -1;
@@ -497,20 +498,20 @@ int snapshot_store(struct session *session, struct snapshot *snapshot, json_t **
         /* parts are received also after a failure: one left in the queue would be taken for the next
          * checkpoint's */
         struct err more;
-        if (session->children[c] == PLAN_NONE)
+        if (session->tree.children[c] == PLAN_NONE)
             continue;
         if (take_part(session, c, &snapshot->values, blobs, &more) < 0 && result == 0) {
             *err = more;
             result = -1;
         }
-        acknowledge_part(session, (uint32_t)session->children[c]);
+        acknowledge_part(session, (uint32_t)session->tree.children[c]);
     }
-    if (session->parent != PLAN_NONE)
+    if (session->tree.parent != PLAN_NONE)
         result = send_part(session, result, &snapshot->values, blobs, err);
     else if (result == 0)
         result = put_adapter_and_state(session, snapshot, blobs, err);
     snapshot_clear(snapshot);
-    if (result == 0 && session->parent == PLAN_NONE) {
+    if (result == 0 && session->tree.parent == PLAN_NONE) {
         *out = blobs;
         return 0;
     }

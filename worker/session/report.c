@@ -9,7 +9,7 @@
 #include "common/file.h"
 #include "model/text/tokenizer.h"
 #include "program/host.h"
-#include "worker/session/session.h"
+#include "worker/session/report.h"
 
 enum { STATUS_BYTES_MAX = 1 << 16 };
 
@@ -47,7 +47,7 @@ int report_step(struct session *session, const struct ops_step *step, double sca
         json_pack("{s:I, s:o, s:o, s:f, s:I, s:I, s:I, s:f}", "step", (json_int_t)step->step, "loss",
                   finite_json(step->loss_lost ? NAN : loss), "grad_norm",
                   finite_json(skipped ? NAN : step->norm), "learning_rate", step->learning_rate, "rows",
-                  (json_int_t)session->batch.rows, "tokens", (json_int_t)session->batch.tokens,
+                  (json_int_t)session->data.batch.rows, "tokens", (json_int_t)session->data.batch.tokens,
                   "labelled_tokens", (json_int_t)step->sum.labelled, "seconds", seconds);
     if (event && scale > 0)
         json_object_set_new(event, "loss_scale", json_integer((json_int_t)scale));
@@ -105,10 +105,10 @@ static int add_text(const struct session *session, json_t *event, const char *ke
                     uint32_t count, struct err *err)
 {
     struct buf text;
-    if (!session->tokenizer)
+    if (!session->sample.tokenizer)
         return 0;
     buf_init(&text, 1 << 20);
-    int result = tokenizer_decode(session->tokenizer, ids, count, true, &text, err);
+    int result = tokenizer_decode(session->sample.tokenizer, ids, count, true, &text, err);
     if (result == 0)
         json_object_set_new(event, key, json_stringn(buf_str(&text), text.size));
     buf_fini(&text);
@@ -165,14 +165,14 @@ static uint64_t rows_bytes(const struct rows *rows)
                 : 0;
 }
 
-int report_memory(struct session *session, struct err *err)
+int report_memory(struct session *session, uint64_t checkpoint_bytes, struct err *err)
 {
     const struct plan_rank *me = &session->assignment->plan->ranks[session->assignment->rank];
     struct mem_account account;
     device_memory(session->device, &account);
     struct plan_host host =
-        plan_host_bytes(session->assignment->plan, session->assignment->rank, state_streamed_bytes(session));
-    uint64_t data = rows_bytes(session->train) + rows_bytes(session->eval);
+        plan_host_bytes(session->assignment->plan, session->assignment->rank, checkpoint_bytes);
+    uint64_t data = rows_bytes(session->data.train) + rows_bytes(session->data.eval);
     uint64_t base = me->process_base_bytes ? me->process_base_bytes : session->process_base_bytes;
     json_t *peak = json_object(), *predicted = json_object();
     json_t *event = json_pack(

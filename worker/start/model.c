@@ -1,6 +1,6 @@
 /* Opens the model, whose files are fetched as they are read. */
 #include "model/files/fetch.h"
-#include "worker/session/session.h"
+#include "worker/start/start.h"
 
 int session_model_open(struct session *session, struct err *err)
 {

@@ -12,7 +12,9 @@
 #include "model/text/tokenizer.h"
 #include "worker/session/method.h"
 #include "worker/checkpoint/saver.h"
-#include "worker/session/session.h"
+#include "worker/checkpoint/state.h"
+#include "worker/session/report.h"
+#include "worker/start/start.h"
 
 enum { CONNECT_SECONDS = 60, TRACE_EVENTS_A_STEP = 20000, CLOSE_SECONDS = 20 };
 #define ROWS_BYTES_MAX ((uint64_t)2 << 30)
@@ -135,26 +137,26 @@ static int open_rows(struct session *session, struct err *err)
 {
     const struct job_spec *spec = &session->assignment->spec;
     const struct plan *plan = session->assignment->plan;
-    if (fetch_rows(session, session->assignment->train, "data.train", &session->train, err) < 0 ||
+    if (fetch_rows(session, session->assignment->train, "data.train", &session->data.train, err) < 0 ||
         report_rows(session, err) < 0)
         return -1;
     if (spec->eval.on && session->assignment->eval &&
         plan->ranks[0].programs[PROGRAM_EVALUATE].instr_count > 0 &&
-        fetch_rows(session, session->assignment->eval, "data.eval", &session->eval, err) < 0)
+        fetch_rows(session, session->assignment->eval, "data.eval", &session->data.eval, err) < 0)
         return -1;
-    session->order = (struct order){.seed = spec->train.seed,
-                                    .shuffle = spec->data.shuffle,
-                                    .row_count = session->train->count,
-                                    .batch_rows = spec->train.batch_rows,
-                                    .steps = spec->train.steps,
-                                    .epochs = spec->train.epochs};
-    if (order_check(&session->order, err) < 0)
+    session->data.order = (struct order){.seed = spec->train.seed,
+                                         .shuffle = spec->data.shuffle,
+                                         .row_count = session->data.train->count,
+                                         .batch_rows = spec->train.batch_rows,
+                                         .steps = spec->train.steps,
+                                         .epochs = spec->train.epochs};
+    if (order_check(&session->data.order, err) < 0)
         return -1;
-    session->steps = order_step_count(&session->order);
-    session->numbers = calloc(plan->batch_rows, sizeof *session->numbers);
-    if (!session->numbers)
+    session->progress.steps = order_step_count(&session->data.order);
+    session->data.numbers = calloc(plan->batch_rows, sizeof *session->data.numbers);
+    if (!session->data.numbers)
         return err_set(err, ERR_NOMEM, "no memory for a batch of %u rows", plan->batch_rows);
-    return batch_init(&session->batch, plan, err);
+    return batch_init(&session->data.batch, plan, err);
 }
 
 static int set_prompt(struct session *session, const int32_t *ids, size_t count, struct err *err)
@@ -165,11 +167,11 @@ static int set_prompt(struct session *session, const int32_t *ids, size_t count,
         return err_set(err, ERR_TOO_BIG,
                        "sample: a prompt of %zu tokens and %u to come, and the plan allows %u", count,
                        session->assignment->spec.sample.tokens, plan->sequence_bound);
-    session->prompt = malloc(count * sizeof *session->prompt);
-    if (!session->prompt)
+    session->sample.prompt = malloc(count * sizeof *session->sample.prompt);
+    if (!session->sample.prompt)
         return err_set(err, ERR_NOMEM, "no memory for a prompt of %zu tokens", count);
-    memcpy(session->prompt, ids, count * sizeof *ids);
-    session->prompt_count = (uint32_t)count;
+    memcpy(session->sample.prompt, ids, count * sizeof *ids);
+    session->sample.prompt_count = (uint32_t)count;
     return 0;
 }
 
@@ -248,7 +250,7 @@ static int open_prompt(struct session *session, struct err *err)
     }
     int result = assignment->sample_ids ? 0 : render_prompt(session, tokenizer, err);
     if (result == 0 && reports)
-        session->tokenizer = tokenizer;
+        session->sample.tokenizer = tokenizer;
     else
         tokenizer_destroy(tokenizer);
     return result;
@@ -261,11 +263,11 @@ static uint32_t mark_peers(const struct session *session, bool *peers)
 {
     uint32_t count = 0;
     plan_rank_peers(session->assignment->plan, session->assignment->rank, peers);
-    if (session->parent != PLAN_NONE)
-        peers[session->parent] = true;
+    if (session->tree.parent != PLAN_NONE)
+        peers[session->tree.parent] = true;
     for (int c = 0; c < 2; c++)
-        if (session->children[c] != PLAN_NONE)
-            peers[session->children[c]] = true;
+        if (session->tree.children[c] != PLAN_NONE)
+            peers[session->tree.children[c]] = true;
     for (uint32_t r = 0; r < session->assignment->rank_count; r++)
         count += peers[r];
     return count;
@@ -287,11 +289,11 @@ static int open_mesh(struct session *session, char *address, size_t size, struct
     const struct local_part *local = &assignment->local;
     const struct plan_group *all = &assignment->plan->groups[0];
     int position = plan_group_position(all, assignment->rank);
-    session->parent = session->children[0] = session->children[1] = PLAN_NONE;
+    session->tree.parent = session->tree.children[0] = session->tree.children[1] = PLAN_NONE;
     address[0] = '\0';
     if (position < 0)
         return err_set(err, ERR_INVALID, "group 0 of the plan lacks rank %u", assignment->rank);
-    plan_group_tree(all, (uint32_t)position, &session->parent, session->children);
+    plan_group_tree(all, (uint32_t)position, &session->tree.parent, session->tree.children);
     bool *peers = calloc(assignment->rank_count, sizeof *peers);
     if (!peers)
         return err_set(err, ERR_NOMEM, "no memory for %u peers", assignment->rank_count);
@@ -384,7 +386,7 @@ static int open_ops(struct session *session, struct err *err)
                                   .hidden = session->config.hidden,
                                   .vocab = session->config.vocab,
                                   .wait_ns = session->assignment->wait_ns,
-                                  .save = session_save,
+                                  .save = saver_copy_op,
                                   .save_arg = session,
                                   .log = log_line,
                                   .log_arg = session};
@@ -429,9 +431,8 @@ int session_open(struct worker_link *link, struct stop_request *stop, struct ass
     session->link = link;
     session->stop = stop;
     session->assignment = assignment;
-    session->begin_ns = clock_mono_ns();
-    session->best_loss = assignment->best_loss;
-    session->steps_done = assignment->start_step;
+    session->progress.best_loss = assignment->best_loss;
+    session->progress.steps_done = assignment->start_step;
     loss_scale_init(&session->scale, &assignment->spec, assignment->plan);
     session->process_base_bytes = process_resident_bytes();
     trace_init(&session->trace, TRACE_EVENTS_A_STEP);
@@ -470,14 +471,14 @@ void session_close(struct session *session, bool clean)
     ops_destroy(session->ops);
     stages_fini(&session->stages);
     device_close(session->device);
-    tokenizer_destroy(session->tokenizer);
+    tokenizer_destroy(session->sample.tokenizer);
     model_close(session->model);
-    rows_destroy(session->train);
-    rows_destroy(session->eval);
-    batch_fini(&session->batch);
+    rows_destroy(session->data.train);
+    rows_destroy(session->data.eval);
+    batch_fini(&session->data.batch);
     trace_fini(&session->trace);
-    free(session->numbers);
-    free(session->prompt);
+    free(session->data.numbers);
+    free(session->sample.prompt);
     blobs_close(session->blobs);
     assignment_destroy(session->assignment);
     free(session);

@@ -1,7 +1,4 @@
-/* Converts between a specification's method and peft's adapter files. */
-#include "model/adapters/peft.h"
-#include "model/job/spec.h"
-#include "worker/session/session.h"
+#include "worker/checkpoint/adapter.h"
 
 json_t *adapter_config(const struct job_spec *spec, const struct model_config *model, const char *base_model,
                        struct err *err)
