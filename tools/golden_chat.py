@@ -92,7 +92,8 @@ REFUSED = [
     ["{{ ''.__class__ }}", 1, "__class__"], ["\n{{ messages.__init__ }}", 2, "__init__"], ["{% include 'x' %}", 1, "include"],
     ["a\nb\n{% import 'x' as y %}", 3, "import"], ["{% extends 'x' %}", 1, "extends"], ["{% block a %}{% endblock %}", 1, "block"],
     ["{{ open('x') }}", 1, "open"], ["\n\n{{ lipsum() }}", 3, "lipsum"], ["{{ messages.append(1) }}", 1, "append"],
-    ["{{ 'a'.format(1) }}", 1, "format"], ["{{ 1|pprint }}", 1, "pprint"], ["{{ x(*y) }}", 1, "list"],
+    ["{{ 'a'.encode() }}", 1, "encode"], ["{{ 1|urlize }}", 1, "urlize"], ["{{ messages|random }}", 1, "random"],
+    ["{% autoescape true %}{% endautoescape %}", 1, "autoescape"], ["{{ messages|map('upper') }}", 1, "generator of map"],
 ]
 
 

@@ -1,15 +1,13 @@
-/* A small subset of Jinja (Jinja 3's documentation; the settings are those of transformers' chat templates:
- * trim_blocks, lstrip_blocks, break and continue, {% generation %}), enough for the templates that models
- * bring.
+/* Jinja as transformers sets it up for chat templates: the sandboxed environment of jinja2 3.1 with
+ * trim_blocks, lstrip_blocks, break and continue, {% generation %}, raise_exception, strftime_now and a
+ * tojson of its own.
  *
- * Statements: for (with filter, else, unpacking; loop.index, index0, revindex, revindex0, first, last,
- * length, previtem, nextitem), if/elif/else, set (of names, of a namespace's attributes, of blocks, through
- * filters), macro, call, filter, with, raw, break, continue, generation. Expressions as in Jinja, without
- * *args and without formatting by %. Filters, tests and methods are rows of the tables in jinja_call.c;
- * functions are namespace, range, dict, raise_exception and strftime_now. Another filter, test, method or
- * function is refused when it is reached, with its line and name; other statements (include, import, extends,
- * block) and attributes that begin with two underscores when the template is parsed. Letters change their
- * case one for one.
+ * A template is rendered as jinja2 renders it, or refused with the line and the name of what is wrong or is
+ * not done here. Not done are: include, import, from, extends, block, autoescape that is on, the filters
+ * random and urlize, the function lipsum, some methods of Python's values (rows of the tables that say so),
+ * integers beyond 64 bits, and texts that hold an address of memory (a generator written as a text). They are
+ * refused when they are reached; a filter or test that jinja2 does not have is refused where jinja2 refuses
+ * it, mostly when a template is parsed.
  *
  * Nothing is reached from a template but what it is given: no files, no clock. Nesting, steps, memory and
  * output are bounded (JINJA_*). A parsed template is immutable and may be rendered by several threads at

@@ -2,7 +2,6 @@
  * with the error. */
 #include <string.h>
 
-#include "model/templates/jinja_call.h"
 #include "model/templates/jinja_parser.h"
 
 static struct jinja_node *unary(struct jinja_parser *p, bool with_filters);
@@ -20,19 +19,47 @@ static struct jinja_node *two(struct jinja_parser *p, enum jinja_kind kind, enum
     return node;
 }
 
+/* *list or **mapping among arguments. */
+static struct jinja_node *spread(struct jinja_parser *p)
+{
+    struct jinja_node *node = jinja_node_new(p, JN_SPREAD);
+    if (node == NULL) {
+        return NULL;
+    }
+    node->negated = jinja_is_operator(p, "**");
+    node->a = jinja_advance(p) < 0 ? NULL : jinja_expression(p);
+    return node->a != NULL ? node : NULL;
+}
+
+/* Whether an argument may stand behind those before: places, then names, *list and **mapping once each. */
+static bool is_in_order(const struct jinja_nodes *before, const struct jinja_node *node)
+{
+    for (size_t i = 0; i < before->count; i++) {
+        const struct jinja_node *other = before->items[i];
+        const bool names = other->kind == JN_NAMED, list = other->kind == JN_SPREAD && !other->negated;
+        const bool mapping = other->kind == JN_SPREAD && other->negated;
+        if (mapping || (node->kind != JN_NAMED && node->kind != JN_SPREAD && (names || list)) ||
+            (node->kind == JN_SPREAD && !node->negated && list) ||
+            (node->kind == JN_NAMED && names && jv_equal(&node->value, &other->value))) {
+            return false;
+        }
+    }
+    return true;
+}
+
 /* Expressions up to 'close', into nodes; arguments may have names. */
 static int series(struct jinja_parser *p, const char *close, bool named, struct jinja_nodes *nodes)
 {
     while (!jinja_is_operator(p, close)) {
-        if (jinja_is_operator(p, "*") || jinja_is_operator(p, "**")) {
-            return jinja_fail(p, ERR_UNSUPPORTED, "arguments from a list or mapping are not known here",
-                              NULL);
-        }
-        struct jinja_node *node = jinja_expression(p);
+        const bool stars = named && (jinja_is_operator(p, "*") || jinja_is_operator(p, "**"));
+        struct jinja_node *node = stars ? spread(p) : jinja_expression(p);
         if (node != NULL && named && node->kind == JN_NAME && jinja_is_operator(p, "=")) {
             node->kind = JN_NAMED;
             node->a = jinja_advance(p) < 0 ? NULL : jinja_expression(p);
             node = node->a != NULL ? node : NULL;
+        }
+        if (node != NULL && named && !is_in_order(nodes, node)) {
+            return jinja_fail(p, ERR_INVALID, "arguments in an order that cannot be, or one twice", NULL);
         }
         if (node == NULL || jinja_nodes_add(p, nodes, node) < 0) {
             return -1;
@@ -53,9 +80,6 @@ int jinja_arguments(struct jinja_parser *p, struct jinja_node *node)
     struct jinja_nodes nodes = {0};
     if (jinja_advance(p) < 0 || series(p, ")", true, &nodes) < 0) {
         return -1;
-    }
-    if (nodes.count > JINJA_ARGS_MAX) {
-        return jinja_fail(p, ERR_UNSUPPORTED, "a call with too many arguments", NULL);
     }
     node->list = nodes.items;
     node->count = nodes.count;
@@ -202,15 +226,22 @@ static struct jinja_node *primary(struct jinja_parser *p)
 struct jinja_node *jinja_attribute(struct jinja_parser *p, struct jinja_node *of)
 {
     struct jinja_node *node = jinja_advance(p) < 0 ? NULL : jinja_node_new(p, JN_ATTR);
-    if (node == NULL || p->token.kind != T_NAME) {
-        return node == NULL ? NULL : (jinja_expected(p, "a name"), NULL);
-    }
-    if (p->token.value.size >= 2 && memcmp(p->token.value.text, "__", 2) == 0) {
-        jinja_fail(p, ERR_UNSUPPORTED, "a template may not look at", &p->token.value);
+    if (node == NULL) {
         return NULL;
     }
     node->a = of;
     node->value = p->token.value;
+    if (p->token.kind == T_NUMBER && p->token.value.kind == JV_INT) { /* list.0 */
+        node->kind = JN_ITEM;
+        node->b = jinja_node_new(p, JN_CONST);
+        if (node->b == NULL) {
+            return NULL;
+        }
+        node->b->value = p->token.value;
+    } else if (p->token.kind != T_NAME) {
+        jinja_expected(p, "a name");
+        return NULL;
+    }
     return jinja_advance(p) < 0 ? NULL : node;
 }
 
@@ -287,7 +318,7 @@ struct jinja_node *jinja_filter(struct jinja_parser *p, struct jinja_node *of)
 /* Whether what comes is a test's argument without parentheses. */
 static bool begins_argument(const struct jinja_parser *p)
 {
-    static const char *const others[] = {"else", "or", "and", "is", "if", "in", "not"};
+    static const char *const others[] = {"else", "or", "and"};
     for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++) {
         if (jinja_is_name(p, others[i])) {
             return false;
@@ -310,10 +341,18 @@ static struct jinja_node *test(struct jinja_parser *p, struct jinja_node *of)
     }
     node->a = of;
     node->value = p->token.value;
-    if (jinja_advance(p) < 0 || (jinja_is_operator(p, "(") && jinja_arguments(p, node) < 0)) {
+    if (jinja_advance(p) < 0) {
         return NULL;
     }
-    if (node->list == NULL && begins_argument(p)) {
+    const bool called = jinja_is_operator(p, "(");
+    if (called && jinja_arguments(p, node) < 0) {
+        return NULL;
+    }
+    if (!called && jinja_is_name(p, "is")) {
+        jinja_expected(p, "something else than a second test");
+        return NULL;
+    }
+    if (!called && begins_argument(p)) {
         struct jinja_node *argument = postfix(p, primary(p));
         if (argument == NULL || jinja_nodes_add(p, &nodes, argument) < 0) {
             return NULL;
@@ -346,13 +385,12 @@ static struct jinja_node *unary(struct jinja_parser *p, bool with_filters)
     if (jinja_deeper(p) < 0) {
         return NULL;
     }
-    if (jinja_is_operator(p, "-")) {
-        struct jinja_node *minus = jinja_node_new(p, JN_NEGATE);
-        if (minus != NULL && jinja_advance(p) == 0 && (minus->a = unary(p, false)) != NULL) {
-            node = minus;
+    if (jinja_is_operator(p, "-") || jinja_is_operator(p, "+")) {
+        struct jinja_node *sign = jinja_node_new(p, JN_SIGNED);
+        if (sign != NULL) {
+            sign->negated = jinja_is_operator(p, "-");
+            node = jinja_advance(p) == 0 && (sign->a = unary(p, false)) != NULL ? sign : NULL;
         }
-    } else if (jinja_is_operator(p, "+")) {
-        node = jinja_advance(p) < 0 ? NULL : unary(p, false);
     } else {
         node = primary(p);
     }
@@ -472,6 +510,34 @@ struct jinja_node *jinja_disjunction(struct jinja_parser *p)
         node = jinja_advance(p) < 0 ? NULL : two(p, JN_OR, JO_ADD, node, conjunction(p));
     }
     return node;
+}
+
+struct jinja_node *jinja_tuple(struct jinja_parser *p, bool choices)
+{
+    struct jinja_nodes nodes = {0};
+    struct jinja_node *node = choices ? jinja_expression(p) : jinja_disjunction(p);
+    if (node == NULL || !jinja_is_operator(p, ",")) {
+        return node;
+    }
+    struct jinja_node *tuple = jinja_nodes_add(p, &nodes, node) < 0 ? NULL : jinja_node_new(p, JN_LIST);
+    while (tuple != NULL && jinja_is_operator(p, ",")) {
+        if (jinja_advance(p) < 0) {
+            return NULL;
+        }
+        if (p->token.kind == T_END) {
+            break;
+        }
+        node = choices ? jinja_expression(p) : jinja_disjunction(p);
+        if (node == NULL || jinja_nodes_add(p, &nodes, node) < 0) {
+            return NULL;
+        }
+    }
+    if (tuple != NULL) {
+        tuple->negated = true;
+        tuple->list = nodes.items;
+        tuple->count = nodes.count;
+    }
+    return tuple;
 }
 
 /* a if b else c */

@@ -1,21 +1,16 @@
-/* Filters that order, count and group, and tests that compare, for the tables in jinja_call.c. Private to
- * model/jinja*.c.
- */
+/* Filters that order, count and group, for the tables in jinja_builtin.c. Private to model/jinja*.c. */
 #ifndef MOTLEY_MODEL_TEMPLATES_JINJA_LISTS_H
 #define MOTLEY_MODEL_TEMPLATES_JINJA_LISTS_H
 
 #include "model/templates/jinja_args.h"
 
-/* The member of a value by a dotted path of names ("function.name", "0"), as Jinja's filters take it;
- * undefined where there is none. */
-struct jv jinja_member(const struct jv *value, const struct jv *path);
-
-/* Rows of the tables; each as Jinja's filter or test of that name. */
 jinja_fn jinja_do_sort, jinja_do_dictsort, jinja_do_unique, jinja_do_min, jinja_do_max, jinja_do_sum;
 jinja_fn jinja_do_batch, jinja_do_slice, jinja_do_groupby;
-jinja_fn jinja_do_float, jinja_do_abs, jinja_do_round, jinja_do_attr;
-jinja_fn jinja_do_wordcount, jinja_do_indent, jinja_do_center, jinja_do_escape;
-jinja_fn jinja_is_less, jinja_is_less_equal, jinja_is_greater, jinja_is_greater_equal;
-jinja_fn jinja_is_lower, jinja_is_upper, jinja_is_divisible;
+jinja_fn jinja_do_length, jinja_do_list, jinja_do_first, jinja_do_last, jinja_do_reverse, jinja_do_items;
+jinja_fn jinja_do_join;
+
+/* A list that can be gone through once, as the filter 'name' gives one; its items are borrowed. */
+int jinja_iterator(struct jinja_arena *arena, struct jv *items, size_t count, const char *name,
+                   struct jv *out, struct err *err);
 
 #endif

@@ -17,8 +17,9 @@ enum jinja_kind {
     JN_FILTER,  /* a | value ( list ) */
     JN_TEST,    /* a is value ( list ), not if 'negated' */
     JN_NAMED,   /* value = a, among arguments and parameters; a NULL: no default */
+    JN_SPREAD,  /* *a among arguments; **a if 'negated' */
     JN_NOT,     /* a */
-    JN_NEGATE,  /* a */
+    JN_SIGNED,  /* +a; -a if 'negated' */
     JN_AND,     /* a, b */
     JN_OR,      /* a, b */
     JN_BINARY,  /* a op b */
@@ -29,15 +30,17 @@ enum jinja_kind {
     JN_BLOCK,      /* list */
     JN_TEXT,       /* value */
     JN_OUTPUT,     /* a */
-    JN_FOR,        /* list: targets; a in order, if b; c body, d else */
+    JN_FOR,        /* list: targets; a in order, if b; c body, d else; recursive if 'negated' */
     JN_IF,         /* list: condition, body, condition, body, …; a else */
     JN_SET,        /* list: targets (JN_NAME or JN_ATTR of a name); a, or the text of block b */
-    JN_MACRO,      /* value; list: JN_NAMED parameters; a body */
+    JN_MACRO,      /* value; list: JN_NAME or JN_NAMED parameters; a body; of a call block if 'negated' */
     JN_BREAK,      /* out of the loop */
     JN_CONTINUE,   /* to its next round */
     JN_GENERATION, /* a body */
     JN_WITH,       /* list: JN_NAMED of the names; a body */
     JN_CALL_BLOCK, /* b: a JN_CALL, given the JN_MACRO a as its caller */
+    JN_AUTOESCAPE, /* a expression, b body */
+    JN_REFUSED,    /* value: the name of a statement that is refused when it is reached */
 };
 
 enum jinja_op {
@@ -63,6 +66,7 @@ struct jinja_node {
     enum jinja_kind kind;
     enum jinja_op op;
     bool negated;
+    uint8_t uses; /* JN_MACRO: which of the names below its body reads (JINJA_USES_*) */
     uint32_t line;
     struct jv value;
     struct jinja_node *a, *b, *c, *d;
@@ -70,9 +74,8 @@ struct jinja_node {
     size_t count;
 };
 
-/* Functions that a template may call. */
-enum jinja_function { JF_NAMESPACE, JF_RANGE, JF_DICT, JF_RAISE, JF_STRFTIME, JF_COUNT };
-extern const char *const jinja_functions[JF_COUNT];
+/* Names that a macro has beside its parameters when its body reads them. */
+enum { JINJA_USES_CALLER = 1, JINJA_USES_KWARGS = 2, JINJA_USES_VARARGS = 4 };
 
 struct jinja {
     struct jinja_arena arena;

@@ -4,17 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/templates/jinja_call.h"
 #include "model/templates/jinja_parser.h"
 #include "model/text/utf8.h"
 
 enum { TREE_BYTES_MAX = 64 << 20 };
-
-const char *const jinja_functions[JF_COUNT] = {[JF_NAMESPACE] = "namespace",
-                                               [JF_RANGE] = "range",
-                                               [JF_DICT] = "dict",
-                                               [JF_RAISE] = "raise_exception",
-                                               [JF_STRFTIME] = "strftime_now"};
 
 static struct jinja_node *block(struct jinja_parser *p, const char *const *ends);
 static struct jv text_before(const struct jinja_parser *p, size_t end);
@@ -70,14 +63,15 @@ static struct jinja_node *statement_for(struct jinja_parser *p, struct jinja_nod
     if (targets(p, node) < 0 || !jinja_is_name(p, "in")) {
         return p->err->code != ERR_NONE ? NULL : (jinja_expected(p, "in"), NULL);
     }
-    node->a = jinja_advance(p) < 0 ? NULL : jinja_disjunction(p);
+    node->a = jinja_advance(p) < 0 ? NULL : jinja_tuple(p, false);
     if (node->a != NULL && jinja_is_name(p, "if")) {
         node->b = jinja_advance(p) < 0 ? NULL : jinja_expression(p);
     }
     if (node->a == NULL || p->err->code != ERR_NONE) {
         return NULL;
     }
-    if (jinja_is_name(p, "recursive")) { /* the loop may be left before it calls itself */
+    if (jinja_is_name(p, "recursive")) {
+        node->negated = true;
         if (jinja_advance(p) < 0) {
             return NULL;
         }
@@ -100,7 +94,7 @@ static struct jinja_node *statement_if(struct jinja_parser *p, struct jinja_node
         if (nodes.count > 0 && jinja_advance(p) < 0) {
             return NULL;
         }
-        struct jinja_node *condition = jinja_expression(p);
+        struct jinja_node *condition = jinja_tuple(p, false);
         struct jinja_node *then = condition != NULL ? body(p, ends) : NULL;
         if (then == NULL || jinja_nodes_add(p, &nodes, condition) < 0 ||
             jinja_nodes_add(p, &nodes, then) < 0) {
@@ -115,30 +109,6 @@ static struct jinja_node *statement_if(struct jinja_parser *p, struct jinja_node
     return p->err->code != ERR_NONE || tag_finish(p) < 0 ? NULL : node;
 }
 
-/* An expression, or several with commas between: a tuple. */
-static struct jinja_node *values(struct jinja_parser *p)
-{
-    struct jinja_nodes nodes = {0};
-    struct jinja_node *node = jinja_expression(p);
-    if (node == NULL || !jinja_is_operator(p, ",")) {
-        return node;
-    }
-    struct jinja_node *tuple = jinja_nodes_add(p, &nodes, node) < 0 ? NULL : jinja_node_new(p, JN_LIST);
-    while (tuple != NULL && jinja_is_operator(p, ",")) {
-        node = jinja_advance(p) < 0 || p->token.kind == T_END ? NULL : jinja_expression(p);
-        if (node == NULL ? p->token.kind != T_END || p->err->code != ERR_NONE
-                         : jinja_nodes_add(p, &nodes, node) < 0) {
-            return NULL;
-        }
-    }
-    if (tuple != NULL) {
-        tuple->negated = true;
-        tuple->list = nodes.items;
-        tuple->count = nodes.count;
-    }
-    return tuple;
-}
-
 static struct jinja_node *statement_set(struct jinja_parser *p, struct jinja_node *node)
 {
     static const char *const ends[] = {"endset", NULL};
@@ -146,7 +116,7 @@ static struct jinja_node *statement_set(struct jinja_parser *p, struct jinja_nod
         return NULL;
     }
     if (jinja_is_operator(p, "=")) {
-        node->a = jinja_advance(p) < 0 ? NULL : values(p);
+        node->a = jinja_advance(p) < 0 ? NULL : jinja_tuple(p, true);
         return node->a == NULL || tag_close(p, "%}") < 0 ? NULL : node;
     }
     if (jinja_is_operator(p, "|")) {
@@ -195,6 +165,22 @@ static struct jinja_node *statement_with(struct jinja_parser *p, struct jinja_no
     return node->a == NULL || tag_finish(p) < 0 ? NULL : node;
 }
 
+/* Names, then names with defaults. */
+static int parameters_check(struct jinja_parser *p, const struct jinja_node *macro)
+{
+    for (size_t i = 0; i < macro->count; i++) {
+        const struct jinja_node *param = macro->list[i];
+        if (param->kind != JN_NAMED &&
+            (param->kind != JN_NAME || (i > 0 && macro->list[i - 1]->kind == JN_NAMED))) {
+            return jinja_fail(p, ERR_INVALID, "a parameter that is not a name, or not in its place", NULL);
+        }
+        if (jv_is_text(&param->value, "caller")) {
+            return jinja_fail(p, ERR_UNSUPPORTED, "a parameter named", &param->value);
+        }
+    }
+    return 0;
+}
+
 static struct jinja_node *statement_macro(struct jinja_parser *p, struct jinja_node *node)
 {
     static const char *const ends[] = {"endmacro", NULL};
@@ -210,11 +196,8 @@ static struct jinja_node *statement_macro(struct jinja_parser *p, struct jinja_n
     if (jinja_arguments(p, node) < 0) {
         return NULL;
     }
-    for (size_t i = 0; i < node->count; i++) {
-        if (node->list[i]->kind != JN_NAME && node->list[i]->kind != JN_NAMED) {
-            jinja_fail(p, ERR_INVALID, "a parameter that is not a name", NULL);
-            return NULL;
-        }
+    if (parameters_check(p, node) < 0) {
+        return NULL;
     }
     p->loops = 0;
     node->a = body(p, ends);
@@ -233,13 +216,11 @@ static struct jinja_node *statement_call(struct jinja_parser *p, struct jinja_no
     if (caller == NULL || (jinja_is_operator(p, "(") && jinja_arguments(p, caller) < 0)) {
         return NULL;
     }
-    for (size_t i = 0; i < caller->count; i++) {
-        if (caller->list[i]->kind != JN_NAME && caller->list[i]->kind != JN_NAMED) {
-            jinja_fail(p, ERR_INVALID, "a parameter that is not a name", NULL);
-            return NULL;
-        }
+    if (parameters_check(p, caller) < 0) {
+        return NULL;
     }
     caller->value = jv_borrow("caller", 6);
+    caller->negated = true;
     node->b = jinja_expression(p);
     if (node->b == NULL || node->b->kind != JN_CALL) {
         return node->b == NULL ? NULL : (jinja_expected(p, "a call"), NULL);
@@ -302,6 +283,34 @@ static struct jinja_node *statement_generation(struct jinja_parser *p, struct ji
     return node->a == NULL || tag_finish(p) < 0 ? NULL : node;
 }
 
+/* {% autoescape expression %} */
+static struct jinja_node *statement_autoescape(struct jinja_parser *p, struct jinja_node *node)
+{
+    static const char *const ends[] = {"endautoescape", NULL};
+    node->a = jinja_expression(p);
+    node->b = node->a != NULL ? body(p, ends) : NULL;
+    return node->b == NULL || tag_finish(p) < 0 ? NULL : node;
+}
+
+/* What needs other templates: read up to its end, and refused when it is reached. */
+static struct jinja_node *statement_refused(struct jinja_parser *p, struct jinja_node *node)
+{
+    static const char *const ends[] = {"endblock", NULL};
+    const bool has_body = jv_is_text(&node->value, "block");
+    while (p->token.kind != T_END) {
+        if (jinja_advance(p) < 0) {
+            return NULL;
+        }
+    }
+    if (!has_body) {
+        return tag_close(p, "%}") < 0 ? NULL : node;
+    }
+    if (body(p, ends) == NULL || jinja_advance(p) < 0 || (p->token.kind == T_NAME && jinja_advance(p) < 0)) {
+        return NULL;
+    }
+    return tag_close(p, "%}") < 0 ? NULL : node;
+}
+
 /* {% … %} behind its opening; NULL with ERR_NONE when it is one of 'ends'. */
 static struct jinja_node *statement(struct jinja_parser *p, const char *const *ends)
 {
@@ -319,7 +328,13 @@ static struct jinja_node *statement(struct jinja_parser *p, const char *const *e
                 {"with", JN_WITH, statement_with},
                 {"filter", JN_OUTPUT, statement_filter},
                 {"call", JN_CALL_BLOCK, statement_call},
-                {"raw", JN_TEXT, statement_raw}};
+                {"raw", JN_TEXT, statement_raw},
+                {"autoescape", JN_AUTOESCAPE, statement_autoescape},
+                {"include", JN_REFUSED, statement_refused},
+                {"import", JN_REFUSED, statement_refused},
+                {"from", JN_REFUSED, statement_refused},
+                {"extends", JN_REFUSED, statement_refused},
+                {"block", JN_REFUSED, statement_refused}};
     if (jinja_advance(p) < 0) {
         return NULL;
     }
@@ -331,7 +346,14 @@ static struct jinja_node *statement(struct jinja_parser *p, const char *const *e
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         if (jinja_is_name(p, rows[i].name)) {
             struct jinja_node *node = jinja_node_new(p, rows[i].kind);
-            return node == NULL || jinja_advance(p) < 0 ? NULL : rows[i].parse(p, node);
+            if (node != NULL) {
+                node->value = p->token.value;
+                node->value.size = rows[i].kind == JN_REFUSED ? node->value.size : 0;
+            }
+            p->keep_line = jinja_is_name(p, "raw");
+            const int status = node == NULL ? -1 : jinja_advance(p);
+            p->keep_line = false;
+            return status < 0 ? NULL : rows[i].parse(p, node);
         }
     }
     if (p->token.kind == T_NAME) {
@@ -417,7 +439,7 @@ static int text_take(struct jinja_parser *p, size_t tag, struct jinja_nodes *nod
 static struct jinja_node *output(struct jinja_parser *p)
 {
     struct jinja_node *node = jinja_node_new(p, JN_OUTPUT);
-    if (node == NULL || jinja_advance(p) < 0 || (node->a = jinja_expression(p)) == NULL) {
+    if (node == NULL || jinja_advance(p) < 0 || (node->a = jinja_tuple(p, true)) == NULL) {
         return NULL;
     }
     return tag_close(p, "}}") < 0 ? NULL : node;
@@ -502,6 +524,9 @@ int jinja_parse(const char *text, size_t size, struct jinja **out, struct err *e
         *p = (struct jinja_parser){.arena = &jinja->arena, .line = 1, .err = &why};
         if (source_copy(p, text, size) == 0) {
             jinja->root = block(p, NULL);
+            if (jinja->root != NULL) {
+                jinja_check(p, jinja->root);
+            }
         }
     }
     free(p);

@@ -30,6 +30,7 @@ struct jinja_parser {
     unsigned open;  /* brackets open in the tag at hand */
     unsigned depth; /* of nesting */
     unsigned loops;
+    bool keep_line;           /* the end of the tag at hand takes no line end away: that of raw */
     struct jinja_token token; /* the one looked at */
     struct err *err;
 };
@@ -61,6 +62,8 @@ int jinja_take_operator(struct jinja_parser *p, const char *text);
 /* An expression, with "a if b else c"; one without that; a name or constant; an attribute behind '.'; the
  * arguments of a call into a node. The token looked at is the first behind. */
 struct jinja_node *jinja_expression(struct jinja_parser *p);
+/* An expression, or several with commas between: a tuple. 'choices': with "a if b else c". */
+struct jinja_node *jinja_tuple(struct jinja_parser *p, bool choices);
 /* Up to `or`, as behind `in` of a loop. */
 struct jinja_node *jinja_disjunction(struct jinja_parser *p);
 /* A name, or a constant of that name. */
@@ -70,6 +73,9 @@ struct jinja_node *jinja_attribute(struct jinja_parser *p, struct jinja_node *of
 /* The filter whose name is the token looked at, of a node; and filters, tests and calls behind one. */
 struct jinja_node *jinja_filter(struct jinja_parser *p, struct jinja_node *of);
 struct jinja_node *jinja_filters(struct jinja_parser *p, struct jinja_node *node);
+/* What jinja2 finds when it compiles a template: filters and tests that are unknown where no condition stands
+ * before them; what names macros read. */
+int jinja_check(struct jinja_parser *p, struct jinja_node *root);
 /* '(' … ')' into node->list. */
 int jinja_arguments(struct jinja_parser *p, struct jinja_node *node);
 

@@ -1,35 +1,23 @@
-/* Methods and filters of texts, for the tables in jinja_call.c. Private to model/jinja*.c. */
+/* Methods of strings as Python's str has them, for the table in jinja_method.c. Private to model/jinja*.c. */
 #ifndef MOTLEY_MODEL_TEMPLATES_JINJA_TEXT_H
 #define MOTLEY_MODEL_TEMPLATES_JINJA_TEXT_H
 
 #include "model/templates/jinja_args.h"
 
-/* Bytes of a text that a template makes. */
-enum { JINJA_TEXT_MAX = 64 << 20 };
+/* HTML's five characters as entities; of a Markup: as it is. The result is a Markup. */
+int jinja_escaped(struct jinja_arena *arena, const struct jv *value, struct jv *out, struct err *err);
+/* Padded to 'width' characters; side: -1 the text stands left, 1 right, 0 in the middle. */
+int jinja_padded(struct jinja_arena *arena, const struct jv *text, int64_t width, char fill, int side,
+                 struct jv *out, struct err *err);
+/* The lines of a text, without their ends or with them, as str.splitlines. */
+int jinja_lines(struct jinja_arena *arena, const struct jv *text, bool ends, struct jv *out, struct err *err);
 
-/* The text of any value, as Python's str() has it. */
-int jinja_text_of(struct jinja_arena *arena, const struct jv *value, struct jv *out, struct err *err);
-/* An argument that must be a text, or may be left out (*out NULL). */
-int jinja_text_arg(const struct jv *arg, const struct jv **out, struct err *err);
-/* An argument that is a number, or what it is otherwise. */
-int64_t jinja_number_arg(const struct jv *arg, int64_t otherwise);
-
-/* Rows of the tables; each as Python's method of str, or Jinja's filter, of that name. */
-jinja_fn jinja_do_strip;
-jinja_fn jinja_do_lstrip;
-jinja_fn jinja_do_rstrip;
-jinja_fn jinja_do_upper;
-jinja_fn jinja_do_lower;
-jinja_fn jinja_do_capitalize;
-jinja_fn jinja_do_title_method;
-jinja_fn jinja_do_title_filter;
+jinja_fn jinja_do_strip, jinja_do_lstrip, jinja_do_rstrip;
 jinja_fn jinja_do_replace;
-jinja_fn jinja_do_split;
-jinja_fn jinja_do_splitlines;
-jinja_fn jinja_do_startswith;
-jinja_fn jinja_do_endswith;
-jinja_fn jinja_do_removeprefix;
-jinja_fn jinja_do_removesuffix;
-jinja_fn jinja_do_find;
+jinja_fn jinja_do_split, jinja_do_rsplit, jinja_do_splitlines, jinja_do_partition, jinja_do_rpartition;
+jinja_fn jinja_do_startswith, jinja_do_endswith, jinja_do_removeprefix, jinja_do_removesuffix;
+jinja_fn jinja_do_find, jinja_do_rfind, jinja_do_index, jinja_do_rindex, jinja_do_count;
+jinja_fn jinja_do_center, jinja_do_ljust, jinja_do_rjust, jinja_do_zfill, jinja_do_expandtabs;
+jinja_fn jinja_do_join_method;
 
 #endif

@@ -1,4 +1,5 @@
 /* Tokens of a tag, and what tags take away of the text around them. */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -100,7 +101,7 @@ static bool tag_ends(struct jinja_parser *p)
     p->token.kind = T_END;
     p->token.value = jv_borrow(p->text + behind, 2);
     p->at = behind + 2;
-    jinja_end_trim(p, sign, block);
+    jinja_end_trim(p, sign, block && !p->keep_line);
     return true;
 }
 
@@ -119,19 +120,29 @@ static int hex_of(struct jinja_parser *p, size_t digits, uint32_t *code)
     }
     return *code < 0x110000 && (*code < 0xd800 || *code > 0xdfff)
                ? 0
-               : jinja_fail(p, ERR_INVALID, "an escape that is no character", NULL);
+               : jinja_fail(p, ERR_INVALID, "an escape \\u or \\x that is no character", NULL);
 }
 
 /* An escape behind its backslash, into out[0..4). Its bytes, or -1. */
 static int escape_read(struct jinja_parser *p, uint8_t out[4])
 {
-    static const char names[] = "abfnrtv0\\'\"\n";
-    static const char values[] = "\a\b\f\n\r\t\v\0\\'\"";
+    static const char names[] = "abfnrtv\\'\"\n";
+    static const char values[] = "\a\b\f\n\r\t\v\\'\"";
     uint32_t code;
     const char c = p->text[p->at++];
     const char *found = c != '\0' ? strchr(names, c) : NULL;
     if (c == '\n') {
         return 0; /* the line goes on */
+    }
+    if (c >= '0' && c <= '7') {
+        code = (uint32_t)(c - '0');
+        for (int i = 0; i < 2 && p->text[p->at] >= '0' && p->text[p->at] <= '7'; i++) {
+            code = code * 8 + (uint32_t)(p->text[p->at++] - '0');
+        }
+        return (int)utf8_encode(code, out);
+    }
+    if (c == 'N') {
+        return jinja_fail(p, ERR_UNSUPPORTED, "the escape \\N in a string", NULL);
     }
     if (found != NULL) {
         out[0] = (uint8_t)values[found - names];
@@ -190,8 +201,46 @@ static bool is_digit(char c)
     return c >= '0' && c <= '9';
 }
 
+/* 0x1f, 0o17, 0b11, with underscores between digits: 1; 0 for another number, or -1. */
+static int based_read(struct jinja_parser *p)
+{
+    const char letter = p->at + 1 < p->size ? (char)(p->text[p->at + 1] | 0x20) : '\0';
+    const int base = letter == 'x' ? 16 : letter == 'o' ? 8 : letter == 'b' ? 2 : 0;
+    const char *digits = "0123456789abcdef";
+    uint64_t value = 0;
+    size_t at = p->at + 2, count = 0;
+    if (p->text[p->at] != '0' || base == 0) {
+        return 0;
+    }
+    for (; at < p->size; at++, count++) {
+        at += p->text[at] == '_' && at + 1 < p->size;
+        const char c = p->text[at];
+        const char *found =
+            c != '\0' ? memchr(digits, c >= 'A' && c <= 'F' ? c | 0x20 : c, (size_t)base) : NULL;
+        if (found == NULL) {
+            at -= p->text[at - 1] == '_';
+            break;
+        }
+        if (value > (uint64_t)INT64_MAX / (unsigned)base) {
+            return jinja_fail(p, ERR_TOO_BIG, "an integer beyond 64 bits", NULL);
+        }
+        value = value * (unsigned)base + (uint64_t)(found - digits);
+    }
+    if (count == 0 || value > INT64_MAX) {
+        return count == 0 ? 0 : jinja_fail(p, ERR_TOO_BIG, "an integer beyond 64 bits", NULL);
+    }
+    p->at = at;
+    p->token.kind = T_NUMBER;
+    p->token.value = jv_int((int64_t)value);
+    return 1;
+}
+
 static int number_read(struct jinja_parser *p)
 {
+    const int based = based_read(p);
+    if (based != 0) {
+        return based < 0 ? -1 : 0;
+    }
     char digits[64];
     size_t count = 0;
     bool real = false;
@@ -199,8 +248,12 @@ static int number_read(struct jinja_parser *p)
         const char c = p->text[p->at];
         const bool point = c == '.' && p->at + 1 < p->size &&
                            strchr("0123456789", p->text[p->at + 1]) != NULL && p->text[p->at + 1] != '\0';
-        if ((c < '0' || c > '9') && c != '_' && !(point && !real)) {
+        const bool between = c == '_' && count > 0 && p->at + 1 < p->size && is_digit(p->text[p->at + 1]);
+        if (!is_digit(c) && !between && !(point && !real)) {
             break;
+        }
+        if (count == 1 && digits[0] == '0' && !real && is_digit(c) && c != '0') {
+            return jinja_fail(p, ERR_INVALID, "a number that begins with 0", NULL);
         }
         real = real || point;
         if (c != '_') {
@@ -218,13 +271,10 @@ static int number_read(struct jinja_parser *p)
         }
     }
     digits[count] = '\0';
-    if (count > 18 && !real) {
-        return jinja_fail(p, ERR_TOO_BIG, "a number of too many digits", NULL);
-    }
+    errno = 0;
     p->token.kind = T_NUMBER;
-    p->token.value = real ? (struct jv){.kind = JV_FLOAT, .real = strtod(digits, NULL)}
-                          : jv_int(strtoll(digits, NULL, 10));
-    return 0;
+    p->token.value = real ? jv_float(strtod(digits, NULL)) : jv_int(strtoll(digits, NULL, 10));
+    return errno == ERANGE && !real ? jinja_fail(p, ERR_TOO_BIG, "an integer beyond 64 bits", NULL) : 0;
 }
 
 /* Look at the next token. */

@@ -7,7 +7,7 @@
 
 #include "model/text/utf8.h"
 
-enum { BLOCK_BYTES = 65536, PRINT_DEPTH_MAX = 32, EQUAL_DEPTH_MAX = 32, EQUAL_BUDGET = 100000 };
+enum { BLOCK_BYTES = 65536, EQUAL_DEPTH_MAX = 32, EQUAL_BUDGET = 100000 };
 
 struct jinja_block {
     struct jinja_block *next;
@@ -110,6 +110,58 @@ int jv_list_new(struct jinja_arena *arena, size_t capacity, struct jv *out, stru
     return list->items != NULL ? 0 : -1;
 }
 
+int jv_list_add(struct jinja_arena *arena, struct jv_list *list, struct jv value, struct err *err)
+{
+    if (list->count == list->capacity) {
+        const size_t capacity = list->capacity == 0 ? 8 : 2 * list->capacity;
+        struct jv *items = jinja_alloc(arena, capacity * sizeof(*items), err);
+        if (items == NULL) {
+            return -1;
+        }
+        if (list->count > 0) {
+            memcpy(items, list->items, list->count * sizeof(*items));
+        }
+        list->items = items;
+        list->capacity = capacity;
+    }
+    list->items[list->count++] = value;
+    return 0;
+}
+
+int jv_list_of(struct jinja_arena *arena, enum jv_form form, struct jv *items, size_t count, struct jv *out,
+               struct err *err)
+{
+    struct jv_list *list = jinja_alloc(arena, sizeof(*list), err);
+    if (list == NULL) {
+        return -1;
+    }
+    *list = (struct jv_list){.form = form, .items = items, .count = count};
+    *out = (struct jv){.kind = JV_LIST, .list = list};
+    return 0;
+}
+
+int jv_list_copy(struct jinja_arena *arena, enum jv_form form, const struct jv *items, size_t count,
+                 struct jv *out, struct err *err)
+{
+    struct jv made;
+    if (jv_list_new(arena, count, &made, err) < 0) {
+        return -1;
+    }
+    if (count > 0) {
+        memcpy(made.list->items, items, count * sizeof(*items));
+    }
+    made.list->count = count;
+    made.list->form = form;
+    *out = made;
+    return 0;
+}
+
+int jv_pair(struct jinja_arena *arena, struct jv first, struct jv second, struct jv *out, struct err *err)
+{
+    const struct jv both[2] = {first, second};
+    return jv_list_copy(arena, JF_TUPLE, both, 2, out, err);
+}
+
 int jv_map_new(struct jinja_arena *arena, struct jv *out, struct err *err)
 {
     *out = (struct jv){.kind = JV_MAP, .map = jinja_alloc(arena, sizeof(struct jv_map), err)};
@@ -134,6 +186,9 @@ const struct jv *jv_map_find(const struct jv_map *map, const char *key, size_t s
 
 int jv_map_put(struct jinja_arena *arena, struct jv_map *map, struct jv key, struct jv value, struct err *err)
 {
+    if (!jv_hashable(&key)) {
+        return err_set(err, ERR_INVALID, "%s cannot be a key", jv_kind_name(&key));
+    }
     for (size_t i = 0; i < map->count; i++) {
         if (jv_equal(&map->keys[i], &key)) {
             map->values[i] = value;
@@ -220,7 +275,7 @@ bool jv_number(const struct jv *value, int64_t *number)
     return false;
 }
 
-static bool real_of(const struct jv *value, double *real)
+bool jv_real(const struct jv *value, double *real)
 {
     int64_t number;
     if (value->kind == JV_FLOAT) {
@@ -234,9 +289,25 @@ static bool real_of(const struct jv *value, double *real)
     return false;
 }
 
+struct jv jv_float(double real)
+{
+    return (struct jv){.kind = JV_FLOAT, .real = real};
+}
+
+bool jv_is_list(const struct jv *value, enum jv_form form)
+{
+    return value->kind == JV_LIST && value->list->form == form;
+}
+
+bool jv_is_left_out(const struct jv *value)
+{
+    return value->kind == JV_ABSENT || value->kind == JV_NONE;
+}
+
 bool jv_true(const struct jv *value)
 {
     switch (value->kind) {
+    case JV_ABSENT:
     case JV_UNDEFINED:
     case JV_NONE:
         return false;
@@ -249,32 +320,67 @@ bool jv_true(const struct jv *value)
     case JV_TEXT:
         return value->size > 0;
     case JV_LIST:
-        return value->list->count > 0;
+        return value->list->form == JF_ITERATOR || value->list->count > 0;
     case JV_MAP:
         return value->map->count > 0;
-    case JV_NAMESPACE:
-    case JV_MACRO:
-    case JV_FUNCTION:
-        break;
+    case JV_LOOP: /* it has a length, and runs only over what has items */
+    default:
+        return true;
     }
-    return true;
+}
+
+bool jv_hashable(const struct jv *value)
+{
+    bool good = value->kind != JV_MAP;
+    if (value->kind == JV_LIST) {
+        const enum jv_form form = value->list->form;
+        good = form != JF_LIST && form != JF_KEYS && form != JF_PAIRS;
+        for (size_t i = 0; form == JF_TUPLE && good && i < value->list->count; i++) {
+            good = jv_hashable(&value->list->items[i]);
+        }
+    }
+    return good;
+}
+
+/* Numbers as they are, not rounded: a long double holds every whole number of 64 bits. */
+static long double exact(const struct jv *value)
+{
+    int64_t number = 0;
+    return value->kind == JV_FLOAT ? (long double)value->real
+                                   : (jv_number(value, &number), (long double)number);
+}
+
+static bool is_number(const struct jv *value)
+{
+    return value->kind == JV_INT || value->kind == JV_BOOL || value->kind == JV_FLOAT;
+}
+
+static bool equal_within(const struct jv *a, const struct jv *b, int depth, size_t *budget);
+
+/* Keys or pairs of two mappings, in any order. */
+static bool equal_views(const struct jv_list *a, const struct jv_list *b, int depth, size_t *budget)
+{
+    bool all = a->count == b->count && (b->form == JF_KEYS || b->form == JF_PAIRS);
+    for (size_t i = 0; i < a->count && all; i++) {
+        bool found = false;
+        for (size_t k = 0; k < b->count && !found; k++) {
+            found = equal_within(&a->items[i], &b->items[k], depth + 1, budget);
+        }
+        all = found;
+    }
+    return all;
 }
 
 /* Values may share parts, so that comparing them could take for ever: beyond the budget they are not equal.
  */
 static bool equal_within(const struct jv *a, const struct jv *b, int depth, size_t *budget)
 {
-    int64_t x, y;
-    double u, v;
     if (depth > EQUAL_DEPTH_MAX || *budget == 0) {
         return false;
     }
     --*budget;
-    if (jv_number(a, &x) && jv_number(b, &y)) {
-        return x == y;
-    }
-    if (real_of(a, &u) && real_of(b, &v)) {
-        return u == v;
+    if (is_number(a) && is_number(b)) {
+        return exact(a) == exact(b);
     }
     if (a->kind != b->kind) {
         return false;
@@ -284,7 +390,13 @@ static bool equal_within(const struct jv *a, const struct jv *b, int depth, size
     case JV_TEXT:
         return a->size == b->size && (a->size == 0 || memcmp(a->text, b->text, a->size) == 0);
     case JV_LIST:
-        same = a->list->count == b->list->count;
+        if (a->list->form == JF_VALUES || a->list->form == JF_ITERATOR || a->list == b->list) {
+            return a->list == b->list;
+        }
+        if (a->list->form == JF_KEYS || a->list->form == JF_PAIRS) {
+            return equal_views(a->list, b->list, depth, budget);
+        }
+        same = a->list->count == b->list->count && a->list->form == b->list->form;
         for (size_t i = 0; a->list != b->list && i < a->list->count && same; i++) {
             same = equal_within(&a->list->items[i], &b->list->items[i], depth + 1, budget);
         }
@@ -302,6 +414,14 @@ static bool equal_within(const struct jv *a, const struct jv *b, int depth, size
         return a->macro == b->macro;
     case JV_FUNCTION:
         return a->number == b->number;
+    case JV_LOOP:
+        return a->loop == b->loop;
+    case JV_CYCLER:
+    case JV_JOINER:
+        return a->counter == b->counter;
+    case JV_METHOD:
+        return a->method->row == b->method->row &&
+               equal_within(&a->method->self, &b->method->self, depth + 1, budget);
     default:
         return true; /* none, undefined */
     }
@@ -313,20 +433,35 @@ bool jv_equal(const struct jv *a, const struct jv *b)
     return equal_within(a, b, 0, &budget);
 }
 
-bool jv_order(const struct jv *a, const struct jv *b, int *order)
+static bool order_within(const struct jv *a, const struct jv *b, int depth, int *order)
 {
-    double u, v;
     if (a->kind == JV_TEXT && b->kind == JV_TEXT) {
         const size_t common = a->size < b->size ? a->size : b->size;
         const int bytes = common > 0 ? memcmp(a->text, b->text, common) : 0;
         *order = bytes != 0 ? (bytes > 0) - (bytes < 0) : (a->size > b->size) - (a->size < b->size);
         return true;
     }
-    if (real_of(a, &u) && real_of(b, &v)) {
-        *order = (u > v) - (u < v);
-        return u == u && v == v;
+    if (is_number(a) && is_number(b)) {
+        const long double u = exact(a), v = exact(b);
+        *order = u != u || v != v ? 2 : (u > v) - (u < v);
+        return true;
     }
-    return false;
+    if (depth > EQUAL_DEPTH_MAX || a->kind != JV_LIST || b->kind != JV_LIST ||
+        a->list->form != b->list->form || a->list->form > JF_TUPLE) {
+        return false;
+    }
+    for (size_t i = 0; i < a->list->count && i < b->list->count; i++) {
+        if (!jv_equal(&a->list->items[i], &b->list->items[i])) {
+            return order_within(&a->list->items[i], &b->list->items[i], depth + 1, order);
+        }
+    }
+    *order = (a->list->count > b->list->count) - (a->list->count < b->list->count);
+    return true;
+}
+
+bool jv_order(const struct jv *a, const struct jv *b, int *order)
+{
+    return order_within(a, b, 0, order);
 }
 
 bool jv_is_text(const struct jv *value, const char *text)
@@ -338,146 +473,44 @@ bool jv_is_text(const struct jv *value, const char *text)
 const char *jv_kind_name(const struct jv *value)
 {
     static const char *const names[] = {
-        [JV_UNDEFINED] = "undefined", [JV_NONE] = "none",          [JV_BOOL] = "a truth value",
-        [JV_INT] = "a number",        [JV_FLOAT] = "a number",     [JV_TEXT] = "a text",
-        [JV_LIST] = "a list",         [JV_MAP] = "a mapping",      [JV_NAMESPACE] = "a namespace",
-        [JV_MACRO] = "a macro",       [JV_FUNCTION] = "a function"};
-    return names[value->kind];
-}
-
-/* The shortest digits that give the number again, laid out as Python does. */
-static int print_real(double real, struct buf *out, struct err *err)
-{
-    char text[64];
-    if (isnan(real) || isinf(real)) {
-        return buf_text(out, isnan(real) ? "nan" : real > 0 ? "inf" : "-inf", err);
-    }
-    if (real == floor(real) && fabs(real) < 1e16) {
-        return buf_printf(out, err, "%.1f", real);
-    }
-    for (int digits = 1; digits <= 17; digits++) {
-        snprintf(text, sizeof(text), "%.*g", digits, real);
-        if (strtod(text, NULL) == real) {
-            break;
-        }
-    }
-    return buf_text(out, text, err);
-}
-
-/* A text in quotes: Python's repr, or JSON's. */
-static int print_quoted(const struct jv *value, bool json, struct buf *out, struct err *err)
-{
-    const bool has_single = value->size > 0 && memchr(value->text, '\'', value->size) != NULL;
-    const bool has_double = value->size > 0 && memchr(value->text, '"', value->size) != NULL;
-    const char quote = json || (has_single && !has_double) ? '"' : '\'';
-    int status = buf_append(out, &quote, 1, err);
-    for (size_t i = 0; i < value->size && status == 0; i++) {
-        const char c = value->text[i];
-        const char *name = c == '\n'   ? "\\n"
-                           : c == '\t' ? "\\t"
-                           : c == '\r' ? "\\r"
-                           : c == '\\' ? "\\\\"
-                                       : NULL;
-        name = json && c == '\b' ? "\\b" : json && c == '\f' ? "\\f" : name;
-        if (name != NULL) {
-            status = buf_text(out, name, err);
-        } else if (c == quote) {
-            status = buf_printf(out, err, "\\%c", c);
-        } else if ((unsigned char)c < 0x20 || (c == 0x7f && !json)) {
-            status = buf_printf(out, err, json ? "\\u%04x" : "\\x%02x", (unsigned char)c);
-        } else {
-            status = buf_append(out, &c, 1, err);
-        }
-    }
-    return status < 0 ? -1 : buf_append(out, &quote, 1, err);
-}
-
-/* How a value is written: as Python's repr, or as JSON. */
-struct style {
-    bool json;
-    int indent; /* JSON: characters a level, < 0: on one line */
-};
-
-static int print_nested(const struct jv *value, const struct style *style, int depth, struct buf *out,
-                        struct err *err);
-
-static int print_line(const struct style *style, int depth, struct buf *out, struct err *err)
-{
-    return style->indent < 0 ? 0 : buf_printf(out, err, "\n%*s", style->indent * depth, "");
-}
-
-static int print_members(const struct jv *value, const struct style *style, int depth, struct buf *out,
-                         struct err *err)
-{
-    const bool list = value->kind == JV_LIST;
-    const size_t count = list ? value->list->count : value->map->count;
-    const bool tuple = list && value->list->tuple && !style->json;
-    int status = buf_text(out, tuple ? "(" : list ? "[" : "{", err);
-    for (size_t i = 0; i < count && status == 0; i++) {
-        if ((i > 0 && buf_text(out, style->indent < 0 ? ", " : ",", err) < 0) ||
-            print_line(style, depth + 1, out, err) < 0) {
-            return -1;
-        }
-        if (!list && (print_nested(&value->map->keys[i], style, depth + 1, out, err) < 0 ||
-                      buf_text(out, ": ", err) < 0)) {
-            return -1;
-        }
-        status =
-            print_nested(list ? &value->list->items[i] : &value->map->values[i], style, depth + 1, out, err);
-    }
-    if (status == 0 && count > 0) {
-        status = print_line(style, depth, out, err);
-    }
-    return status < 0 ? -1 : buf_text(out, tuple ? (count == 1 ? ",)" : ")") : list ? "]" : "}", err);
-}
-
-static int print_nested(const struct jv *value, const struct style *style, int depth, struct buf *out,
-                        struct err *err)
-{
-    if (depth > PRINT_DEPTH_MAX) {
-        return err_set(err, ERR_TOO_BIG, "a value nested more than %d deep", PRINT_DEPTH_MAX);
-    }
-    switch (value->kind) {
-    case JV_TEXT:
-        return print_quoted(value, style->json, out, err);
-    case JV_LIST:
-    case JV_MAP:
-        return print_members(value, style, depth, out, err);
-    case JV_NONE:
-        return buf_text(out, style->json ? "null" : "None", err);
-    case JV_BOOL:
-        return buf_text(out,
-                        style->json    ? (value->truth ? "true" : "false")
-                        : value->truth ? "True"
-                                       : "False",
-                        err);
-    case JV_INT:
-        return buf_printf(out, err, "%lld", (long long)value->number);
-    case JV_FLOAT:
-        return print_real(value->real, out, err);
-    default:
-        return err_set(err, ERR_INVALID, "%s cannot be written as a text", jv_kind_name(value));
-    }
-}
-
-int jv_print(const struct jv *value, struct buf *out, struct err *err)
-{
-    const struct style style = {.indent = -1};
-    if (value->kind == JV_TEXT || value->kind == JV_UNDEFINED) {
-        return value->kind == JV_TEXT ? buf_append(out, value->text, value->size, err) : 0;
-    }
-    return print_nested(value, &style, 0, out, err);
-}
-
-int jv_json(const struct jv *value, int indent, struct buf *out, struct err *err)
-{
-    const struct style style = {.json = true, .indent = indent};
-    return print_nested(value, &style, 0, out, err);
+        [JV_ABSENT] = "nothing",  [JV_UNDEFINED] = "undefined",   [JV_NONE] = "none",
+        [JV_BOOL] = "a boolean",  [JV_INT] = "an integer",        [JV_FLOAT] = "a float",
+        [JV_TEXT] = "a string",   [JV_LIST] = "a list",           [JV_MAP] = "a mapping",
+        [JV_MACRO] = "a macro",   [JV_NAMESPACE] = "a namespace", [JV_FUNCTION] = "a function",
+        [JV_METHOD] = "a method", [JV_LOOP] = "the loop",         [JV_CYCLER] = "a cycler",
+        [JV_JOINER] = "a joiner", [JV_TEMPLATE] = "self"};
+    static const char *const forms[] = {[JF_LIST] = "a list",
+                                        [JF_TUPLE] = "a tuple",
+                                        [JF_RANGE] = "a range",
+                                        [JF_KEYS] = "keys of a mapping",
+                                        [JF_VALUES] = "values of a mapping",
+                                        [JF_PAIRS] = "items of a mapping",
+                                        [JF_ITERATOR] = "a generator"};
+    return value->kind == JV_LIST ? forms[value->list->form] : names[value->kind];
 }
 
 static bool is_continuation(char c)
 {
     return ((unsigned char)c & 0xc0) == 0x80;
+}
+
+size_t jv_next(const struct jv *text, size_t at, uint32_t *code)
+{
+    unsigned bad = 1;
+    const unsigned length = utf8_decode((const uint8_t *)text->text + at, text->size - at, code, &bad, NULL);
+    if (length == 0) {
+        *code = 0xfffd;
+    }
+    return at + (length > 0 ? length : bad);
+}
+
+size_t jv_before(const struct jv *text, size_t at, uint32_t *code)
+{
+    do {
+        at--;
+    } while (at > 0 && is_continuation(text->text[at]));
+    jv_next(text, at, code);
+    return at;
 }
 
 size_t jv_characters(const struct jv *text)
@@ -563,6 +596,11 @@ int jv_items(struct jinja_arena *arena, const struct jv *value, struct jv_list *
         return 0;
     case JV_LIST:
         *out = *value->list;
+        out->items += value->list->taken;
+        out->count -= value->list->taken;
+        if (value->list->form == JF_ITERATOR) {
+            value->list->taken = value->list->count;
+        }
         return 0;
     case JV_MAP:
         *out = (struct jv_list){.count = value->map->count, .items = value->map->keys};

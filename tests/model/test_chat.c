@@ -325,7 +325,7 @@ static void what_a_row_gives_wrongly_is_refused_by_its_key(void **state)
 static void templates_beyond_us_are_refused_and_say_what_to_do(void **state)
 {
     (void)state;
-    static const char *const unknown[] = {NULL, "\n{% include 'x' %}"};
+    static const char *const unknown[] = {NULL, "\n{{ messages|unknown }}"};
     for (size_t i = 0; i < sizeof(unknown) / sizeof(unknown[0]); i++) {
         struct err err = {0};
         struct chat_template *chat = NULL;

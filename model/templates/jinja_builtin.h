@@ -1,0 +1,11 @@
+/* Filters and tests by name, and the filters that call others. Private to model/jinja*.c. */
+#ifndef MOTLEY_MODEL_TEMPLATES_JINJA_BUILTIN_H
+#define MOTLEY_MODEL_TEMPLATES_JINJA_BUILTIN_H
+
+#include "model/templates/jinja_args.h"
+
+/* Rows by name, or NULL. */
+const struct jinja_builtin *jinja_filter_row(const struct jv *name);
+const struct jinja_builtin *jinja_test_row(const struct jv *name);
+
+#endif

@@ -1,0 +1,10 @@
+/* Tests (`is …`), for the table in jinja_builtin.c. Private to model/jinja*.c. */
+#ifndef MOTLEY_MODEL_TEMPLATES_JINJA_TEST_H
+#define MOTLEY_MODEL_TEMPLATES_JINJA_TEST_H
+
+#include "model/templates/jinja_args.h"
+
+/* A test by name, or NULL. */
+const struct jinja_builtin *jinja_test_find(const struct jv *name);
+
+#endif
