@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/digest.h"
 #include "common/file.h"
 #include "common/json.h"
 #include "model/templates/chat.h"
@@ -182,6 +183,70 @@ static void random_expressions_are_jinjas_or_refused(void **state)
     buf_fini(&bytes);
 }
 
+static void expect_published(const char *name, const struct jinja *jinja, const json_t *requests,
+                             const json_t *row, size_t *rendered)
+{
+    size_t i;
+    json_t *request;
+    bool first = true;
+    json_array_foreach(requests, i, request)
+    {
+        char hex[DIGEST_HEX_SIZE];
+        struct err err = {0};
+        struct buf text = {.limit = 1 << 20};
+        const json_t *hash = json_array_get(json_object_get(row, "hashes"), i);
+        const int status = jinja_render(jinja, request, 1721952000, &text, NULL, &err);
+        if (json_is_string(hash)) {
+            const char *begins = json_string_value(json_object_get(row, "begins"));
+            if (status < 0 || (first && strncmp(begins, buf_str(&text), strlen(begins)) != 0)) {
+                fail_msg("%s, request %zu: %s; \"%s\"", name, i, err.text, buf_str(&text));
+            }
+            assert_int_equal(0, digest_sha256_hex(text.data, text.size, hex, &err));
+            if (strncmp(hex, json_string_value(hash), 16) != 0) {
+                fail_msg("%s, request %zu: \"%s\"", name, i, buf_str(&text));
+            }
+            first = false;
+            ++*rendered;
+        } else if (status == 0) {
+            fail_msg("%s, request %zu: rendered, and refused by jinja2", name, i);
+        }
+        buf_fini(&text);
+    }
+}
+
+/* Templates as they are published with models: jinja2's text (tools/golden_published.py), or refused by both.
+ */
+static void published_templates_render_as_jinja2_renders_them(void **state)
+{
+    (void)state;
+    struct err err = {0};
+    struct buf bytes = {.limit = 1 << 20};
+    const char *name;
+    json_t *row;
+    size_t templates = 0, rendered = 0;
+    assert_int_equal(0, file_read_all(MOTLEY_TEST_DATA "/chat/published.json", bytes.limit, &bytes, &err));
+    json_t *golden = json_parse_limited(buf_str(&bytes), bytes.size, 32, &err);
+    assert_non_null(golden);
+    json_object_foreach(json_object_get(golden, "templates"), name, row)
+    {
+        char path[512];
+        struct buf source = {.limit = 1 << 20};
+        struct jinja *jinja = NULL;
+        snprintf(path, sizeof(path), "%s/chat/published/%s.jinja", MOTLEY_TEST_DATA, name);
+        assert_int_equal(0, file_read_all(path, source.limit, &source, &err));
+        if (jinja_parse(buf_str(&source), source.size, &jinja, &err) < 0) {
+            fail_msg("%s: %s", name, err.text);
+        }
+        expect_published(name, jinja, json_object_get(golden, "requests"), row, &rendered);
+        jinja_destroy(jinja);
+        buf_fini(&source);
+        templates++;
+    }
+    assert_true(templates >= 60 && rendered >= 1200);
+    json_decref(golden);
+    buf_fini(&bytes);
+}
+
 static void what_is_beyond_the_subset_is_refused_with_its_line_and_name(void **state)
 {
     (void)state;
@@ -331,6 +396,7 @@ int main(void)
         cmocka_unit_test(every_models_template_renders_as_transformers_does),
         cmocka_unit_test(every_part_of_the_language_does_as_jinja_does),
         cmocka_unit_test(random_expressions_are_jinjas_or_refused),
+        cmocka_unit_test(published_templates_render_as_jinja2_renders_them),
         cmocka_unit_test(what_is_beyond_the_subset_is_refused_with_its_line_and_name),
         cmocka_unit_test(what_a_model_would_have_written_is_learnt),
         cmocka_unit_test(a_template_that_hides_its_turns_cannot_say_what_to_learn),
