@@ -43,8 +43,8 @@ static size_t raise_letter(uint32_t code, bool title, utf8proc_int32_t out[FOLDE
     const utf8proc_int32_t single =
         title ? utf8proc_totitle((utf8proc_int32_t)code) : utf8proc_toupper((utf8proc_int32_t)code);
     size_t count = category(code) == UTF8PROC_CATEGORY_LU ? 1 : fold(code, out);
-    if (count == 1 ||
-        (title && (single != (utf8proc_int32_t)code || category(code) == UTF8PROC_CATEGORY_LT))) {
+    if (count == 1 || (title && code != 0xdf &&
+                       (single != (utf8proc_int32_t)code || category(code) == UTF8PROC_CATEGORY_LT))) {
         out[0] = single;
         return 1;
     }
@@ -111,9 +111,12 @@ static int change(const struct jv *text, size_t at, enum jinja_letters how, uint
         return (int)fold(code, out);
     case LETTERS_SWAP:
         out[0] = (utf8proc_int32_t)code;
-        return category(code) == UTF8PROC_CATEGORY_LU   ? lower_letter(text, at, next, code, out, err)
-               : category(code) == UTF8PROC_CATEGORY_LL ? (int)raise_letter(code, false, out)
-                                                        : 1;
+        return category(code) == UTF8PROC_CATEGORY_LT ? 1
+               : utf8proc_tolower(out[0]) != out[0] || code == 0x130
+                   ? lower_letter(text, at, next, code, out, err)
+               : category(code) == UTF8PROC_CATEGORY_LL || utf8proc_toupper(out[0]) != out[0]
+                   ? (int)raise_letter(code, false, out)
+                   : 1;
     case LETTERS_CAPITAL:
     case LETTERS_TITLE:
     case LETTERS_TITLE_FILTER:
@@ -220,7 +223,7 @@ static int printable(uint32_t code)
 
 static int identifier(uint32_t code)
 {
-    return code == '_' || (code < 0x80 ? alnum(code) : is_letter(code) ? 1 : -1);
+    return code == '_' ? 1 : code < 0x80 ? alnum(code) : -1;
 }
 
 bool jinja_is_word(uint32_t code)
@@ -277,7 +280,7 @@ static int case_of(uint32_t code)
                          c == UTF8PROC_CATEGORY_SO || c == UTF8PROC_CATEGORY_MN)) {
         return utf8proc_toupper((utf8proc_int32_t)code) == (utf8proc_int32_t)code &&
                        utf8proc_tolower((utf8proc_int32_t)code) == (utf8proc_int32_t)code &&
-                       c != UTF8PROC_CATEGORY_LM
+                       c != UTF8PROC_CATEGORY_LM && !(code >= 0x1f130 && code <= 0x1f189) /* in squares */
                    ? 0
                    : -1;
     }

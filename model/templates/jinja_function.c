@@ -166,7 +166,7 @@ bool jinja_function_find(const struct jv *name, struct jv *out)
 {
     for (size_t i = 0; i < sizeof(functions) / sizeof(functions[0]); i++) {
         if (jv_is_text(name, functions[i].name)) {
-            *out = (struct jv){.kind = JV_FUNCTION, .number = (int64_t)i};
+            *out = (struct jv){.kind = JV_FUNCTION, .function = &functions[i]};
             return true;
         }
     }
@@ -178,6 +178,6 @@ int jinja_function_call(struct jinja_arena *arena, const struct jv *function, in
 {
     const struct jv now = jv_int(now_s);
     const bool joiner = function->kind == JV_JOINER;
-    return jinja_builtin_call(joiner ? &join_next : &functions[function->number], arena,
-                              joiner ? function : &now, args, out, err);
+    return jinja_builtin_call(joiner ? &join_next : function->function, arena, joiner ? function : &now, args,
+                              out, err);
 }

@@ -6,6 +6,7 @@
 
 #include "model/templates/jinja_case.h"
 #include "model/templates/jinja_format.h"
+#include "model/templates/jinja_node.h"
 #include "model/templates/jinja_print.h"
 #include "model/templates/jinja_text.h"
 
@@ -451,20 +452,47 @@ static int list_attribute(const struct jv_list *list, const struct jv *name, str
     return 0;
 }
 
+/* name, arguments and what else a macro takes. */
+static int macro_attribute(struct jinja_arena *arena, const struct jinja_node *macro, const struct jv *name,
+                           struct jv *out, struct err *err)
+{
+    static const char *const takes[] = {"caller", "catch_kwargs", "catch_varargs"};
+    for (unsigned i = 0; i < 3; i++) {
+        if (jv_is_text(name, takes[i])) {
+            *out = jv_bool((macro->uses >> i & 1) != 0);
+            return 1;
+        }
+    }
+    if (jv_is_text(name, "name")) {
+        *out = macro->negated ? (struct jv){.kind = JV_NONE} : macro->value;
+        return 1;
+    }
+    if (!jv_is_text(name, "arguments")) {
+        return 0;
+    }
+    if (jv_list_new(arena, macro->count, out, err) < 0) {
+        return -1;
+    }
+    out->list->form = JF_TUPLE;
+    for (size_t i = 0; i < macro->count; i++) {
+        out->list->items[out->list->count++] = macro->list[i]->value;
+    }
+    return 1;
+}
+
 /* An attribute of the kind of value: 1, 0 for none, or -1. */
 static int attribute_find(struct jinja_arena *arena, const struct jv *of, const struct jv *name,
                           struct jv *out, struct err *err)
 {
     const unsigned kind = kind_of(of);
     const struct jv *found = NULL;
-    if (name->size >= 2 && memcmp(name->text, "__", 2) == 0) {
-        return err_set(err, ERR_UNSUPPORTED, "a template may not look at \"%.*s\"",
-                       (int)(name->size < 60 ? name->size : 60), name->text);
-    }
     if (of->kind == JV_NAMESPACE) {
         found = jv_map_get(of->map, name);
         *out = found != NULL ? *found : *out;
         return found != NULL;
+    }
+    if (of->kind == JV_MACRO) {
+        return macro_attribute(arena, of->macro, name, out, err);
     }
     if ((kind == OF_LOOP && loop_attribute(of->loop, name, out)) ||
         ((kind & (OF_INT | OF_FLOAT)) != 0 && number_attribute(of, name, out)) ||
@@ -520,17 +548,24 @@ static int member_find(const struct jv *of, const struct jv *key, struct jv *out
     return found != NULL;
 }
 
-static int undefined_has_none(const struct jv *of, struct err *err)
+/* Whether attributes may be looked at: not of what is undefined, and not Python's own. */
+static int look_check(const struct jv *of, const struct jv *name, struct err *err)
 {
-    return err_set(err, ERR_INVALID, "undefined: \"%.*s\"", (int)(of->size < 60 ? of->size : 60), of->text);
+    if (name->kind == JV_TEXT && name->size >= 2 && memcmp(name->text, "__", 2) == 0) {
+        return err_set(err, ERR_UNSUPPORTED, "a template may not look at \"%.*s\"",
+                       (int)(name->size < 60 ? name->size : 60), name->text);
+    }
+    return of->kind != JV_UNDEFINED ? 0
+                                    : err_set(err, ERR_INVALID, "undefined: \"%.*s\"",
+                                              (int)(of->size < 60 ? of->size : 60), of->text);
 }
 
 int jinja_attribute_alone(struct jinja_arena *arena, const struct jv *of, const struct jv *name,
                           struct jv *out, struct err *err)
 {
     *out = jv_undefined(name->text, name->size);
-    if (of->kind == JV_UNDEFINED) {
-        return undefined_has_none(of, err);
+    if (look_check(of, name, err) < 0) {
+        return -1;
     }
     return attribute_find(arena, of, name, out, err) < 0 || jinja_work(arena, jv_weight(of), err) < 0 ? -1
                                                                                                       : 0;
@@ -540,8 +575,8 @@ int jinja_getattr(struct jinja_arena *arena, const struct jv *of, const struct j
                   struct err *err)
 {
     *out = jv_undefined(name->text, name->size);
-    if (of->kind == JV_UNDEFINED) {
-        return undefined_has_none(of, err);
+    if (look_check(of, name, err) < 0) {
+        return -1;
     }
     const int found = attribute_find(arena, of, name, out, err);
     if (found < 0 || jinja_work(arena, jv_weight(of), err) < 0) {
@@ -558,8 +593,8 @@ int jinja_getitem(struct jinja_arena *arena, const struct jv *of, const struct j
 {
     const bool named = key->kind == JV_TEXT;
     *out = named ? jv_undefined(key->text, key->size) : jv_undefined("an element", 10);
-    if (of->kind == JV_UNDEFINED) {
-        return undefined_has_none(of, err);
+    if (look_check(of, key, err) < 0) {
+        return -1;
     }
     if (jinja_work(arena, jv_weight(of), err) < 0) {
         return -1;

@@ -27,9 +27,9 @@ enum jinja_kind {
     JN_CHOICE,  /* a if b else c (c NULL: undefined) */
     JN_CAPTURE, /* what body a writes, as a text */
     /* statements */
-    JN_BLOCK,      /* list */
+    JN_BLOCK,      /* list; value: of a scope, names that are undefined until it sets them */
     JN_TEXT,       /* value */
-    JN_OUTPUT,     /* a */
+    JN_OUTPUT,     /* a; of a filter block if 'negated': it must be a text */
     JN_FOR,        /* list: targets; a in order, if b; c body, d else; recursive if 'negated' */
     JN_IF,         /* list: condition, body, condition, body, …; a else */
     JN_SET,        /* list: targets (JN_NAME or JN_ATTR of a name); a, or the text of block b */

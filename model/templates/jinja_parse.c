@@ -136,6 +136,7 @@ static struct jinja_node *statement_filter(struct jinja_parser *p, struct jinja_
 {
     static const char *const ends[] = {"endfilter", NULL};
     struct jinja_node *text = jinja_node_new(p, JN_CAPTURE);
+    node->negated = true;
     node->a = text == NULL ? NULL : jinja_filters(p, jinja_filter(p, text));
     if (node->a != NULL) {
         text->a = body(p, ends);
@@ -524,8 +525,8 @@ int jinja_parse(const char *text, size_t size, struct jinja **out, struct err *e
         *p = (struct jinja_parser){.arena = &jinja->arena, .line = 1, .err = &why};
         if (source_copy(p, text, size) == 0) {
             jinja->root = block(p, NULL);
-            if (jinja->root != NULL) {
-                jinja_check(p, jinja->root);
+            if (jinja->root != NULL && jinja_check(p, jinja->root) == 0) {
+                jinja_scopes(p, jinja->root);
             }
         }
     }

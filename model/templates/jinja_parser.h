@@ -76,6 +76,8 @@ struct jinja_node *jinja_filters(struct jinja_parser *p, struct jinja_node *node
 /* What jinja2 finds when it compiles a template: filters and tests that are unknown where no condition stands
  * before them; what names macros read. */
 int jinja_check(struct jinja_parser *p, struct jinja_node *root);
+/* Which names are undefined in a scope until it sets them: the value of the scope's JN_BLOCK. */
+int jinja_scopes(struct jinja_parser *p, struct jinja_node *root);
 /* '(' … ')' into node->list. */
 int jinja_arguments(struct jinja_parser *p, struct jinja_node *node);
 

@@ -6,6 +6,9 @@
 #include <string.h>
 #include <utf8proc.h>
 
+#include "model/templates/jinja_args.h"
+#include "model/templates/jinja_node.h"
+
 enum { PRINT_DEPTH_MAX = 32 };
 
 /* The shortest digits that give the number again, laid out as Python does. */
@@ -193,10 +196,17 @@ static int put_object(const struct printing *p, const struct jv *value, int dept
                           value->loop->items.count);
     case JV_TEMPLATE:
         return buf_text(p->out, "<TemplateReference None>", p->err);
-    case JV_CYCLER:
-    case JV_JOINER:
+    case JV_MACRO:
+        if (value->macro->negated) {
+            return buf_text(p->out, "<Macro anonymous>", p->err);
+        }
+        return buf_text(p->out, "<Macro ", p->err) < 0 || put_value(p, &value->macro->value, depth) < 0
+                   ? -1
+                   : buf_text(p->out, ">", p->err);
     case JV_FUNCTION:
     case JV_METHOD:
+        return err_set(p->err, ERR_INVALID, "%s %s cannot be written as a text", jv_kind_name(value),
+                       value->kind == JV_METHOD ? value->method->row->name : value->function->name);
     default:
         return err_set(p->err, ERR_INVALID, "%s cannot be written as a text", jv_kind_name(value));
     }

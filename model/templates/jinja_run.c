@@ -101,9 +101,10 @@ static int loop_filter(struct jinja_run *r, struct jinja_frame *f, const struct 
     return 0;
 }
 
-/* The rounds of a loop over a list that is not empty. */
+/* The rounds of a loop over a list that is not empty. *ended: whether one ran to its end, without break or
+ * continue. */
 static int run_rounds(struct jinja_run *r, struct jinja_frame *f, const struct jinja_node *node,
-                      struct jv_loop *loop)
+                      struct jv_loop *loop, bool *ended)
 {
     const struct jv name = jv_borrow("loop", 4), value = {.kind = JV_LOOP, .loop = loop};
     const struct jv_list *list = &loop->items;
@@ -123,6 +124,7 @@ static int run_rounds(struct jinja_run *r, struct jinja_frame *f, const struct j
         if (status < 0) {
             return -1;
         }
+        *ended = *ended || status == 0;
     }
     return 0;
 }
@@ -140,18 +142,20 @@ static int run_loop(struct jinja_run *r, struct jinja_frame *f, const struct jin
         return -1;
     }
     if (loop->items.count == 0) {
-        return node->d != NULL ? run_block(r, f, node->d) : 0;
+        return node->d != NULL ? run_block(r, jinja_frame_new(r, f), node->d) : 0;
     }
     loop->depth = depth;
     loop->node = node->negated ? node : NULL;
     loop->frame = f;
-    if (run_rounds(r, f, node, loop) < 0) {
+    bool ended = false;
+    if (run_rounds(r, f, node, loop, &ended) < 0) {
         return -1;
     }
     if (iterator != NULL && node->b == NULL && loop->peeked < loop->items.count - loop->at) {
         iterator->taken = taken + loop->at + loop->peeked; /* what a break left */
     }
-    return 0;
+    return ended || node->d == NULL ? 0
+                                    : run_block(r, jinja_frame_new(r, f), node->d); /* so jinja2 has `else` */
 }
 
 static int run_for(struct jinja_run *r, struct jinja_frame *f, const struct jinja_node *node)
@@ -235,7 +239,13 @@ static int run_statement(struct jinja_run *r, struct jinja_frame *f, const struc
     case JN_TEXT:
         return put(r, node, &node->value);
     case JN_OUTPUT:
-        return jinja_eval(r, f, node->a, &value) < 0 ? -1 : put(r, node, &value);
+        if (jinja_eval(r, f, node->a, &value) < 0) {
+            return -1;
+        }
+        return node->negated && value.kind != JV_TEXT
+                   ? jinja_run_fail(r, node, ERR_INVALID,
+                                    "a filter block whose filter gives no text:", &node->a->value)
+                   : put(r, node, &value);
     case JN_FOR:
         return run_for(r, f, node);
     case JN_IF:
@@ -277,6 +287,12 @@ static int run_block(struct jinja_run *r, struct jinja_frame *f, const struct ji
         return jinja_run_fail(r, node, ERR_TOO_BIG, "nested too deep", NULL);
     }
     int status = 0;
+    for (size_t i = 0; node->value.kind == JV_LIST && i < node->value.list->count; i++) {
+        const struct jv *name = &node->value.list->items[i];
+        if (jinja_name_put(r, f, name, jv_undefined(name->text, name->size)) < 0) {
+            return jinja_at_line(r, node);
+        }
+    }
     for (size_t i = 0; i < node->count && status == 0; i++) {
         status = run_statement(r, f, node->list[i]);
     }

@@ -244,12 +244,13 @@ static int number_read(struct jinja_parser *p)
     char digits[64];
     size_t count = 0;
     bool real = false;
+    const bool member = p->at > 0 && p->text[p->at - 1] == '.'; /* list.0.1 */
     for (; p->at < p->size && count + 1 < sizeof(digits); p->at++) {
         const char c = p->text[p->at];
         const bool point = c == '.' && p->at + 1 < p->size &&
                            strchr("0123456789", p->text[p->at + 1]) != NULL && p->text[p->at + 1] != '\0';
         const bool between = c == '_' && count > 0 && p->at + 1 < p->size && is_digit(p->text[p->at + 1]);
-        if (!is_digit(c) && !between && !(point && !real)) {
+        if (!is_digit(c) && !between && !(point && !real && !member)) {
             break;
         }
         if (count == 1 && digits[0] == '0' && !real && is_digit(c) && c != '0') {

@@ -413,7 +413,7 @@ static bool equal_within(const struct jv *a, const struct jv *b, int depth, size
     case JV_MACRO:
         return a->macro == b->macro;
     case JV_FUNCTION:
-        return a->number == b->number;
+        return a->function == b->function;
     case JV_LOOP:
         return a->loop == b->loop;
     case JV_CYCLER:

@@ -16,6 +16,7 @@
 
 struct jinja_node;
 struct jinja_block;
+struct jinja_builtin;
 
 /* Memory given out in order and given back at once, and a count of what was done with it. */
 struct jinja_arena {
@@ -36,7 +37,7 @@ enum jv_kind {
     JV_MAP,
     JV_NAMESPACE, /* a map that can be changed */
     JV_MACRO,
-    JV_FUNCTION, /* number: which */
+    JV_FUNCTION, /* function: its row */
     JV_METHOD,   /* method: a method with the value that it belongs to */
     JV_LOOP,     /* loop: the variable `loop` */
     JV_CYCLER,   /* counter */
@@ -73,6 +74,7 @@ struct jv {
             const struct jinja_node *macro;
             struct jinja_frame *frame; /* where it was defined */
         };
+        const struct jinja_builtin *function;
         struct jv_method *method;
         struct jv_loop *loop;
         struct jv_counter *counter;
