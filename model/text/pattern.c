@@ -182,6 +182,10 @@ struct pattern *pattern_regex(const char *text, size_t size, struct err *err)
         err_set(err, ERR_TOO_BIG, "a regular expression of %zu bytes is longer than %d", size, PATTERN_BYTES);
         return NULL;
     }
+    if (dialect_targets_check(text, size, err) < 0) {
+        err_wrap(err, "the regular expression \"%.100s\" cannot be used", text);
+        return NULL;
+    }
     if (!dialect_is_common(text, size)) {
         return with_source(oniguruma(text, size, err), 'r', text, size, err);
     }

@@ -81,6 +81,23 @@ int text_steps_add_form(struct text_steps *steps, enum text_form form, struct er
     return 0;
 }
 
+/* The step is tried on short texts, so that most patterns that are refused in step_replace_found() are
+ * refused with the tokenizer, and not with the first text. */
+static int step_try(const struct text_step *step, struct err *err)
+{
+    static const char *const texts[] = {"a", " ", ".", "0", "\xe4\xb8\xad"};
+    const struct text_steps alone = {.count = 1, .steps = (struct text_step *)step};
+    int status = 0;
+    for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]) && status == 0; i++) {
+        struct text_room room = {.text = {{.limit = 16 * TEXT_STEP_BYTES}, {.limit = 16 * TEXT_STEP_BYTES}}};
+        const struct text_view in = {.text = texts[i], .size = strlen(texts[i])};
+        struct text_view out;
+        status = text_steps_apply(&alone, &in, &room, &out, err);
+        text_room_fini(&room);
+    }
+    return status;
+}
+
 int text_steps_add_pattern(struct text_steps *steps, struct pattern *pattern, const char *to, size_t to_size,
                            struct err *err)
 {
@@ -89,7 +106,7 @@ int text_steps_add_pattern(struct text_steps *steps, struct pattern *pattern, co
         return -1;
     }
     steps->steps[steps->count - 1].pattern = pattern;
-    return 0;
+    return step_try(&steps->steps[steps->count - 1], err);
 }
 
 int text_steps_add_map(struct text_steps *steps, enum character_map map, struct err *err)
@@ -234,6 +251,11 @@ static int step_replace_found(const struct text_step *step, const struct text_vi
     int got;
     pattern_begin(search, in->text, in->size);
     while ((got = pattern_next(search, &begin, &end, err)) > 0) {
+        if (end == 0 && step->to_size > 0) {
+            return err_set(err, ERR_UNSUPPORTED,
+                           "normalizer Replace: its pattern matches nothing (0 bytes) at the beginning of a "
+                           "text, where tokenizers writes the text's beginning twice: give another pattern");
+        }
         if (write_same(w, in, done, begin, err) < 0 ||
             write_new(w, in, begin, begin, step->to, step->to_size, err) < 0) {
             return -1;

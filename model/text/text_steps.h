@@ -66,7 +66,9 @@ struct text_room {
 };
 void text_room_fini(struct text_room *room);
 
-/* Add a step; texts are copied and the pattern is taken, also on failure. ERR_TOO_BIG beyond the limits. */
+/* Add a step; texts are copied and the pattern is taken, also on failure. ERR_TOO_BIG beyond the limits,
+ * ERR_UNSUPPORTED for a pattern that matches nothing (0 bytes) at the beginning of texts and puts a text
+ * there: `tokenizers` then writes the text's beginning twice as soon as another step changes it. */
 int text_steps_add(struct text_steps *steps, enum text_step_kind kind, const char *from, size_t from_size,
                    const char *to, size_t to_size, struct err *err);
 int text_steps_add_form(struct text_steps *steps, enum text_form form, struct err *err);
@@ -83,7 +85,7 @@ uint32_t text_place(const struct text_view *view, size_t at);
 struct text_view text_slice(const struct text_view *view, size_t begin, size_t end);
 
 /* All steps over 'in' (valid UTF-8); *out lies in 'room', or is 'in' when they change nothing. Nothing is
- * put before a text of no bytes. ERR_TOO_BIG beyond the room's limit, ERR_NOMEM. */
+ * put before a text of no bytes. ERR_TOO_BIG beyond the room's limit, ERR_NOMEM, ERR_UNSUPPORTED as above. */
 int text_steps_apply(const struct text_steps *steps, const struct text_view *in, struct text_room *room,
                      struct text_view *out, struct err *err);
 

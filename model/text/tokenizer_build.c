@@ -471,10 +471,7 @@ static int added_pattern(struct tokenizer *t, struct added_token *added, struct 
             added->offset = (uint32_t)t->arena_size;
             added->size = (uint32_t)normal.size;
             t->arena_size += normal.size;
-            if (!t->tokens[added->id].bpe) { /* it is decoded so, too */
-                t->tokens[added->id].offset = added->offset;
-                t->tokens[added->id].size = (uint16_t)added->size;
-            }
+            t->tokens[added->id].renamed = 1;
         }
     }
     text_room_fini(&room);

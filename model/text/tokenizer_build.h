@@ -35,7 +35,8 @@ struct token {
     uint16_t size;
     uint8_t there; /* 0: no such id */
     uint8_t special;
-    uint8_t bpe; /* its bytes may come out of merges */
+    uint8_t bpe;     /* its bytes may come out of merges */
+    uint8_t renamed; /* it is decoded as the text of its added_token, not as its own */
 };
 
 /* A token that is cut out of the text before anything else. What is looked for is its text, normalised as the

@@ -25,7 +25,8 @@ static int replace_read(struct text_steps *steps, const json_t *item, struct err
         return -1;
     }
     if (literal == NULL) {
-        return text_steps_add_pattern(steps, pattern, to, to_size, err);
+        return text_steps_add_pattern(steps, pattern, to, to_size, err) < 0 ? err_wrap(err, "tokenizer.json")
+                                                                            : 0;
     }
     pattern_destroy(pattern);
     return text_steps_add(steps, TEXT_REPLACE, literal, literal_size, to, to_size, err);

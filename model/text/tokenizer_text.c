@@ -14,17 +14,54 @@ static int id_check(const struct tokenizer *t, int32_t id, struct err *err)
     return 0;
 }
 
+/* A token as it is decoded. */
+struct decoded {
+    const char *text;
+    size_t size;
+    bool raw; /* it consists of bytes, not of characters that stand for bytes */
+    bool special;
+};
+
+/* True when some special token has that text. */
+static bool is_special_text(const struct tokenizer *t, const char *text, size_t size)
+{
+    for (uint32_t i = 0; i < t->added_count; i++) {
+        const struct token *token = &t->tokens[t->added[i].id];
+        if (token->special && token->size == size && memcmp(t->arena + token->offset, text, size) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* `tokenizers` looks for an added token that is normalised among the special ones by its normalised text. */
+static struct decoded decoded_of(const struct tokenizer *t, int32_t id)
+{
+    const struct token *token = &t->tokens[id];
+    for (uint32_t i = 0; token->renamed && i < t->added_count; i++) {
+        const struct added_token *added = &t->added[i];
+        if (added->id == (uint32_t)id) {
+            const char *text = (const char *)t->arena + added->offset;
+            return (struct decoded){
+                .text = text, .size = added->size, .special = is_special_text(t, text, added->size)};
+        }
+    }
+    return (struct decoded){.text = (const char *)t->arena + token->offset,
+                            .size = token->size,
+                            .raw = token->bpe,
+                            .special = token->special};
+}
+
 static int decode_bytes(const struct tokenizer *t, const int32_t *ids, size_t count, bool skip_special,
                         struct buf *text, struct err *err)
 {
     struct buf bytes = {.limit = text->limit};
     int status = 0;
     for (size_t i = 0; i < count && status == 0; i++) {
-        const struct token *token = &t->tokens[ids[i]];
-        if (!(skip_special && token->special)) {
-            const char *own = (const char *)t->arena + token->offset;
-            status = token->bpe ? buf_append(&bytes, own, token->size, err)
-                                : decode_alphabet(own, token->size, &bytes, err);
+        const struct decoded token = decoded_of(t, ids[i]);
+        if (!(skip_special && token.special)) {
+            status = token.raw ? buf_append(&bytes, token.text, token.size, err)
+                               : decode_alphabet(token.text, token.size, &bytes, err);
         }
     }
     if (status == 0) {
@@ -40,9 +77,9 @@ static int decode_texts(const struct tokenizer *t, const int32_t *ids, size_t co
     struct text_list list = {.text = {.limit = text->limit}};
     int status = 0;
     for (size_t i = 0; i < count && status == 0; i++) {
-        const struct token *token = &t->tokens[ids[i]];
-        if (!(skip_special && token->special)) {
-            status = text_list_add(&list, (const char *)t->arena + token->offset, token->size, err);
+        const struct decoded token = decoded_of(t, ids[i]);
+        if (!(skip_special && token.special)) {
+            status = text_list_add(&list, token.text, token.size, err);
         }
     }
     if (status == 0) {

@@ -1,0 +1,44 @@
+/* Patterns as tokenizers 0.23.3 takes them; which of them it takes was asked of it. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <string.h>
+
+#include "model/text/pattern.h"
+
+static void an_anchor_cannot_be_repeated(void **state)
+{
+    (void)state;
+    static const char *const refused[] = {
+        "^*",         "$+",      "\\A?",       "\\Z{2}",       "\\b*+",       "(?=a)*",
+        "(?<!a)+?",   "(?:^)*",  "(?:(?:$))?", "(?:a|^)*",     "(?:^|a){,2}", "(?x)^ *",
+        "(?x)^#c\n*", "^(?#c)*", "^**",        "(?<!\\Z{2}a)", "(?:(?=a))?",  "(?!a){1,2}"};
+    static const char *const taken[] = {
+        "(^)*",        "(?i:^)*", "(?>^)*", "(?:^$)*",     "(?:^a|b)*", "(?:(?i)^)*", "(?:a(?i)|^)*", "\\^*",
+        "[$^]*",       "^{a",     "^{,}",   "(?<n>$)+",    "\\x{61}*",  "^ *",        "a|$",          "(?:)*",
+        "(?:^|(?i)a)", "[]$]+",   "[^]$]*", "(?:(?x) ^)*", "(?=a)b*",   "a{2}{3}"};
+    for (size_t i = 0; i < sizeof(refused) / sizeof(refused[0]); i++) {
+        struct err err = {0};
+        struct pattern *pattern = pattern_regex(refused[i], strlen(refused[i]), &err);
+        if (pattern != NULL || err.code != ERR_UNSUPPORTED || strstr(err.text, refused[i]) == NULL) {
+            fail_msg("\"%s\" is taken, or refused without its text: %s", refused[i], err.text);
+        }
+    }
+    for (size_t i = 0; i < sizeof(taken) / sizeof(taken[0]); i++) {
+        struct err err = {0};
+        struct pattern *pattern = pattern_regex(taken[i], strlen(taken[i]), &err);
+        if (pattern == NULL) {
+            fail_msg("\"%s\" is refused: %s", taken[i], err.text);
+        }
+        pattern_destroy(pattern);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(an_anchor_cannot_be_repeated)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
