@@ -39,11 +39,33 @@ static const struct code_entry code_table[] = {
 
 enum { CODE_ENTRIES = sizeof(code_table) / sizeof(code_table[0]) };
 
+/* The size of the UTF-8 character that begins at text[0], or 0: none does. */
+static size_t character_size(const char *text)
+{
+    const unsigned char first = (unsigned char)text[0];
+    const size_t size = first < 0x80   ? 1
+                        : first < 0xc2 ? 0
+                        : first < 0xe0 ? 2
+                        : first < 0xf0 ? 3
+                        : first < 0xf5 ? 4
+                                       : 0;
+    for (size_t i = 1; i < size; i++)
+        if (((unsigned char)text[i] & 0xc0) != 0x80)
+            return 0;
+    return size;
+}
+
+/* What is quoted is cut at a number of bytes: half a character becomes '?', since messages travel as JSON. */
 static void text_set(struct err *err, const char *text)
 {
     size_t length = strnlen(text, sizeof(err->text) - 1);
     memmove(err->text, text, length);
     err->text[length] = '\0';
+    for (size_t at = 0, size; at < length; at += size ? size : 1) {
+        size = character_size(err->text + at);
+        if (!size)
+            err->text[at] = '?';
+    }
 }
 
 int err_set(struct err *err, enum err_code code, const char *fmt, ...)

@@ -247,8 +247,11 @@ static bool is_bracket(const struct walk *w)
 static int walk_open(struct walk *w, struct err *err)
 {
     bool done = false;
-    if (w->classes > 0 && (walk_bracket(w, &done, err) < 0 || done)) {
-        return done ? 0 : -1;
+    if (w->classes > 0 && walk_bracket(w, &done, err) < 0) {
+        return -1;
+    }
+    if (done) {
+        return 0;
     }
     if (w->classes > 0 && is_bracket(w)) {
         const char *close = memchr(w->text + w->at, ']', w->size - w->at);

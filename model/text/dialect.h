@@ -19,8 +19,8 @@
  * names what cannot be given Unicode 16's meaning. */
 int dialect_oniguruma(const char *pattern, size_t size, struct buf *out, struct err *err);
 
-/* ERR_UNSUPPORTED for a quantifier behind an anchor: Oniguruma 6.9.10, which `tokenizers` has, refuses it, and
- * 6.9.8 takes it. ERR_TOO_BIG: too many groups in one another. */
+/* ERR_INVALID for a quantifier behind an anchor: Oniguruma 6.9.10, which `tokenizers` has, refuses it,
+ * and 6.9.8 takes it. ERR_TOO_BIG: too many groups in one another. */
 int dialect_targets_check(const char *pattern, size_t size, struct err *err);
 
 /* True when both engines read the pattern alike: literals, \r \n \t \s \p{general category}, flat classes,

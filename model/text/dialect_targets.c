@@ -168,7 +168,7 @@ static int step(struct target_walk *w, struct err *err)
     if (quantifier > 0) {
         w->at += quantifier;
         if (g->anchor) {
-            return err_set(err, ERR_UNSUPPORTED,
+            return err_set(err, ERR_INVALID,
                            "an anchor (such as ^, $, \\b or a look ahead) with a quantifier behind it is not "
                            "taken by tokenizers");
         }

@@ -123,7 +123,7 @@ static regex_t *compile_oniguruma(const char *text, size_t size, struct err *err
     if (status != ONIG_NORMAL) {
         OnigUChar reason[ONIG_MAX_ERROR_MESSAGE_LEN] = "";
         onig_error_code_to_str(reason, status, &info);
-        err_set(err, ERR_UNSUPPORTED, "the regular expression \"%.100s\" cannot be used: %s", text,
+        err_set(err, ERR_INVALID, "the regular expression \"%.100s\" cannot be used: %s", text,
                 (const char *)reason);
         return NULL;
     }

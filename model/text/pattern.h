@@ -21,8 +21,8 @@ struct pattern_search;
 
 enum { PATTERN_BYTES = 65536 };
 
-/* Each returns new, or NULL with ERR_UNSUPPORTED (what it has that is not done, or no regular expression at
- * all), ERR_TOO_BIG or ERR_NOMEM; pattern_destroy() ends it. */
+/* Each returns new, or NULL with ERR_INVALID (no regular expression to tokenizers), ERR_UNSUPPORTED (what it
+ * has that is not done), ERR_TOO_BIG or ERR_NOMEM; pattern_destroy() ends it. */
 struct pattern *pattern_regex(const char *text, size_t size, struct err *err);
 /* This very text. Empty: it is found before every character and at the end. */
 struct pattern *pattern_literal(const char *text, size_t size, struct err *err);

@@ -120,16 +120,37 @@ static bool has_byte_level(const json_t *value)
     return found;
 }
 
-int tokenizer_class_find(const char *declared, const char *model_type, const json_t *root,
+/* Its size without "Fast" at the end. */
+static size_t class_name_size(const char *name)
+{
+    const size_t size = strlen(name);
+    return size - (size > 4 && strcmp(name + size - 4, "Fast") == 0 ? 4 : 0);
+}
+
+/* The name that counts. config.json's does where tokenizer_config.json has none; where it has "", that of
+ * config.json does if the family registers another one, and none does else. */
+static const char *class_declared(const struct tokenizer_class_words *words, const struct registered *own)
+{
+    if (words->declared == NULL || words->config == NULL || *words->declared != '\0') {
+        return words->declared != NULL ? words->declared : words->config;
+    }
+    const size_t size = class_name_size(words->config);
+    const bool same = own == NULL || (own->class_name != NULL && strlen(own->class_name) == size &&
+                                      memcmp(own->class_name, words->config, size) == 0);
+    return same ? words->declared : words->config;
+}
+
+int tokenizer_class_find(const struct tokenizer_class_words *words, const json_t *root,
                          const struct tokenizer_class **class, struct err *err)
 {
     static const char *const plain[] = {"PreTrainedTokenizerFast", "PreTrainedTokenizer", "TokenizersBackend",
                                         "PythonBackend"};
     const struct registered *own = NULL;
     *class = NULL;
-    for (size_t i = 0; i < sizeof(registered) / sizeof(registered[0]) && model_type != NULL; i++) {
-        own = strcmp(registered[i].model_type, model_type) == 0 ? &registered[i] : own;
+    for (size_t i = 0; i < sizeof(registered) / sizeof(registered[0]) && words->model_type != NULL; i++) {
+        own = strcmp(registered[i].model_type, words->model_type) == 0 ? &registered[i] : own;
     }
+    const char *declared = class_declared(words, own);
     if (own != NULL && ((own->always && (declared == NULL || *declared != '\0')) || declared == NULL)) {
         *class = own->class_name != NULL ? class_named(own->class_name, strlen(own->class_name)) : NULL;
         return 0;
@@ -143,9 +164,7 @@ int tokenizer_class_find(const char *declared, const char *model_type, const jso
     if (declared == NULL) {
         return 0;
     }
-    size_t size = strlen(declared);
-    size -= size > 4 && strcmp(declared + size - 4, "Fast") == 0 ? 4 : 0;
-    *class = class_named(declared, size);
+    *class = class_named(declared, class_name_size(declared));
     if (*class == NULL) {
         return err_set(
             err, ERR_UNSUPPORTED,

@@ -11,10 +11,16 @@
 
 struct tokenizer_class;
 
-/* The class that AutoTokenizer takes; *class NULL: the one that reads tokenizer.json as it stands.
- * 'declared': tokenizer_class of tokenizer_config.json or else of config.json, or NULL; 'model_type' may be
- * NULL. 'root': tokenizer.json. ERR_UNSUPPORTED names a class whose pipeline is not known here. */
-int tokenizer_class_find(const char *declared, const char *model_type, const json_t *root,
+/* What the files say of a tokenizer's class; each may be NULL. */
+struct tokenizer_class_words {
+    const char *declared; /* tokenizer_class of tokenizer_config.json, which may be "" */
+    const char *config;   /* and of config.json */
+    const char *model_type;
+};
+
+/* The class that AutoTokenizer takes; *class NULL: the one that reads tokenizer.json as it stands. 'root':
+ * tokenizer.json. ERR_UNSUPPORTED names a class whose pipeline is not known here. */
+int tokenizer_class_find(const struct tokenizer_class_words *words, const json_t *root,
                          const struct tokenizer_class **class, struct err *err);
 /* Put the class's sections into 'root'. 'config': members of tokenizer_config.json; 'named': the special
  * tokens by name, texts or tokens of tokenizer_added.h. */

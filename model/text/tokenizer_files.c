@@ -190,6 +190,13 @@ static int map_apply(struct reading *r, const json_t *map, struct err *err)
     json_t *value;
     json_object_foreach((json_t *)map, name, value)
     {
+        if (strcmp(name, "add_bos_token") == 0 || strcmp(name, "add_eos_token") == 0) {
+            return err_set(
+                err, ERR_UNSUPPORTED,
+                "%s: %s, which makes another post_processor of tokenizer.json's, is not done: take it "
+                "away",
+                map_name, name);
+        }
         const bool extra = strcmp(name, extra_key) == 0;
         json_t *set = json_is_object(value) && !extra ? added_token(value, 1, map_name, name, err)
                       : json_is_array(value) && extra ? extra_merge(r, value, err)
@@ -286,10 +293,18 @@ static int added_read(struct reading *r, const struct tokenizer_file *file, stru
 }
 
 /* tokenizer.json's own added tokens, under the ids that it says. */
-static int own_added_read(struct reading *r, const json_t *list, struct err *err)
+static int own_added_read(struct reading *r, const json_t *root, struct err *err)
 {
     size_t i;
     json_t *item;
+    const json_t *list = json_object_get(root, "added_tokens");
+    if (root != NULL && list == NULL) {
+        return err_set(
+            err, ERR_INVALID,
+            "tokenizer.json: added_tokens is not there, and %s has no added_tokens_decoder: give an "
+            "empty list",
+            config_name);
+    }
     json_array_foreach(list, i, item)
     {
         const json_t *id = json_object_get(item, "id");
@@ -537,6 +552,86 @@ static int switches_read(const struct reading *r, struct err *err)
     return 0;
 }
 
+/* Names that the classes of transformers have methods for. */
+static bool is_method(const char *name, bool with_model)
+{
+    static const char *const methods[] = {"_add_tokens",
+                                          "_convert_encoding",
+                                          "_convert_from_sentencepiece",
+                                          "_convert_from_tiktoken",
+                                          "_convert_id_to_token",
+                                          "_convert_token_to_id_with_added_voc",
+                                          "_decode",
+                                          "_encode_plus",
+                                          "_encode_without_added_tokens",
+                                          "_eventual_warn_about_too_long_sequence",
+                                          "_from_pretrained",
+                                          "_get_control_tokens",
+                                          "_get_files_timestamps",
+                                          "_get_padding_truncation_strategies",
+                                          "_mark_chat_inputs",
+                                          "_pad",
+                                          "_patch_mistral_regex",
+                                          "_post_init",
+                                          "_save_pretrained",
+                                          "_set_model_specific_special_tokens",
+                                          "_set_processor_class",
+                                          "_tokenizer_json_has_byte_level",
+                                          "_upload_modified_files",
+                                          "add_special_tokens",
+                                          "add_tokens",
+                                          "apply_chat_template",
+                                          "batch_decode",
+                                          "clean_up_tokenization",
+                                          "convert_added_tokens",
+                                          "convert_ids_to_tokens",
+                                          "convert_to_native_format",
+                                          "convert_tokens_to_ids",
+                                          "convert_tokens_to_string",
+                                          "decode",
+                                          "encode",
+                                          "encode_message_with_chat_template",
+                                          "from_pretrained",
+                                          "get_added_vocab",
+                                          "get_chat_template",
+                                          "get_response_parser",
+                                          "get_special_tokens_mask",
+                                          "get_vocab",
+                                          "num_special_tokens_to_add",
+                                          "pad",
+                                          "parse_response",
+                                          "push_to_hub",
+                                          "register_for_auto_class",
+                                          "save_chat_templates",
+                                          "save_pretrained",
+                                          "save_vocabulary",
+                                          "set_truncation_and_padding",
+                                          "tokenize",
+                                          "train_new_from_iterator",
+                                          "update_post_processor"};
+    const size_t size = strlen(name);
+    bool found = (size > 4 && memcmp(name, "__", 2) == 0 && memcmp(name + size - 2, "__", 2) == 0) ||
+                 (with_model && strcmp(name, "model") == 0);
+    for (size_t i = 0; i < sizeof(methods) / sizeof(methods[0]) && !found; i++) {
+        found = strcmp(name, methods[i]) == 0;
+    }
+    return found;
+}
+
+static int methods_check(const struct reading *r, const struct tokenizer_class *class, struct err *err)
+{
+    const char *name;
+    json_t *value;
+    json_object_foreach(r->members, name, value)
+    {
+        if (is_method(name, class != NULL)) {
+            return err_set(err, ERR_INVALID, "%s: %.60s is the name of a method of transformers' tokenizers",
+                           file_of(r, name), name);
+        }
+    }
+    return 0;
+}
+
 /* Members that decide nothing here, and of which transformers takes some types alone. */
 static int types_check(const struct reading *r, struct err *err)
 {
@@ -588,9 +683,9 @@ static int class_find(const struct reading *r, const struct tokenizer_files *fil
     if (said != NULL && !json_is_null(said) && !json_is_string(said)) {
         return err_set(err, ERR_INVALID, "%s: tokenizer_class must be a text", config_name);
     }
-    const char *declared = json_string_value(said);
-    return tokenizer_class_find(declared != NULL ? declared : files->config_class, files->model_type, root,
-                                class, err);
+    const struct tokenizer_class_words words = {
+        .declared = json_string_value(said), .config = files->config_class, .model_type = files->model_type};
+    return tokenizer_class_find(&words, root, class, err);
 }
 
 static int files_apply(struct reading *r, const struct tokenizer_files *files, const json_t *root,
@@ -600,10 +695,9 @@ static int files_apply(struct reading *r, const struct tokenizer_files *files, c
     if (config_read(r, err) < 0) {
         return -1;
     }
-    if (decoder != NULL
-            ? decoder_read(r, decoder, err) < 0
-            : map_read(r, &files->special_map, err) < 0 || added_read(r, &files->added, err) < 0 ||
-                  own_added_read(r, json_object_get(root, "added_tokens"), err) < 0) {
+    if (decoder != NULL ? decoder_read(r, decoder, err) < 0
+                        : map_read(r, &files->special_map, err) < 0 ||
+                              added_read(r, &files->added, err) < 0 || own_added_read(r, root, err) < 0) {
         return -1;
     }
     return members_finish(r, err);
@@ -615,7 +709,8 @@ static int reading_run(struct reading *r, const struct tokenizer_files *files, j
     const struct tokenizer_class *class = NULL;
     json_t *defaults = NULL;
     if ((root != NULL && class_find(r, files, root, &class, err) < 0) ||
-        files_apply(r, files, root, err) < 0 || switches_read(r, err) < 0 || types_check(r, err) < 0) {
+        files_apply(r, files, root, err) < 0 || methods_check(r, class, err) < 0 ||
+        switches_read(r, err) < 0 || types_check(r, err) < 0) {
         return -1;
     }
     if (class != NULL) {

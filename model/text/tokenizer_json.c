@@ -167,7 +167,10 @@ static int model_check(struct tokenizer *t, const json_t *model, struct err *err
                        json_type_of(model));
     }
     if (dropout != NULL && !json_is_null(dropout) &&
-        !(json_is_number(dropout) && json_number_value(dropout) == 0)) {
+        !(json_is_number(dropout) && json_number_value(dropout) >= 0 && json_number_value(dropout) <= 1)) {
+        return err_set(err, ERR_INVALID, "tokenizer.json: model.dropout is not a number from 0 to 1");
+    }
+    if (json_is_number(dropout) && json_number_value(dropout) != 0) {
         return err_set(
             err, ERR_UNSUPPORTED,
             "tokenizer.json: model.dropout makes ids random, which is not supported: set it to null");
@@ -198,11 +201,7 @@ static int unknown_read(struct tokenizer *t, const json_t *model, struct err *er
 static int document_read(struct tokenizer *t, const json_t *root, struct err *err)
 {
     const json_t *model = json_object_get(root, "model");
-    const json_t *version = json_object_get(root, "version");
     const json_t *pre = json_object_get(root, "pre_tokenizer");
-    if (version != NULL && (!json_is_string(version) || strcmp(json_string_value(version), "1.0") != 0)) {
-        return err_set(err, ERR_UNSUPPORTED, "tokenizer.json: version is not \"1.0\"");
-    }
     if (model_check(t, model, err) < 0) {
         return -1;
     }
@@ -221,18 +220,80 @@ static int document_read(struct tokenizer *t, const json_t *root, struct err *er
     return unknown_read(t, model, err);
 }
 
+/* 'status' of a section that the class of the tokenizer may replace: what is not done here does not matter
+ * yet.
+ */
+static bool is_wrong(int status, const struct err *err)
+{
+    return status < 0 && err->code != ERR_UNSUPPORTED;
+}
+
+struct section {
+    const char *key, *list; /* of the document, and of a Sequence in it */
+    int (*read)(struct tokenizer *t, const json_t *item, struct err *err);
+};
+
+/* Each item of a section, those in Sequences alone, so that what is not done hides nothing behind it. */
+static int section_check(struct tokenizer *t, const json_t *item, const struct section *section,
+                         unsigned depth, struct err *err)
+{
+    const json_t *list = json_object_get(item, section->list);
+    if (!json_is_type(item, "Sequence") || !json_is_array(list) || depth >= SECTION_DEPTH_MAX) {
+        return is_wrong(section->read(t, item, err), err) ? -1 : 0;
+    }
+    int status = 0;
+    for (size_t i = 0; i < json_array_size(list) && status == 0; i++) {
+        status =
+            json_is_null(json_array_get(list, i))
+                ? err_set(err, ERR_INVALID, "tokenizer.json: %s: null in %s", section->key, section->list)
+                : section_check(t, json_array_get(list, i), section, depth + 1, err);
+    }
+    return status;
+}
+
+/* tokenizer.json as it stands in the file, which `tokenizers` has to take whatever the files beside it and
+ * the class of the tokenizer then make of it. */
+static int document_check(const json_t *root, struct err *err)
+{
+    static const struct section sections[] = {{"normalizer", "normalizers", json_normalizer_read},
+                                              {"pre_tokenizer", "pretokenizers", json_pre_tokenizer_read},
+                                              {"decoder", "decoders", json_decoder_read}};
+    const json_t *version = json_object_get(root, "version");
+    const json_t *model = json_object_get(root, "model");
+    const char *unknown;
+    size_t size;
+    if (!json_is_object(root)) {
+        return err_set(err, ERR_INVALID, "tokenizer.json: must be an object");
+    }
+    if (version != NULL && (!json_is_string(version) || strcmp(json_string_value(version), "1.0") != 0)) {
+        return err_set(err, ERR_UNSUPPORTED, "tokenizer.json: version is not \"1.0\"");
+    }
+    if (json_types_check(root, err) < 0) {
+        return -1;
+    }
+    struct tokenizer *t = builder_create(err);
+    bool wrong = t == NULL || is_wrong(model_check(t, model, err), err) ||
+                 is_wrong(model_text(model, "unk_token", &unknown, &size, err), err);
+    for (size_t i = 0; i < sizeof(sections) / sizeof(sections[0]) && !wrong; i++) {
+        wrong = section_check(t, json_object_get(root, sections[i].key), &sections[i], 0, err) < 0;
+    }
+    tokenizer_destroy(t);
+    return wrong ? -1 : 0;
+}
+
 int tokenizer_from_files(const char *tokenizer_json, size_t size, const struct tokenizer_files *files,
                          struct tokenizer **tokenizer, struct err *err)
 {
     struct tokenizer_names names = {0};
-    json_t *root = hub_json_parse(tokenizer_json, size, 32, err);
+    json_t *root = hub_json_parse(tokenizer_json, size, JSON_DEPTH, err);
     if (root == NULL) {
-        return err_wrap(err, "tokenizer.json");
+        err_wrap(err, "tokenizer.json");
+        return json_nul_name(tokenizer_json, size, err);
     }
     struct tokenizer *t = builder_create(err);
     int status = t == NULL ? -1 : 0;
-    if (status == 0 && !json_is_object(root)) {
-        status = err_set(err, ERR_INVALID, "tokenizer.json: must be an object");
+    if (status == 0) {
+        status = document_check(root, err);
     }
     if (status == 0) {
         status = tokenizer_files_read(files, root, &names, err);

@@ -143,7 +143,7 @@ static int decoder_read(struct decode_steps *steps, const json_t *item, unsigned
         }
     }
     return err_set(
-        err, ERR_UNSUPPORTED,
+        err, ERR_INVALID,
         "tokenizer.json: decoder \"%.60s\" is not supported; supported: ByteLevel, Metaspace, Replace, "
         "ByteFallback, Fuse, Strip, BPEDecoder, CTC, WordPiece, Sequence, null",
         json_type_of(item));

@@ -10,9 +10,13 @@
 
 #include "model/text/tokenizer_build.h"
 
-enum { SECTION_DEPTH_MAX = 8 }; /* of Sequences in one another */
+enum {
+    SECTION_DEPTH_MAX = 8, /* of Sequences in one another */
+    JSON_DEPTH = 32        /* of tokenizer.json */
+};
 
 const char *json_type_of(const json_t *object); /* "(none)" when it has no text as its "type" */
+/* True when its "type" is that text. */
 bool json_is_type(const json_t *object, const char *type);
 
 /* What an absent member is. */
@@ -44,6 +48,12 @@ struct metaspace {
     bool split;
 };
 int json_metaspace(const json_t *object, struct metaspace *out, struct err *err);
+
+/* The types of all members that no reader below looks at. ERR_INVALID names the member. */
+int json_types_check(const json_t *root, struct err *err);
+/* A text that could not be parsed, with its reason in 'err': if it has the escape \\u0000, which the parser
+ * does not take, the reason becomes one that names the member. Returns -1. */
+int json_nul_name(const char *text, size_t size, struct err *err);
 
 /* The sections; NULL and null are none. */
 int json_normalizer_read(struct tokenizer *t, const json_t *normalizer, struct err *err);

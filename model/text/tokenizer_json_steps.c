@@ -3,10 +3,13 @@
 
 #include <string.h>
 
+/* Of a type that `tokenizers` has and Motley has not, or neither. */
 static int not_known(const char *section, const json_t *item, const char *known, struct err *err)
 {
-    return err_set(err, ERR_UNSUPPORTED, "tokenizer.json: %s \"%.60s\" is not supported; supported: %s",
-                   section, json_type_of(item), known);
+    const bool theirs = json_is_type(item, "Precompiled") || json_is_type(item, "UnicodeScripts");
+    return err_set(err, theirs ? ERR_UNSUPPORTED : ERR_INVALID,
+                   "tokenizer.json: %s \"%.60s\" is not supported; supported: %s", section,
+                   json_type_of(item), known);
 }
 
 /* --- normalisers --- */

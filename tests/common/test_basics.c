@@ -33,6 +33,10 @@ static void errors_keep_code_and_errno_and_are_cut(void **state)
     err_set(&err, ERR_INTERNAL, "%s", lengthy);
     err_wrap(&err, "%s", lengthy);
     assert_int_equal(strlen(err.text), sizeof(err.text) - 1);
+    err_set(&err, ERR_INVALID, "%.4s", "ab\xc3\xa9\xe4\xb8\xad");
+    assert_string_equal(err.text, "ab\xc3\xa9");
+    err_set(&err, ERR_INVALID, "%.6s and %.1s", "ab\xc3\xa9\xe4\xb8\xad", "\xf0\x9f\x98\x80");
+    assert_string_equal(err.text, "ab\xc3\xa9?? and ?"); /* what is cut in two is still UTF-8 */
     for (int code = 0; code < ERR_CODE_COUNT; code++) {
         assert_int_equal(err_code_from_name(err_code_name((enum err_code)code)), code);
         assert_true(err_http_status((enum err_code)code) >= 200);

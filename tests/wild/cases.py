@@ -34,10 +34,15 @@ def expand_tokenizer(tokenizer):
     model = tokenizer.get("model") if isinstance(tokenizer, dict) else None
     if not isinstance(model, dict) or not isinstance(model.get("vocab"), str):
         return tokenizer
-    pieces = {"bytes": byte_characters(), "pieces": ["<unk>", *(f"<0x{b:02X}>" for b in range(256)), *PIECES]}[model["vocab"]]
-    merges = {"bytes": WORDS, "pieces": PIECE_MERGES}.get(str(model["merges"]), model["merges"])
-    words = dict.fromkeys([*pieces, *(merge.replace(" ", "") for merge in merges)])
-    return tokenizer | {"model": model | {"vocab": {p: i for i, p in enumerate(words)}, "merges": merges}}
+    pieces = {"bytes": byte_characters(), "pieces": ["<unk>", *(f"<0x{b:02X}>" for b in range(256)), *PIECES]}
+    merges = {"bytes": WORDS, "pieces": PIECE_MERGES}
+    if model["vocab"] not in pieces:
+        return tokenizer
+    words = dict.fromkeys([*pieces[model["vocab"]], *(merge.replace(" ", "") for merge in merges[model["vocab"]])])
+    model = model | {"vocab": {p: i for i, p in enumerate(words)}}
+    if isinstance(model.get("merges"), str):
+        model["merges"] = merges.get(model["merges"], model["merges"])
+    return tokenizer | {"model": model}
 
 
 def write_folder(folder, files, links):

@@ -31,9 +31,34 @@ def flag(rng):
     return rng.random() < 0.5
 
 
+ATOMS = ["a", "b", "s", r"\p{L}", r"\p{N}", r"\p{Lu}", r"\s", r"\S", r"\w", r"\d", r"\h", ".", r"\p{Han}", r"\p{^L}", r"\P{M}", r"\W", " ",
+         r"\n", r"\R", r"\p{P}", r"\p{S}", r"\u3042", r"\x{61}", r"\D", r"\p{Alpha}", r"\b", r"\B", "^", "$", r"\A", r"\z", r"\Z", r"\G",
+         "'s", "ll", "st", "ss", r"\."]
+MEMBERS = ["a-z", "A-Z", "0-9", r"\s", r"\p{L}", r"\p{N}", r"\w", r"\d", "[:alpha:]", "[:punct:]", "[:^space:]", "&&[^b-d]", "[xyz]", r"\r\n", ".",
+           "-", "_", r"\p{M}", r"\P{L}", "é", "あ-ん", r"\]", "^", r"\h", "[:upper:]"]
+GROUPS = ["(?:", "(", "(?i:", "(?=", "(?!", "(?<=", "(?<!", "(?>", "(?m:", "(?x:", "(?~", "(?i)"]
+COUNTS = [""] * 6 + ["?", "*", "+", "{1,3}", "{2}", "{,2}", "{2,}", "+?", "*?", "??", "++", "*+", "?+", "{1,3}+", "{2}?", "{1,3}?"]
+
+
+def atom(rng, depth):
+    kind = rng.random()
+    if kind < 0.4:
+        return rng.choice(ATOMS)
+    if kind < 0.7 or depth == 3:
+        return "[" + rng.choice(["", "^", ""]) + "".join(rng.choice(MEMBERS) for _ in range(rng.randint(1, 4))) + "]"
+    opening = rng.choice(GROUPS)
+    return opening + ("" if opening == "(?i)" else expression(rng, depth + 1) + ")")
+
+
+def expression(rng, depth=0):
+    """A regular expression by chance, of what Oniguruma has."""
+    return "|".join("".join(atom(rng, depth) + rng.choice(COUNTS) for _ in range(rng.randint(1, 3))) for _ in range(rng.choice([1, 1, 2, 3])))
+
+
 def pattern(rng):
-    one = rng.choice(PATTERNS)
-    return {"String": rng.choice([" ", "ab", "\n", "", "the", "."])} if rng.random() < 0.15 else {"Regex": one}
+    if rng.random() < 0.15:
+        return {"String": rng.choice([" ", "ab", "\n", "", "the", "."])}
+    return {"Regex": rng.choice(PATTERNS) if rng.random() < 0.6 else expression(rng)}
 
 
 def pre_tokenizer(rng, kinds=None):
@@ -144,6 +169,30 @@ BESIDE = {"bos_token": ["<s>", None, {"content": "<s>", "__type": "AddedToken", 
           "chat_template": ["{{ messages[0].content }}", [], None, {"default": "x"}]}
 
 
+FAMILIES = ["llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "gemma2", "gemma3_text", "phi3", "smollm3", "olmoe"]
+CLASSES = ["PreTrainedTokenizerFast", "LlamaTokenizer", "Qwen2TokenizerFast", "GPT2Tokenizer", "GPTNeoXTokenizerFast", "GemmaTokenizer", "",
+           None, "NoSuch"]
+
+
+def side_files(rng, first):
+    """Files beside tokenizer.json but for tokenizer_config.json, and the keys in them."""
+    files, named = {}, set()
+    if rng.random() < 0.3:
+        config = {"model_type": rng.choice(FAMILIES)} | ({"tokenizer_class": rng.choice(CLASSES)} if rng.random() < 0.3 else {})
+        files["config.json"], named = config, {"tokenizer_class", *filter(None, config.values())}
+    if rng.random() < 0.15:
+        keys = rng.sample([key for key in BESIDE if key.endswith(("_token", "_tokens"))], rng.randint(1, 3))
+        files["special_tokens_map.json"] = {key: copy.deepcopy(rng.choice(BESIDE[key])) for key in keys}
+        named |= set(keys)
+    if rng.random() < 0.1:
+        files["added_tokens.json"] = {rng.choice(["<x>", "a", "<tool>", "é", "<|im_end|>"]): rng.choice([first, first + 1, first + 9, 5, "x"])
+                                      for _ in range(rng.randint(1, 2))}
+        named |= {"added_tokens.json"}
+    if rng.random() < 0.05:
+        files[rng.choice(["chat_template.jinja", "additional_chat_templates/tool_use.jinja"])] = "{{ bos_token }}{{ messages[0].content }}\n"
+    return files, named
+
+
 def make(rng):
     by_bytes = rng.random() < 0.7
     if by_bytes:
@@ -159,7 +208,7 @@ def make(rng):
     else:
         model = {"type": "BPE", "vocab": "pieces", "merges": "pieces",
                  "byte_fallback": rng.random() < 0.8, "fuse_unk": flag(rng), "unk_token": rng.choice(["<unk>", "<unk>", None])}
-        size = 400
+        size = len(cases.expand_tokenizer({"model": model})["model"]["vocab"]) if rng.random() < 0.8 else 400
         pre = sequence(rng, pre_tokenizer, "pretokenizers", 2, (3, 4, 1)) if flag(rng) else {
             "type": "Metaspace", "replacement": "▁", "prepend_scheme": rng.choice(["always", "never", "first"]), "split": flag(rng)}
         normal = sequence(rng, normalizer, "normalizers", 3, (1, 3, 3))
@@ -172,15 +221,51 @@ def make(rng):
     tokenizer = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": added, "normalizer": normal,
                  "pre_tokenizer": pre, "post_processor": post_processor(rng, added) if rng.random() < 0.4 else None,
                  "decoder": sequence(rng, decoder, "decoders", 3, (1, 4, 3)) if rng.random() < 0.2 else decode, "model": model}
+    if rng.random() < 0.15:
+        tokenizer["truncation"] = {"direction": "Right", "max_length": rng.choice([3, 512]), "strategy": "LongestFirst", "stride": 0}
+    if rng.random() < 0.15:
+        tokenizer["padding"] = {"strategy": rng.choice(["BatchLongest", {"Fixed": 12}]), "direction": "Left", "pad_id": 1, "pad_type_id": 0,
+                                "pad_to_multiple_of": rng.choice([None, 8]), "pad_token": rng.choice(["<s>", "<pad>", "a"])}
     beside = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|im_end|>"}
-    keys = set()
+    files, named = side_files(rng, size)
+    keys = mutate(rng, tokenizer) if rng.random() < 0.3 else set()
     for _ in range(rng.choice([0, 0, 0, 1, 1, 2])):
         key = rng.choice(sorted(BESIDE))
         beside[key] = copy.deepcopy(rng.choice(BESIDE[key]))
         keys.add(key)
-    return finish(tokenizer, beside, keys, [{"do": "ids", "text": text(rng), "add_special": flag(rng)} for _ in range(4)]
-                  + [{"do": "special"}, {"do": "decode", "ids": [rng.randrange(size - 100 * (not by_bytes)) for _ in range(rng.randint(0, 9))],
-                                         "skip_special": flag(rng)}])
+    numbers = [*range(size - 100 * (not by_bytes)), *range(size, size + len(added) * (size != 400))]
+    return finish(tokenizer, beside, keys | named,
+                  [{"do": "ids", "text": text(rng), "add_special": flag(rng)} for _ in range(4)] + [{"do": "special"}] +
+                  [{"do": "decode", "ids": [rng.choice(numbers) for _ in range(rng.randint(0, 9))], "skip_special": flag(rng)}
+                   for _ in range(2)], files)
+
+
+ODD = [None, True, False, 0, 1, -1, 1.5, 7, 2 ** 31, 2 ** 32, 2 ** 64, 1e30, "", "x", "a", " ", "\u0000", [], {}, [1], [[]], ["x"],
+       ["x", 1], {"a": 1}, {"type": "x"}, {"String": "a"}, "Left", "LongestFirst", {"Fixed": 3}]
+
+
+def places(value, path=()):
+    """Every member of a tokenizer.json but those of the vocabulary and the merges: its path."""
+    for key in value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
+        yield (*path, key)
+        if not isinstance(value[key], str):
+            yield from places(value[key], (*path, key))
+
+
+def mutate(rng, tokenizer):
+    """One member left out, of another type or at a limit, or there without a reason. Its name and those it stands in."""
+    path = rng.choice(list(places(tokenizer)))
+    holder = tokenizer
+    for step in path[:-1]:
+        holder = holder[step]
+    what = rng.random()
+    if what < 0.25:
+        del holder[path[-1]]
+    elif what < 0.35 and isinstance(holder, dict):
+        holder[rng.choice(["type", "pattern", "single_word", "trim_offsets", "unknown_key", "dropout", "length"])] = rng.choice(ODD)
+    else:
+        holder[path[-1]] = copy.deepcopy(rng.choice(ODD))
+    return {step for step in path if isinstance(step, str)} | ({"model"} & set(path))
 
 
 def types(value):
@@ -192,8 +277,12 @@ def types(value):
         yield from types(inner)
 
 
-def finish(tokenizer, beside, keys, ask):
-    parts = {key: tokenizer[key] for key in ("normalizer", "pre_tokenizer", "post_processor", "decoder")}
-    names = set(types(parts)) - {"type", "id"} | set(keys) | set(tokenizer["model"]) - {"type", "vocab"}
-    return {"kind": "tokenizers", "keys": sorted(names | {t["content"] for t in tokenizer["added_tokens"]}), "ask": ask,
-            "files": {"tokenizer.json": tokenizer, "tokenizer_config.json": beside, "config.json": {"model_type": "llama"}}}
+def finish(tokenizer, beside, keys, ask, files=None):
+    parts = {key: tokenizer.get(key) for key in ("normalizer", "pre_tokenizer", "post_processor", "decoder")}
+    names = set(types(parts)) - {"type", "id"} | set(keys)
+    if isinstance(tokenizer.get("model"), dict):
+        names |= set(tokenizer["model"]) - {"type", "vocab"}
+    added = tokenizer["added_tokens"] if isinstance(tokenizer.get("added_tokens"), list) else []
+    names |= {t["content"] for t in added if isinstance(t, dict) and isinstance(t.get("content"), str) and t["content"]}
+    return {"kind": "tokenizers", "keys": sorted(names - {""}), "ask": ask,
+            "files": {"tokenizer.json": tokenizer, "tokenizer_config.json": beside, "config.json": {"model_type": "llama"}} | (files or {})}
