@@ -406,21 +406,24 @@ static int plain_encode(struct encoding *e, const struct text_view *view, struct
     return split_text(e->t->splitter, e->scratch->split, view, piece_encode, e, err);
 }
 
-/* The longest added token at text[at..size) of the wanted kind, or NULL. The candidates with the same first
- * byte are sorted, so each further byte narrows one range. */
+/* The longest added token at text[at..size) of the wanted kind, or NULL; *twin: another one with the same
+ * text, or NULL. The candidates with the same first byte are sorted, so each further byte narrows one range.
+ */
 static const struct added_token *added_at(const struct encoding *e, const char *text, size_t size, size_t at,
-                                          bool normalized)
+                                          bool normalized, const struct added_token **twin)
 {
     const struct tokenizer *t = e->t;
     const unsigned char first = (unsigned char)text[at];
     uint32_t low = t->added_first[first];
     uint32_t high = t->added_first[first + 1];
     const struct added_token *best = NULL;
+    *twin = NULL;
     for (size_t depth = 1; low < high; depth++) {
         while (low < high && t->added[low].size == depth) {
             const struct added_token *found = &t->added[low++];
             const bool wanted =
                 found->normalized == normalized && !(found->special && (e->flags & TOKENIZER_IGNORE_SPECIAL));
+            *twin = !wanted ? *twin : best != NULL && best->size == depth ? best : NULL;
             best = wanted ? found : best;
         }
         if (low == high || at + depth == size) {
@@ -510,7 +513,15 @@ static int segment_cut(struct encoding *e, const struct text_view *view, bool no
     const char *text = view->text;
     const size_t size = view->size;
     for (size_t at = 0; at <= size;) {
-        const struct added_token *added = at < size ? added_at(e, text, size, at, normalized) : NULL;
+        const struct added_token *twin = NULL;
+        const struct added_token *added = at < size ? added_at(e, text, size, at, normalized, &twin) : NULL;
+        if (twin != NULL) {
+            return err_set(
+                err, ERR_UNSUPPORTED,
+                "tokenizer.json: added_tokens %u and %u are the same text once they are normalised, and "
+                "tokenizers takes either by chance: take one of them away",
+                added->id, twin->id);
+        }
         if (at < size && added == NULL) {
             at++;
             continue;

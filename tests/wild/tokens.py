@@ -218,6 +218,10 @@ def make(rng):
         model |= {rng.choice(["ignore_merges", "dropout", "continuing_subword_prefix", "end_of_word_suffix"]):
                   rng.choice([True, False, None, 0.0, "", "##", "</w>"])}
     added = added_tokens(rng, size)
+    if size != 400:
+        known = cases.expand_tokenizer({"model": model})["model"]["vocab"]
+        for token in added:
+            token["id"] = known.setdefault(token["content"], len(known))
     tokenizer = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": added, "normalizer": normal,
                  "pre_tokenizer": pre, "post_processor": post_processor(rng, added) if rng.random() < 0.4 else None,
                  "decoder": sequence(rng, decoder, "decoders", 3, (1, 4, 3)) if rng.random() < 0.2 else decode, "model": model}
@@ -226,6 +230,7 @@ def make(rng):
     if rng.random() < 0.15:
         tokenizer["padding"] = {"strategy": rng.choice(["BatchLongest", {"Fixed": 12}]), "direction": "Left", "pad_id": 1, "pad_type_id": 0,
                                 "pad_to_multiple_of": rng.choice([None, 8]), "pad_token": rng.choice(["<s>", "<pad>", "a"])}
+    numbers = [*range(size - 100 * (not by_bytes)), *(token["id"] for token in added if size != 400)]
     beside = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|im_end|>"}
     files, named = side_files(rng, size)
     keys = mutate(rng, tokenizer) if rng.random() < 0.3 else set()
@@ -233,7 +238,6 @@ def make(rng):
         key = rng.choice(sorted(BESIDE))
         beside[key] = copy.deepcopy(rng.choice(BESIDE[key]))
         keys.add(key)
-    numbers = [*range(size - 100 * (not by_bytes)), *range(size, size + len(added) * (size != 400))]
     return finish(tokenizer, beside, keys | named,
                   [{"do": "ids", "text": text(rng), "add_special": flag(rng)} for _ in range(4)] + [{"do": "special"}] +
                   [{"do": "decode", "ids": [rng.choice(numbers) for _ in range(rng.randint(0, 9))], "skip_special": flag(rng)}
@@ -279,7 +283,7 @@ def types(value):
 
 def finish(tokenizer, beside, keys, ask, files=None):
     parts = {key: tokenizer.get(key) for key in ("normalizer", "pre_tokenizer", "post_processor", "decoder")}
-    names = set(types(parts)) - {"type", "id"} | set(keys)
+    names = set(types(parts)) - {"type", "id"} | set(keys) | {"token id"}  # one that no token has
     if isinstance(tokenizer.get("model"), dict):
         names |= set(tokenizer["model"]) - {"type", "vocab"}
     added = tokenizer["added_tokens"] if isinstance(tokenizer.get("added_tokens"), list) else []
