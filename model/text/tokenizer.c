@@ -257,7 +257,11 @@ static int32_t piece_spell(const struct encoding *e, const struct text_view *pie
         }
         uint8_t text[SYMBOL_BYTES];
         size_t text_size = 0;
-        const int32_t id = symbol_id(t, piece, at, end, text, &text_size);
+        const unsigned char first = (unsigned char)piece->text[at];
+        int32_t id = first < 0x80 ? t->ascii_id[first] : -1;
+        if (id < 0) {
+            id = symbol_id(t, piece, at, end, text, &text_size);
+        }
         if (id >= 0) {
             spell_unknown(&s, t);
             spell(&s, id, (int32_t)end);

@@ -234,6 +234,10 @@ int builder_index(struct tokenizer *t, struct err *err)
         char code[8];
         snprintf(code, sizeof(code), "<0x%02X>", byte);
         t->byte_id[byte] = t->bytes ? tokenizer_lookup(t, &one, 1) : tokenizer_lookup(t, (uint8_t *)code, 6);
+        if (byte < 0x80) { /* an affix makes it depend on the place in the piece */
+            const bool affixed = t->inner_prefix[0] != '\0' || t->end_suffix[0] != '\0';
+            t->ascii_id[byte] = affixed ? -1 : tokenizer_lookup(t, &one, 1);
+        }
     }
     return 0;
 }

@@ -65,6 +65,7 @@ struct tokenizer {
     uint32_t merge_count, merge_mask;
     bool bytes;                /* byte-level: merges begin with bytes; else with characters */
     int32_t byte_id[256];      /* token of a single byte, of "<0x0A>" where not byte-level, or -1 */
+    int32_t ascii_id[128];     /* token that a piece's symbol of one ASCII character begins as, or -1 */
     struct added_token *added; /* sorted by text */
     uint32_t added_count, added_capacity;
     uint32_t added_first[257]; /* added[added_first[b] .. added_first[b + 1]) begin with byte b */
