@@ -198,6 +198,21 @@ static int unknown_read(struct tokenizer *t, const json_t *model, struct err *er
     return 0;
 }
 
+/* transformers sets the truncation that the file has, which `tokenizers` refuses for a stride beyond its
+ * length. */
+static int stride_check(const struct tokenizer *t, const json_t *root, struct err *err)
+{
+    const json_t *cut = json_object_get(root, "truncation");
+    const json_int_t added = (json_int_t)(t->before_count + t->after_count);
+    const json_int_t length = json_integer_value(json_object_get(cut, "max_length"));
+    return length >= added && length - added < json_integer_value(json_object_get(cut, "stride"))
+               ? err_set(err, ERR_INVALID,
+                         "tokenizer.json: truncation.stride is more than truncation.max_length without the "
+                         "tokens "
+                         "that are put around a text")
+               : 0;
+}
+
 static int document_read(struct tokenizer *t, const json_t *root, struct err *err)
 {
     const json_t *model = json_object_get(root, "model");
@@ -214,7 +229,8 @@ static int document_read(struct tokenizer *t, const json_t *root, struct err *er
         builder_index(t, err) < 0 || merges_read(t, json_object_get(model, "merges"), err) < 0 ||
         added_read(t, root, false, err) < 0 ||
         json_normalizer_read(t, json_object_get(root, "normalizer"), err) < 0 ||
-        json_post_processor_read(t, json_object_get(root, "post_processor"), err) < 0) {
+        json_post_processor_read(t, json_object_get(root, "post_processor"), err) < 0 ||
+        stride_check(t, root, err) < 0) {
         return -1;
     }
     return unknown_read(t, model, err);

@@ -226,7 +226,8 @@ def make(rng):
                  "pre_tokenizer": pre, "post_processor": post_processor(rng, added) if rng.random() < 0.4 else None,
                  "decoder": sequence(rng, decoder, "decoders", 3, (1, 4, 3)) if rng.random() < 0.2 else decode, "model": model}
     if rng.random() < 0.15:
-        tokenizer["truncation"] = {"direction": "Right", "max_length": rng.choice([3, 512]), "strategy": "LongestFirst", "stride": 0}
+        tokenizer["truncation"] = {"direction": "Right", "max_length": rng.choice([3, 512]), "strategy": "LongestFirst",
+                                   "stride": rng.choice([0, 0, 2, 600])}
     if rng.random() < 0.15:
         tokenizer["padding"] = {"strategy": rng.choice(["BatchLongest", {"Fixed": 12}]), "direction": "Left", "pad_id": 1, "pad_type_id": 0,
                                 "pad_to_multiple_of": rng.choice([None, 8]), "pad_token": rng.choice(["<s>", "<pad>", "a"])}
@@ -283,7 +284,7 @@ def types(value):
 
 def finish(tokenizer, beside, keys, ask, files=None):
     parts = {key: tokenizer.get(key) for key in ("normalizer", "pre_tokenizer", "post_processor", "decoder")}
-    names = set(types(parts)) - {"type", "id"} | set(keys) | {"token id"}  # one that no token has
+    names = set(types(parts)) - {"type", "id"} | set(keys) | {"token id", "added_tokens"}  # an id that no token has
     if isinstance(tokenizer.get("model"), dict):
         names |= set(tokenizer["model"]) - {"type", "vocab"}
     added = tokenizer["added_tokens"] if isinstance(tokenizer.get("added_tokens"), list) else []
