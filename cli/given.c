@@ -17,6 +17,7 @@
 #include "model/files/hub_json.h"
 #include "model/files/source.h"
 #include "model/job/spec.h"
+#include "model/shape/tensors.h"
 #include "planner/given/inputs.h"
 #include "profiles/profile_key.h"
 #include "profiles/profiles.h"
@@ -134,6 +135,20 @@ static json_t *settings_of(const char *path, struct err *err)
     return document;
 }
 
+/* The config of a folder as the server has it, which looks into the weights where the config leaves open
+ * whether the head is the embedding (tie_word_embeddings); of one without weights that can be opened, what
+ * config.json says. */
+static json_t *folder_config_of(const char *folder, const char *path, struct err *err)
+{
+    struct model *model = NULL;
+    struct err none = {0};
+    if (model_open_path(folder, &model, &none) < 0)
+        return settings_of(path, err);
+    json_t *config = model_config_to_json(model_get_config(model), err);
+    model_close(model);
+    return config;
+}
+
 json_t *given_config(const char *spec_path, const char *model, char *folder, char *path, struct err *err)
 {
     struct stat status;
@@ -159,8 +174,9 @@ json_t *given_config(const char *spec_path, const char *model, char *folder, cha
             snprintf(folder, PATH_MAX, ".");
     }
     size_t length = strlen(path);
-    return length > 5 && strcasecmp(path + length - 5, ".gguf") == 0 ? gguf_config_of(path, err)
-                                                                     : settings_of(path, err);
+    if (length > 5 && strcasecmp(path + length - 5, ".gguf") == 0)
+        return gguf_config_of(path, err);
+    return S_ISDIR(status.st_mode) ? folder_config_of(folder, path, err) : settings_of(path, err);
 }
 
 /* One device's `"profile": "FILE"` or `"FILE#DEVICE"` replaced by the profile document it means. */

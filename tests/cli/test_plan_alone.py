@@ -5,6 +5,7 @@ import itertools
 import json
 import math
 import os
+import shutil
 import struct
 import subprocess
 import sys
@@ -360,6 +361,18 @@ def the_documents_own_examples_are_planned_as_they_stand():
         expect(answer["verdict"] == "fits" and answer["warnings"] == [], f"{answer['words']} {answer['warnings']}")
 
 
+def a_head_of_its_own_is_counted_whatever_the_tie_flag_says():
+    source = os.environ.get("MOTLEY_SOURCE") or os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
+    with folder() as f:
+        model = os.path.join(f.path, "model")
+        for name in ("config.json", "model.safetensors"):
+            shutil.copy(os.path.join(source, "tests/data/wild/models/tied", name), os.path.join(model, name))
+        whole = f.plan()["model"]["parameters"]
+        os.remove(os.path.join(model, "model.safetensors"))
+        flag = f.plan()["model"]["parameters"]
+        expect(whole == flag + 320 * 32, f"{whole} parameters with the file's own head, {flag} by the flag alone")
+
+
 def broken(change):
     document = json.loads(json.dumps(CLUSTER))
     change(document)
@@ -694,7 +707,7 @@ if __name__ == "__main__":
          links_of_equal_figures_are_told_once_and_others_each, large_plans_stay_below_two_megabytes_and_say_what_is_cut,
          layers_of_a_tensor_group_are_drawn_as_turns_of_micro_batches_and_nothing_is_cut, a_saved_plan_is_a_start_and_never_made_worse,
          whether_a_running_job_should_move_is_answered_with_what_it_saves_and_costs, what_the_time_rests_on_is_not_said_to_be_nothing, options_out_of_range_are_refused_by_name, a_plan_that_fits_nowhere_has_status_4, what_is_lacking_on_one_device_is_enough_when_it_is_added,
-         the_documents_own_examples_are_planned_as_they_stand,
+         the_documents_own_examples_are_planned_as_they_stand, a_head_of_its_own_is_counted_whatever_the_tie_flag_says,
          bad_cluster_files_are_refused_by_their_path, bad_models_and_requests_are_refused_by_their_path,
          amounts_in_other_units_are_warned_of, the_answer_reads_like_one, many_cards_are_told_apart_by_what_they_can_and_their_lines_folded,
          what_each_device_brings_is_told_of_placements_that_need_several,

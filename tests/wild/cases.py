@@ -19,6 +19,8 @@ WORDS = ["t h", "th e", "a b", "ab c", "1 2", "12 3", "i n", "in g", "Ġ t", "Ġ
          "h e", "l l", "he ll", "hell o", "Ġ Ċ", "ð Ł", "ä ¸"]
 PIECES = [*"▁abcdefghilnorstuABT0123456789.,!'-()é中ü", " ", "\n", "▁▁", "the", "▁the", "▁a", "ab", "in", "ing", "12"]
 PIECE_MERGES = ["t h", "th e", "▁ the", "▁ a", "a b", "i n", "in g", "1 2", "▁ ▁"]
+START_SECONDS = 90  # in which the libraries are loaded
+ALLOWED = ["equal", "refused by both", "the library fails", "refused by name"]
 LOSS_TOLERANCE, LOGITS_TOLERANCE = 1e-5, 1e-4  # relative; absolute
 
 
@@ -81,27 +83,33 @@ class Built:
 
 
 class Answerer:
-    """wild_answer, started again after it ended; an end is an answer, {"crash": ...}."""
+    """A program that answers a JSON line with one. It is started again after it ended, or was ended because an answer
+    took longer than 'seconds'; an end is an answer, {"crash": ...}."""
 
-    def __init__(self, program, seconds=10):
-        self.program, self.seconds, self.process = program, seconds, None
+    def __init__(self, command, seconds=15):
+        self.command = [command, "10"] if isinstance(command, str) else command  # wild_answer's own limit
+        self.seconds, self.process, self.ready = seconds, None, False
 
     def ask(self, question):
         if self.process is None or self.process.poll() is not None:
-            self.process = subprocess.Popen([self.program, str(self.seconds)], stdin=subprocess.PIPE,
-                                            stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            self.process = subprocess.Popen(self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+            self.ready = False
         try:
             self.process.stdin.write(json.dumps(question).encode() + b"\n")
             self.process.stdin.flush()
-            if select.select([self.process.stdout], [], [], 2 * self.seconds)[0]:
+            if select.select([self.process.stdout], [], [], self.seconds + (0 if self.ready else START_SECONDS))[0]:
                 line = self.process.stdout.readline()
                 if line:
+                    self.ready = True
                     return json.loads(line)
+                why = "ended"
+            else:
+                why = f"took more than {self.seconds} s"
         except BrokenPipeError:
-            pass
+            why = "ended"
         self.process.kill()
-        said = self.process.communicate()[1].decode(errors="replace")
-        return {"crash": f"ended with {self.process.returncode}: {said[-500:]}"}
+        self.process.wait()
+        return {"crash": f"{why} ({self.process.returncode})"}
 
     def close(self):
         if self.process is not None:
@@ -154,7 +162,7 @@ def outcome(ours, theirs, keys):
     """None for an outcome that is allowed, else what is wrong. 'theirs' of {"refused": ...} is a refusal."""
     if "crash" in ours:
         return "crash"
-    if "panic" in theirs:  # the library's own fault: there is no right value
+    if "panic" in theirs or "crash" in theirs:  # the library's own fault: there is no right value
         return None
     if "error" in ours:
         if ours["error"]["code"] == "internal":
@@ -165,6 +173,15 @@ def outcome(ours, theirs, keys):
     if "refused" in theirs:
         return "accepted by Motley alone"
     return None if same(ours, theirs) else "another answer"
+
+
+def allowed(ours, theirs):
+    """Which of the allowed outcomes one is."""
+    if "panic" in theirs or "crash" in theirs:
+        return "the library fails"
+    if "refused" in theirs:
+        return "refused by both"
+    return "refused by name" if "error" in ours else "equal"
 
 
 def read(path, variables):

@@ -92,4 +92,4 @@ def make(rng):
     files[name], keys = mutated(rng, files[name], ELSEWHERE)
     return {"kind": "configs", "keys": keys, "files": files,
             "links": {"model.safetensors": f"golden/{family}/model.safetensors"},
-            "ask": [{"do": "loss", "ids": IDS, "labels": IDS}]}
+            "ask": [{"do": "loss", "ids": IDS, "labels": IDS, "logits": rng.random() < 0.2}]}

@@ -1,8 +1,10 @@
-"""What the libraries make of a question. Nothing here knows of Motley."""
+"""What the libraries make of a question: a line of JSON each, as answer.c has it. Nothing here knows of Motley."""
 import copy
 import json
 import os
 import re
+import resource
+import sys
 import warnings
 
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "critical")
@@ -20,6 +22,7 @@ torch.set_num_threads(1)
 transformers.utils.logging.disable_progress_bar()
 MODEL_MAX = 4 << 20  # parameters: a config that asks for more is refused by both for its weights' shapes
 PARTS_MAX = 128  # layers or experts
+MEMORY_BYTES = 8 << 30  # a template may ask for any amount
 
 
 SWITCHES = ("weight", "train", "training", "loss")
@@ -200,6 +203,24 @@ class Oracle:
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as why:  # tokenizers' panics are no Exceptions
-            if type(why).__name__ == "PanicException":
+            if isinstance(why, MemoryError) or type(why).__name__ == "PanicException":
                 return {"panic": str(why)[:300]}
             return {"refused": f"{type(why).__name__}: {str(why)[:300]}"}
+
+
+def main():
+    """Questions on the input, answers where the output was: what the libraries print goes elsewhere."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    oracle = Oracle()
+    for line in sys.stdin:
+        question = json.loads(line)
+        if question.pop("fresh", True):
+            oracle.forget()
+        answers.write(json.dumps(oracle.answer(question)) + "\n")
+        answers.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -12,6 +12,7 @@ import copy
 import json
 import multiprocessing
 import os
+import queue
 import pathlib
 import random
 import re
@@ -26,31 +27,41 @@ import rows
 import templates
 import tokens
 
+HERE = pathlib.Path(__file__).resolve().parent
 MAKERS = {"tokenizers": (tokens.make, 40), "templates": (templates.make, 25), "rows": (rows.make, 15),
           "configs": (configs.make, 15), "adapters": (adapters.make, 5)}  # parts of a hundred
-SHRINK_TRIES = 150
+SHRINK_TRIES, SHRINK_SECONDS = 150, 30
+BLOCK = 20  # cases that a process takes at a time
+TELL_SECONDS = 5
 
 
 class Looker:
+    """Both sides: Motley and the libraries, each in a process of its own, which is ended when it takes too long."""
+
     def __init__(self, program):
-        import oracle
-        self.oracle, self.answerer = oracle.Oracle(), cases.Answerer(program)
+        self.oracle = cases.Answerer([sys.executable, str(HERE / "oracle.py")], 30)
+        self.answerer = cases.Answerer(program)
         memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
         self.scratch = tempfile.TemporaryDirectory(dir=memory, prefix="wild-")
 
     def look(self, case):
-        """[(wrong, question, ours, theirs)] of the first wrong answer, and all expected values."""
-        expected = []
-        self.oracle.forget()
+        """(the outcome of the whole case, [(wrong, question, ours, theirs)] of the first wrong answer, the expected values)."""
+        expected, outcomes = [], []
         with cases.Built(case, self.scratch.name) as built:
             for index, question in enumerate(built.questions()):
-                theirs = self.oracle.answer(question)
+                theirs = self.oracle.ask(question | {"fresh": index == 0})
                 ours = self.answerer.ask(question)
                 expected.append(theirs)
                 wrong = cases.outcome(ours, theirs, case["keys"])
                 if wrong:
-                    return (wrong, index, ours, theirs), expected
-        return None, expected
+                    return (wrong, index, ours, theirs), wrong, expected
+                outcomes.append(cases.allowed(ours, theirs))
+        return None, max(outcomes, key=cases.ALLOWED.index), expected
+
+    def close(self):
+        self.oracle.close()
+        self.answerer.close()
+        self.scratch.cleanup()
 
 
 def smaller(value):
@@ -93,24 +104,19 @@ def variants(case):
 
 def shrink(looker, case, finding):
     case = case | {"ask": [case["ask"][finding[1]]]}
-    tries, again = 0, True
-    while again and tries < SHRINK_TRIES:
+    tries, again, until = 0, True, time.monotonic() + SHRINK_SECONDS
+    while again:
         again = False
         for less in variants(case):
             tries += 1
-            found, _ = looker.look(less)
+            if tries > SHRINK_TRIES or time.monotonic() > until:
+                return case, finding
+            found = looker.look(less)[0]
             if found and found[0] == finding[0] and kind_of(found[3]) == kind_of(finding[3]) and \
                     kind_of(found[2]) == kind_of(finding[2]):
                 case, finding, again = less, found, True
                 break
-            if tries >= SHRINK_TRIES:
-                break
     return case, finding
-
-
-def what_of(expected):
-    return "the library's panic" if any("panic" in e for e in expected) else \
-        "refused by the library, too" if any("refused" in e for e in expected) else "equal, or refused by name"
 
 
 def kind_of(answer):
@@ -119,31 +125,67 @@ def kind_of(answer):
     return re.sub(r"\"[^\"]*\"|'[^']*'|/\S+|[\d.]+", "_", text)[:70]
 
 
-def share(arguments):
-    """One process's part: findings, and recorded cases if they are asked for."""
-    options, part = arguments
-    looker = Looker(options.program)
-    found, recorded, counts = {}, [], collections.Counter()
-    for kind, count in shares(options).items():
-        for number in range(part, count, options.jobs):
+def name_of(kind, case, finding):
+    """Findings of one name are one."""
+    said = kind_of(finding[2]), kind_of(finding[3])
+    return (kind, finding[0], *said, "" if any(said) else str(case["ask"][finding[1]]["do"]))
+
+
+def work(options, blocks, results):
+    """One process: blocks of cases, as long as there are any. The first finding of a name is shrunk."""
+    looker, seen = Looker(options.program), set()
+    while (block := blocks.get()) is not None:
+        kind, numbers = block
+        counts, found, recorded = collections.Counter(), [], []
+        for number in numbers:
             case = MAKERS[kind][0](random.Random(f"{options.seed} {kind} {number}"))
-            finding, expected = looker.look(copy.deepcopy(case))
-            counts[kind, finding[0] if finding else what_of(expected)] += 1
-            if finding is None:
-                if options.record and not any("panic" in e for e in expected):
-                    expected = [{"refused": True} if "refused" in e else e for e in expected]
-                    recorded.append(case | {"name": f"{kind} {options.seed} {number}", "expected": expected})
-                continue
-            name = (kind, finding[0], kind_of(finding[2]), kind_of(finding[3]),
-                    "" if kind_of(finding[2]) or kind_of(finding[3]) else str(case["ask"][finding[1]]["do"]))
-            found.setdefault(name, []).append((number, case, finding))
-    result = []
-    for name, group in found.items():
-        number, case, finding = group[0]
-        if not options.no_shrink:
-            case, finding = shrink(looker, case, finding)
-        result.append((name, len(group), number, case, finding))
-    return result, recorded, counts
+            finding, outcome, expected = looker.look(copy.deepcopy(case))
+            counts[kind, outcome] += 1
+            if finding is not None:
+                name = name_of(kind, case, finding)
+                if name not in seen and not options.no_shrink:
+                    case, finding = shrink(looker, case, finding)
+                seen.add(name)
+                found.append((name, number, case, finding))
+            elif options.record and not any("panic" in e for e in expected):
+                expected = [{"refused": True} if "refused" in e else e for e in expected]
+                recorded.append(case | {"name": f"{kind} {options.seed} {number}", "expected": expected})
+        results.put((counts, found, recorded))
+    looker.close()
+    results.put(None)
+
+
+def run(options):
+    """All cases, with a line about them every few seconds."""
+    context = multiprocessing.get_context("spawn")
+    blocks, results = context.Queue(), context.Queue()
+    todo = [(kind, list(range(first, min(first + BLOCK, count)))) for kind, count in shares(options).items()
+            for first in range(0, count, BLOCK)]
+    random.Random(options.seed).shuffle(todo)
+    for block in todo + [None] * options.jobs:
+        blocks.put(block)
+    workers = [context.Process(target=work, args=(options, blocks, results)) for _ in range(options.jobs)]
+    for worker in workers:
+        worker.start()
+    counts, found, recorded, running, told, begun = collections.Counter(), [], [], options.jobs, 0.0, time.monotonic()
+    while running:
+        try:
+            part = results.get(timeout=TELL_SECONDS)
+        except queue.Empty:
+            part = (collections.Counter(), [], [])
+            if all(not worker.is_alive() for worker in workers):
+                sys.exit("wild: a process ended before its cases did")
+        if part is None:
+            running -= 1
+            continue
+        counts, found, recorded = counts + part[0], found + part[1], recorded + part[2]
+        if time.monotonic() - told > TELL_SECONDS:
+            told = time.monotonic()
+            print(f"wild: {sum(counts.values())} of {options.cases} cases, {len(found)} of another outcome, "
+                  f"{told - begun:.0f} s", flush=True)
+    for worker in workers:
+        worker.join()
+    return counts, found, recorded
 
 
 def shares(options):
@@ -153,25 +195,36 @@ def shares(options):
 
 
 def tell(findings, options):
-    """The findings of all processes, those of one name together, each with its smallest case in a file."""
+    """The findings, those of one name together, each with its smallest case in a file."""
     out = pathlib.Path(options.out)
     out.mkdir(parents=True, exist_ok=True)
     for old in out.glob("*.json"):
         old.unlink()
     together = {}
-    for name, count, number, case, finding in findings:
+    for name, number, case, finding in findings:
         kept = together.get(name)
-        if kept is None or len(json.dumps(case)) < len(json.dumps(kept[1])):
-            together[name] = (number, case, finding, (kept[3] if kept else 0) + count)
-        else:
-            together[name] = (*kept[:3], kept[3] + count)
+        smallest = (number, case, finding) if kept is None or len(json.dumps(case)) < len(json.dumps(kept[1])) else kept[:3]
+        together[name] = (*smallest, (kept[3] if kept else 0) + 1)
     for index, (name, (number, case, finding, count)) in enumerate(sorted(together.items(), key=lambda item: -item[1][3])):
         wrong, _, ours, theirs = finding
         path = out / f"{index:03}-{name[0]}.json"
-        path.write_text(json.dumps({"wrong": wrong, "ours": ours, "theirs": theirs, "number": number, "case": case},
-                                   ensure_ascii=False, indent=1))
+        path.write_text(json.dumps({"wrong": wrong, "ours": ours, "theirs": theirs, "seed": options.seed, "number": number,
+                                    "case": case}, ensure_ascii=False, indent=1))
         print(f"{count:5} {name[0]} {number}: {wrong}\n      ours   {short(ours)}\n      theirs {short(theirs)}\n      {path}")
     return len(together)
+
+
+def table(counts):
+    """How many of each kind had which outcome."""
+    columns = [*cases.ALLOWED, "other"]
+    print("            " + "".join(f"{column:>18}" for column in columns))
+    for kind in MAKERS:
+        of = collections.Counter()
+        for (name, outcome), number in counts.items():
+            if name == kind:
+                of[outcome if outcome in cases.ALLOWED else "other"] += number
+        if of:
+            print(f"{kind:12}" + "".join(f"{of[column]:18}" for column in columns))
 
 
 def short(answer):
@@ -179,34 +232,31 @@ def short(answer):
 
 
 def main():
-    here = pathlib.Path(__file__).resolve().parent
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", type=int, default=int(os.environ.get("WILD_CASES", 10000)))
     parser.add_argument("--seed", type=int, default=int(os.environ.get("WILD_SEED", 1)))
     parser.add_argument("--kinds", default=os.environ.get("WILD_KINDS", ""))
-    parser.add_argument("--program", default=str(here.parents[1] / "build/bin/wild_answer"))
-    parser.add_argument("--out", default=str(here.parents[1] / "build/wild"))
+    parser.add_argument("--program", default=str(HERE.parents[1] / "build/bin/wild_answer"))
+    parser.add_argument("--out", default=str(HERE.parents[1] / "build/wild"))
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--record")
     parser.add_argument("--no-shrink", action="store_true")
     options = parser.parse_args()
     begun = time.monotonic()
     print(f"wild: {options.cases} cases, seed {options.seed}, kinds {', '.join(shares(options))}", flush=True)
-    with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
-        parts = pool.map(share, [(options, part) for part in range(options.jobs)], chunksize=1)
-    count = tell([finding for part in parts for finding in part[0]], options)
-    counts = sum((part[2] for part in parts), collections.Counter())
-    for (kind, what), number in sorted(counts.items()):
-        print(f"{kind:12}{what:34}{number:7}")
+    counts, found, recorded = run(options)
+    names = tell(found, options)
+    table(counts)
     if options.record:
-        recorded = sorted((case for part in parts for case in part[1]), key=lambda case: case["name"])
+        recorded.sort(key=lambda case: case["name"])
         for case in recorded:
             for question in case["ask"]:
                 if question.get("variables") == templates.VARIABLES:
                     question["variables"] = "standard"
         pathlib.Path(options.record).write_text("".join(json.dumps(case, ensure_ascii=False) + "\n" for case in recorded))
-    print(f"wild: {sum(counts.values())} cases in {time.monotonic() - begun:.0f} s, {count} findings")
-    return 1 if count else 0
+    print(f"wild: {sum(counts.values())} cases, seed {options.seed}, in {time.monotonic() - begun:.0f} s; "
+          f"{len(found)} of another outcome, of {names} kinds")
+    return 1 if found else 0
 
 
 if __name__ == "__main__":
