@@ -251,8 +251,8 @@ static int chat_encode(struct encoder *e, bool all, struct err *err)
     size_t span = 0;
     e->begins.count = e->ends.count = 0;
     if (tokenizer_encode_placed(e->options->tokenizer, buf_str(&e->text), e->text.size,
-                                touching ? TOKENIZER_TRIM : TOKENIZER_PLAIN, &e->ids, &e->begins, &e->ends,
-                                err) < 0) {
+                                touching ? TOKENIZER_LIBRARY_PLACES : TOKENIZER_PLAIN, &e->ids, &e->begins,
+                                &e->ends, err) < 0) {
         return -1;
     }
     for (size_t i = 0; i < e->ids.count; i++) {

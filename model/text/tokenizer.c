@@ -194,12 +194,13 @@ struct spelling {
     int32_t count;
     bool unknown; /* what had no token and is not yet among the symbols, ending before 'unknown_end' */
     int32_t unknown_end;
+    int32_t lost; /* bytes that vanished, by which the tokenizers library places all that follows too early */
 };
 
 static void spell(struct spelling *s, int32_t id, int32_t end)
 {
     s->symbols[s->count] =
-        (struct symbol){.id = id, .previous = s->count - 1, .next = s->count + 1, .end = end};
+        (struct symbol){.id = id, .previous = s->count - 1, .next = s->count + 1, .end = end - s->lost};
     s->count++;
 }
 
@@ -276,6 +277,7 @@ static int32_t piece_spell(const struct encoding *e, const struct text_view *pie
                 spell_unknown(&s, t);
             }
             s.unknown = t->unknown >= 0;
+            s.lost += !s.unknown && (e->flags & TOKENIZER_LIBRARY_PLACES) ? (int32_t)(end - at) : 0;
             s.unknown_end = (int32_t)end;
         }
         at = end;
@@ -300,7 +302,7 @@ static int place_append(const struct encoding *e, const struct text_view *view, 
     while (to < e->size && ((unsigned char)text[to] & 0xc0) == 0x80) {
         to++;
     }
-    if ((e->flags & TOKENIZER_TRIM) && e->t->trims_offsets) {
+    if ((e->flags & TOKENIZER_LIBRARY_PLACES) && e->t->trims_offsets) {
         for (size_t i = begin; i < end && view->text[i] == ' ' && from < to; i++) {
             from++;
         }
@@ -380,7 +382,9 @@ static int piece_encode(void *arg, const struct text_view *piece, struct err *er
     const char *text = piece->text;
     const size_t size = piece->size;
     struct cached *slot = NULL;
-    if (size <= CACHE_PIECE) {
+    /* the cache holds one place of each token */
+    if (size <= CACHE_PIECE &&
+        (e->t->bytes || e->t->unknown >= 0 || !(e->flags & TOKENIZER_LIBRARY_PLACES))) {
         slot = &e->scratch->cache[piece_hash(text, size) % CACHE_SLOTS];
         if (slot->size == size && memcmp(slot->piece, text, size) == 0) {
             return cached_append(e, slot, piece, err);

@@ -43,7 +43,9 @@ enum tokenizer_flags {
     TOKENIZER_ADD_END = 2,        /* and those behind it */
     TOKENIZER_ADD_SPECIAL = 3,    /* both */
     TOKENIZER_IGNORE_SPECIAL = 4, /* "<|im_end|>" inside the text is text, not a token */
-    TOKENIZER_TRIM = 8, /* spaces are left out of places where a post_processor's trim_offsets does */
+    /* Places are the tokenizers library's: without spaces where a post_processor's trim_offsets leaves them
+     * out, and too early behind characters that have no token and vanish. */
+    TOKENIZER_LIBRARY_PLACES = 8
 };
 
 /* Open the tokenizer of an open model: tokenizer.json or tokenizer.model in its folder, else its GGUF
