@@ -223,7 +223,7 @@ static json_t *health_of(const struct card *card, const json_t *record, const ch
 }
 
 /* Whether two healths differ in something that a decision or an event depends on. */
-static bool matters(const json_t *one, const json_t *other)
+static bool is_news(const json_t *one, const json_t *other)
 {
     static const char *const keys[] = {"heat", "usable_bytes", "throttle", "ecc_uncorrected", "xid", "why"};
     for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
@@ -265,7 +265,7 @@ json_t *health_take(struct health *health, const json_t *reading, uint64_t now_n
         json_t *said = health_of(card, record, why_unknown(card, reading));
         uint64_t ms = (now_ns - card->told_ns) / 1000000;
         if (card->told == NULL || ms >= REFRESH_S * 1000 ||
-            (ms >= health->note_ms && matters(said, card->told))) {
+            (ms >= health->note_ms && is_news(said, card->told))) {
             json_decref(card->told);
             card->told = json_incref(said);
             card->told_ns = now_ns;
@@ -325,7 +325,7 @@ static void watcher_exited(void *arg, pid_t pid, int status)
     watcher_lost(health, why);
 }
 
-static void watcher_said(evutil_socket_t fd, short what, void *arg)
+static void watcher_readable(evutil_socket_t fd, short what, void *arg)
 {
     struct health *health = arg;
     char *line;
@@ -372,7 +372,7 @@ static int watcher_start(struct health *health, struct err *err)
     }
     evutil_make_socket_nonblocking(health->fd);
     health->watch = process_watch_create(health->base, health->pid, watcher_exited, health, err);
-    health->readable = event_new(health->base, health->fd, EV_READ | EV_PERSIST, watcher_said, health);
+    health->readable = event_new(health->base, health->fd, EV_READ | EV_PERSIST, watcher_readable, health);
     if (health->watch == NULL || health->readable == NULL || event_add(health->readable, NULL) < 0) {
         err_set(err, ERR_NOMEM, "no memory for the watcher of cards");
         struct err ignored;

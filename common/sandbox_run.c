@@ -21,7 +21,7 @@
 
 enum {
     READABLE_MAX = 128,
-    SAID_BYTES = 4096, /* last bytes of standard error that are stored */
+    STDERR_BYTES = 4096, /* last bytes of standard error that are stored */
     LINE_BYTES = 160,
     SHEBANG_BYTES = 256,
     WORDS_MAX = 64,
@@ -64,8 +64,8 @@ struct running {
     char program[4096], shebang[SHEBANG_BYTES], by_shebang[4096];
     const char *argv[WORDS_MAX + 2];
     pid_t pid;
-    int pidfd, input, out[2], said[2];
-    char last[SAID_BYTES];
+    int pidfd, input, out[2], errors[2];
+    char last[STDERR_BYTES];
     size_t last_size;
     bool exited;
     int status;
@@ -207,14 +207,14 @@ static int start(struct running *run, struct err *err)
 {
     static const char *const env[] = {"PATH=/usr/local/bin:/usr/bin:/bin", "LANG=C.UTF-8", "HOME=/",
                                       "PYTHONDONTWRITEBYTECODE=1", NULL};
-    if (pipe2(run->out, O_CLOEXEC) < 0 || pipe2(run->said, O_CLOEXEC) < 0) {
+    if (pipe2(run->out, O_CLOEXEC) < 0 || pipe2(run->errors, O_CLOEXEC) < 0) {
         return err_errno(err, ERR_IO, errno, "could not make a pipe");
     }
     const struct process_options options = {.argv = run->argv,
                                             .env = env,
                                             .env_alone = true,
                                             .dir = "/",
-                                            .stdio_fd = {run->input, run->out[1], run->said[1]},
+                                            .stdio_fd = {run->input, run->out[1], run->errors[1]},
                                             .own_group = true,
                                             .die_with_parent = true,
                                             .execute = run->command->enters_itself ? NULL : execute,
@@ -228,7 +228,7 @@ static int start(struct running *run, struct err *err)
     }
     fcntl(run->pidfd, F_SETFD, FD_CLOEXEC);
     for (int i = 0; i < 2; i++) {
-        int *ends = i == 0 ? run->out : run->said;
+        int *ends = i == 0 ? run->out : run->errors;
         close(ends[1]);
         ends[1] = -1;
         fcntl(ends[0], F_SETFL, O_NONBLOCK);
@@ -239,14 +239,14 @@ static int start(struct running *run, struct err *err)
 
 /* ---- while it runs ---- */
 
-/* Stores the last SAID_BYTES of standard error. */
-static void said_keep(struct running *run, const char *bytes, size_t size)
+/* Stores the last STDERR_BYTES of standard error. */
+static void stderr_append(struct running *run, const char *bytes, size_t size)
 {
-    if (size >= SAID_BYTES) {
-        bytes += size - SAID_BYTES;
-        size = SAID_BYTES;
+    if (size >= STDERR_BYTES) {
+        bytes += size - STDERR_BYTES;
+        size = STDERR_BYTES;
     }
-    const size_t keep = run->last_size + size > SAID_BYTES ? SAID_BYTES - size : run->last_size;
+    const size_t keep = run->last_size + size > STDERR_BYTES ? STDERR_BYTES - size : run->last_size;
     memmove(run->last, run->last + run->last_size - keep, keep);
     memcpy(run->last + keep, bytes, size);
     run->last_size = keep + size;
@@ -265,8 +265,8 @@ static int take(struct running *run, int *fd, struct buf *out, size_t *taken, st
         *fd = -1;
         return 0;
     }
-    if (fd == &run->said[0]) {
-        said_keep(run, bytes, (size_t)got);
+    if (fd == &run->errors[0]) {
+        stderr_append(run, bytes, (size_t)got);
         return 0;
     }
     *taken += (size_t)got;
@@ -282,11 +282,11 @@ static int take(struct running *run, int *fd, struct buf *out, size_t *taken, st
 static int follow(struct running *run, struct buf *out, uint64_t deadline_ns, struct err *err)
 {
     size_t taken = 0;
-    while (!run->exited || run->out[0] >= 0 || run->said[0] >= 0) {
+    while (!run->exited || run->out[0] >= 0 || run->errors[0] >= 0) {
         const int left_ms = (int)clock_left_ms(deadline_ns, 3600000);
         const int cancel = run->command->cancel_fd > 2 ? run->command->cancel_fd : -1;
         struct pollfd fds[4] = {{.fd = run->out[0], .events = POLLIN},
-                                {.fd = run->said[0], .events = POLLIN},
+                                {.fd = run->errors[0], .events = POLLIN},
                                 {.fd = run->exited ? -1 : run->pidfd, .events = POLLIN},
                                 {.fd = cancel, .events = POLLIN}};
         if (left_ms <= 0) {
@@ -304,7 +304,7 @@ static int follow(struct running *run, struct buf *out, uint64_t deadline_ns, st
         if (fds[0].revents != 0 && take(run, &run->out[0], out, &taken, err) < 0) {
             return -1;
         }
-        if (fds[1].revents != 0 && take(run, &run->said[0], NULL, &taken, err) < 0) {
+        if (fds[1].revents != 0 && take(run, &run->errors[0], NULL, &taken, err) < 0) {
             return -1;
         }
         if (fds[2].revents != 0) {
@@ -339,7 +339,7 @@ static void last_line(const struct running *run, char out[LINE_BYTES + 3])
     out[used] = '\0';
 }
 
-static int judge(const struct running *run, struct err *err)
+static int check_end(const struct running *run, struct err *err)
 {
     char how[64], line[LINE_BYTES + 3];
     if (WIFEXITED(run->status) && WEXITSTATUS(run->status) == 0) {
@@ -354,7 +354,7 @@ static int judge(const struct running *run, struct err *err)
 }
 
 /* Kills the program and all its threads; none of them can have left its group. */
-static void end(struct running *run)
+static void kill_group(struct running *run)
 {
     struct pollfd gone = {.fd = run->pidfd, .events = POLLIN};
     if (run->pid > 0 && !run->exited) {
@@ -365,7 +365,7 @@ static void end(struct running *run)
         }
         waitpid(run->pid, &run->status, WNOHANG);
     }
-    const int fds[] = {run->pidfd, run->input, run->out[0], run->out[1], run->said[0], run->said[1]};
+    const int fds[] = {run->pidfd, run->input, run->out[0], run->out[1], run->errors[0], run->errors[1]};
     for (size_t i = 0; i < sizeof(fds) / sizeof(fds[0]); i++) {
         if (fds[i] >= 0) {
             close(fds[i]);
@@ -390,17 +390,17 @@ int sandbox_run(const struct sandbox_command *command, struct buf *out, struct e
                             .pidfd = -1,
                             .input = -1,
                             .out = {-1, -1},
-                            .said = {-1, -1}};
+                            .errors = {-1, -1}};
     run->limits.readable = run->readable;
     int result = words_take(run, err);
     if (result == 0) {
         readable_take(run);
         result = input_make(run, err) < 0 || start(run, err) < 0 || follow(run, out, deadline_ns, err) < 0 ||
-                         judge(run, err) < 0
+                         check_end(run, err) < 0
                      ? -1
                      : 0;
     }
-    end(run);
+    kill_group(run);
     free(run);
     return result;
 }

@@ -11,7 +11,7 @@
 #include "common/sandbox.h"
 
 /* The part of an answer that was read. */
-struct hearing {
+struct answer_reader {
     struct buf head; /* bytes read until the answer's frame is complete */
     json_t *document;
     uint64_t due; /* bytes that follow the frame */
@@ -40,58 +40,58 @@ static int put_texts(const struct parse_question *question, struct buf *out, str
     return 0;
 }
 
-static const json_t *answer_of(const struct hearing *hearing)
+static const json_t *answer_of(const struct answer_reader *reading)
 {
-    return json_object_get(hearing->document, "answer");
+    return json_object_get(reading->document, "answer");
 }
 
-static int hear_bytes(struct hearing *hearing, const void *bytes, size_t size, struct err *err)
+static int take_bytes(struct answer_reader *reading, const void *bytes, size_t size, struct err *err)
 {
-    if (size > hearing->due) {
+    if (size > reading->due) {
         return err_set(err, ERR_CORRUPT, "it sent more bytes than it announced");
     }
-    hearing->due -= size;
-    if (size > 0 && hearing->sink(hearing->arg, answer_of(hearing), bytes, size, err) < 0) {
-        hearing->sink_failed = true;
+    reading->due -= size;
+    if (size > 0 && reading->sink(reading->arg, answer_of(reading), bytes, size, err) < 0) {
+        reading->sink_failed = true;
         return -1;
     }
     return 0;
 }
 
 /* Checks the answer's frame once it is complete. */
-static int head_check(struct hearing *hearing, struct err *err)
+static int head_check(struct answer_reader *reading, struct err *err)
 {
     struct json_reader reader;
     const json_t *answer = NULL;
     int64_t due = 0;
-    if (json_object_get(hearing->document, "error") != NULL) {
+    if (json_object_get(reading->document, "error") != NULL) {
         return 0;
     }
-    jr_init(&reader, hearing->document, "answer", err);
+    jr_init(&reader, reading->document, "answer", err);
     jr_object(&reader, "answer", JR_REQUIRED, &answer);
-    jr_i64(&reader, "bytes", JR_OPTIONAL, 0, hearing->sink != NULL ? INT64_MAX : 0, &due);
-    hearing->due = (uint64_t)due;
+    jr_i64(&reader, "bytes", JR_OPTIONAL, 0, reading->sink != NULL ? INT64_MAX : 0, &due);
+    reading->due = (uint64_t)due;
     return jr_finish(&reader);
 }
 
-static int hear(void *arg, const void *bytes, size_t size, struct err *err)
+static int read_answer(void *arg, const void *bytes, size_t size, struct err *err)
 {
-    struct hearing *hearing = arg;
-    if (hearing->document != NULL) {
-        return hear_bytes(hearing, bytes, size, err);
+    struct answer_reader *reading = arg;
+    if (reading->document != NULL) {
+        return take_bytes(reading, bytes, size, err);
     }
     size_t used = 0;
-    if (buf_append(&hearing->head, bytes, size, err) < 0) {
+    if (buf_append(&reading->head, bytes, size, err) < 0) {
         return -1;
     }
-    const int taken = frame_take(hearing->head.data, hearing->head.size, &frame_limits_default,
-                                 &hearing->document, &used, err);
+    const int taken = frame_take(reading->head.data, reading->head.size, &frame_limits_default,
+                                 &reading->document, &used, err);
     if (taken <= 0) {
         return taken;
     }
-    return head_check(hearing, err) < 0
+    return head_check(reading, err) < 0
                ? -1
-               : hear_bytes(hearing, hearing->head.data + used, hearing->head.size - used, err);
+               : take_bytes(reading, reading->head.data + used, reading->head.size - used, err);
 }
 
 /* Sets *err to the error that the parser reports for the file. */
@@ -128,7 +128,7 @@ static int no_answer(const struct err *why, struct err *err)
     }
 }
 
-static int run(const struct parser *parser, const struct buf *question, struct hearing *hearing,
+static int run(const struct parser *parser, const struct buf *question, struct answer_reader *reading,
                struct err *err)
 {
     char memory[32], seconds[16];
@@ -141,40 +141,40 @@ static int run(const struct parser *parser, const struct buf *question, struct h
                                             .output_bytes_max = SIZE_MAX,
                                             .deadline_ms = parser->seconds * 1000,
                                             .enters_itself = true,
-                                            .take = hear,
-                                            .take_arg = hearing};
+                                            .take = read_answer,
+                                            .take_arg = reading};
     struct err why = {0};
     if (sandbox_run(&command, NULL, &why) < 0) {
-        if (hearing->sink_failed) {
+        if (reading->sink_failed) {
             *err = why;
             return -1;
         }
         return no_answer(&why, err);
     }
-    if (hearing->document == NULL || hearing->due > 0) {
+    if (reading->document == NULL || reading->due > 0) {
         err_set(&why, ERR_CORRUPT, "it ended before it had said all");
         return no_answer(&why, err);
     }
-    const json_t *error = json_object_get(hearing->document, "error");
+    const json_t *error = json_object_get(reading->document, "error");
     return error != NULL ? refusal(error, err) : 0;
 }
 
 int parse_ask(const struct parser *parser, const struct parse_question *question, parse_sink_fn *sink,
               void *arg, json_t **answer, struct err *err)
 {
-    struct hearing hearing = {.sink = sink, .arg = arg};
+    struct answer_reader reading = {.sink = sink, .arg = arg};
     struct buf bytes;
     *answer = NULL;
     buf_init(&bytes, PARSE_QUESTION_BYTES_MAX);
-    buf_init(&hearing.head, frame_limits_default.bytes_max + (1u << 20));
+    buf_init(&reading.head, frame_limits_default.bytes_max + (1u << 20));
     int result = put_texts(question, &bytes, err) < 0 || frame_put(question->document, &bytes, err) < 0
                      ? -1
-                     : run(parser, &bytes, &hearing, err);
+                     : run(parser, &bytes, &reading, err);
     if (result == 0) {
-        *answer = json_incref(json_object_get(hearing.document, "answer"));
+        *answer = json_incref(json_object_get(reading.document, "answer"));
     }
-    json_decref(hearing.document);
-    buf_fini(&hearing.head);
+    json_decref(reading.document);
+    buf_fini(&reading.head);
     buf_fini(&bytes);
     return result;
 }

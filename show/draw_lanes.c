@@ -400,7 +400,7 @@ static void lane_draw(struct pen *pen, const struct lane_view *v, uint32_t rank,
 
 /* --- around the lanes --- */
 
-static double nice(double about)
+static double round_step(double about)
 {
     double power = pow(10, floor(log10(about))), rest = about / power;
     return power * (rest < 1.5 ? 1 : rest < 3.5 ? 2 : rest < 7.5 ? 5 : 10);
@@ -411,7 +411,7 @@ static void ticks(struct pen *pen, const struct lane_view *v, double from_s, dou
 {
     const char *unit = v->step_s < 2e-3 ? "µs" : v->step_s < 2 ? "ms" : "s";
     double in = v->step_s < 2e-3 ? 1e6 : v->step_s < 2 ? 1e3 : 1;
-    double every = nice(110 / v->per_s);
+    double every = round_step(110 / v->per_s);
     for (double k = fmax(0, ceil(from_s / every - 1e-9)); k * every <= to_s * (1 + 1e-9) && k < 1e9; k++) {
         char x[24];
         if (from_s > 0 && (k * every - from_s) * v->per_s < 34) /* its label would overlap the cut */

@@ -48,7 +48,7 @@ static uint32_t box_find(struct topology *t, const char *name)
 }
 
 /* Counts a left-out device at the box of its node, and makes a box for it as long as there are few. */
-static void out_add(struct topology *t, const char *name)
+static void left_out_add(struct topology *t, const char *name)
 {
     for (uint32_t i = 0; i < t->count; i++) {
         if (strcmp(t->boxes[i].name, name) == 0) {
@@ -125,7 +125,7 @@ static int topology_init(struct topology *t, const struct draw_input *input, str
     for (uint32_t i = 0; input->answer && i < input->answer->left_out_count; i++) {
         const char *node = node_of_device(input, input->answer->left_out[i].device);
         if (node)
-            out_add(t, node);
+            left_out_add(t, node);
     }
     if (t->count <= DRAW_NODES_MAX) {
         t->linked = calloc((size_t)t->count * t->count + 1, 1);

@@ -40,7 +40,7 @@ static const char *text(const json_t *object, const char *key)
 }
 
 /* Writes a count with its noun: "1 row", "3 rows", "2 micro-batches". */
-static const char *many(char out[48], double count, const char *what)
+static const char *count_text(char out[48], double count, const char *what)
 {
     const char *plural = count == 1 ? "" : what[strlen(what) - 1] == 'h' ? "es" : "s";
     snprintf(out, 48, "%.0f %.30s%s", count, what, plural);
@@ -84,8 +84,8 @@ static int head_print(struct print *p, const json_t *a)
     const char *schedule = text(a, "schedule");
     bool plain = !*schedule || strcmp(schedule, "1f1b") == 0;
     if (buf_printf(p->out, p->err, "%s%s%s: %s of %s%s", text(a, "placement"), plain ? "" : ", ",
-                   plain ? "" : schedule, many(micro, number(a, "micro_batches"), "micro-batch"),
-                   most > 1 ? "up to " : "", many(rows, most, "row")) < 0)
+                   plain ? "" : schedule, count_text(micro, number(a, "micro_batches"), "micro-batch"),
+                   most > 1 ? "up to " : "", count_text(rows, most, "row")) < 0)
         return -1;
     if (bound > 0 && step_s > 0 &&
         buf_printf(p->out, p->err,
@@ -133,8 +133,8 @@ static int rank_notes(struct print *p, const json_t *rank, const json_t *time, c
     char what[48];
     const char *held = json_string_value(json_object_get(rank, "experts_held"));
     if (json_is_integer(experts) &&
-        buf_printf(p->out, p->err, "  %s", held ? held : many(what, json_number_value(experts), "expert")) <
-            0)
+        buf_printf(p->out, p->err, "  %s",
+                   held ? held : count_text(what, json_number_value(experts), "expert")) < 0)
         return -1;
     if (heads && tensor_note(p, rank, ranks) < 0)
         return -1;
@@ -275,7 +275,7 @@ static int other_print(struct print *p, const json_t *other, size_t like_it, dou
     double other_s = number(other, "step_s"),
            lacks = number(other, "needs_bytes") - number(other, "has_bytes");
     if (number(other, "stages") > 1)
-        many(stages, number(other, "stages"), "stage");
+        count_text(stages, number(other, "stages"), "stage");
     if (buf_printf(p->out, p->err, "  %-9s %-*s  ", text(other, "placement"), p->name_width,
                    *text(other, "device") ? device_name(name, other) : stages) < 0)
         return -1;

@@ -39,7 +39,7 @@ static const struct frame_limits frame_limits = {
 
 /* ---- the process with the key ---- */
 
-struct keeper {
+struct key_process {
     struct buf ca;
     char *key; /* PEM, in OpenSSL's locked memory */
     uint32_t lifetime_s;
@@ -52,7 +52,7 @@ static bool node_valid(const char *node)
            strspn(node, "abcdefghijklmnopqrstuvwxyz0123456789-") == size;
 }
 
-static int sign(const struct keeper *k, const json_t *request, struct buf *certificate, struct err *err)
+static int sign(const struct key_process *k, const json_t *request, struct buf *certificate, struct err *err)
 {
     struct json_reader reader;
     const char *kind = NULL, *node = NULL, *csr = NULL;
@@ -121,7 +121,7 @@ static json_t *refusal(const struct err *why)
     return json_pack("{s:s, s:s}", "code", err_code_name(why->code), "error", why->text);
 }
 
-static int answer_request(const struct keeper *k, int fd, const json_t *request, struct err *err)
+static int answer_request(const struct key_process *k, int fd, const json_t *request, struct err *err)
 {
     struct buf certificate;
     struct err why = {0};
@@ -133,7 +133,7 @@ static int answer_request(const struct keeper *k, int fd, const json_t *request,
     return answer_write(fd, answer, err);
 }
 
-static int key_lock(struct keeper *k, const char *path, struct err *err)
+static int key_lock(struct key_process *k, const char *path, struct err *err)
 {
     struct buf key;
     buf_init(&key, PEM_BYTES_MAX);
@@ -152,7 +152,7 @@ static int key_lock(struct keeper *k, const char *path, struct err *err)
 
 /* Signs once, which proves that key and certificate belong together and makes the library build its tables,
  * so that it opens no file later. */
-static int trial(const struct keeper *k, struct err *err)
+static int trial_sign(const struct key_process *k, struct err *err)
 {
     struct buf key, csr, made;
     buf_init(&key, PEM_BYTES_MAX);
@@ -176,7 +176,7 @@ int signer_keep(const struct signer_options *options, int fd, struct err *err)
 {
     static const struct sandbox_limits limits = {
         .cpu_s = UINT32_MAX - 1}; /* unlimited, because it lives as long as its front */
-    struct keeper k = {.lifetime_s = options->lifetime_s};
+    struct key_process k = {.lifetime_s = options->lifetime_s};
     struct buf in;
     struct err ignored;
     json_t *request = NULL;
@@ -185,7 +185,7 @@ int signer_keep(const struct signer_options *options, int fd, struct err *err)
     int rc = key_lock(&k, options->key_file, err);
     if (rc == 0)
         rc = file_read_all(options->ca_file, PEM_BYTES_MAX, &k.ca, err);
-    if (rc == 0 && trial(&k, err) < 0)
+    if (rc == 0 && trial_sign(&k, err) < 0)
         rc = err_wrap(err, "\"%s\", \"%s\"", options->ca_file, options->key_file);
     if (rc == 0)
         rc = sandbox_enter(&limits, err);

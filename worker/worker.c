@@ -41,7 +41,7 @@ static bool is_for_us(struct worker *worker, const json_t *message)
            json_is_integer(epoch) && json_integer_value(epoch) >= atomic_load(&worker->epoch);
 }
 
-static void urgent(void *arg, const json_t *message)
+static void on_message(void *arg, const json_t *message)
 {
     struct worker *worker = arg;
     if (!is_type(message, "stop") || !is_for_us(worker, message))
@@ -89,7 +89,7 @@ int worker_create(const struct worker_options *options, struct worker **out, str
     atomic_store(&worker->epoch, -1);
     pthread_mutex_init(&worker->lock, NULL);
     struct worker_link_options link = {.path = options->socket,
-                                       .urgent = urgent,
+                                       .urgent = on_message,
                                        .urgent_arg = worker,
                                        .alone_ns = worker->options.alone_ns};
     if (worker_link_open(&link, &worker->link, err) < 0) {
@@ -191,7 +191,7 @@ static int run_session(struct worker *worker, struct session *session, struct er
         json_pack("{s:I, s:o*}", "step", (json_int_t)session->progress.steps, "artifacts", artifacts), err);
 }
 
-static int identify(struct worker *worker, const json_t *message, struct err *err)
+static int set_event_fields(struct worker *worker, const json_t *message, struct err *err)
 {
     json_t *fields = json_object();
     static const char *const keys[] = {"run", "epoch", "rank", "job", "request"};
@@ -210,7 +210,7 @@ static int do_assignment(struct worker *worker, json_t *message, struct err *err
 {
     struct assignment *assignment = NULL;
     struct session *session = NULL;
-    if (identify(worker, message, err) < 0) {
+    if (set_event_fields(worker, message, err) < 0) {
         json_decref(message);
         return -1;
     }
@@ -244,7 +244,7 @@ static int do_assignment(struct worker *worker, json_t *message, struct err *err
 
 static int do_profile(struct worker *worker, json_t *message, struct err *err)
 {
-    int result = identify(worker, message, err);
+    int result = set_event_fields(worker, message, err);
     if (result == 0)
         result = profile_run(worker->link, message, &worker->stop, err);
     json_decref(message);

@@ -392,7 +392,7 @@ static struct local_pair *pair_of(const struct ops *ops, int32_t peer)
     return NULL;
 }
 
-static bool goes_locally(const struct ops *ops, int kind, const struct instr *instr)
+static bool uses_local_link(const struct ops *ops, int kind, const struct instr *instr)
 {
     const struct local_pair *pair = pair_of(ops, exchanges(ops, instr));
     if (!pair)
@@ -411,7 +411,7 @@ static void mark_transfers(struct ops *ops)
             struct transfer *transfer = ops->programs[kind].transfer_at[i];
             if (!transfer)
                 continue;
-            transfer->local.used = goes_locally(ops, kind, transfer->instr);
+            transfer->local.used = uses_local_link(ops, kind, transfer->instr);
             if (transfer->instr->op != OP_SEND)
                 continue;
             struct slot_cells *cells = &ops->slots[transfer->instr->slot_in];

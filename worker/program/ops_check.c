@@ -64,7 +64,7 @@ int ops_whole_owner(const struct plan_group *group)
 
 /* Returns why a gather is not supported, or NULL. Weights come from another rank in one case only: a tied
  * embedding, whole, from the rank that keeps it, for a head. */
-static const char *gather_undone(const struct ops *ops, const struct instr *instr)
+static const char *unsupported_gather(const struct ops *ops, const struct instr *instr)
 {
     const struct plan *plan = ops->options.plan;
     if (instr->group < 0 || (uint32_t)instr->group >= plan->group_count ||
@@ -78,7 +78,7 @@ static const char *gather_undone(const struct ops *ops, const struct instr *inst
 }
 
 /* Returns the feature of an instruction that this worker does not support, or NULL. */
-static const char *left_undone(const struct ops *ops, const struct instr *instr)
+static const char *unsupported_feature(const struct ops *ops, const struct instr *instr)
 {
     static const struct {
         uint16_t flag;
@@ -97,7 +97,7 @@ static const char *left_undone(const struct ops *ops, const struct instr *instr)
     if (!transfer && (instr->row_begin != 0 || instr->row_end != PLAN_ROWS_ALL))
         return "some of the rows";
     if (instr->op == OP_ALL_GATHER || instr->op == OP_REDUCE_SCATTER)
-        return gather_undone(ops, instr);
+        return unsupported_gather(ops, instr);
     if (instr->op == OP_STEP && instr->group != PLAN_NONE)
         return "a group's shares";
     if (instr->op == OP_STEP && instr->block_begin < instr->block_end &&
@@ -170,11 +170,11 @@ static int check_dtypes(const struct ops *ops, const struct instr *instr, struct
 /* Checks an instruction; the caller adds the name of the program to an error. */
 static int check_use(const struct ops *ops, uint32_t number, const struct instr *instr, struct err *err)
 {
-    const char *undone = left_undone(ops, instr);
+    const char *feature = unsupported_feature(ops, instr);
     bool transfer = instr->op == OP_SEND || instr->op == OP_RECV;
-    if (undone)
+    if (feature)
         return err_set(err, ERR_UNSUPPORTED, "instruction %u: this worker does not do %s with %s", number,
-                       instr_op_name(instr->op), undone);
+                       instr_op_name(instr->op), feature);
     if ((passes_blocks(instr) || transfer) &&
         (instr->micro_batch < 0 || (uint32_t)instr->micro_batch >= ops->options.plan->micro_batch_count))
         return err_set(err, ERR_INVALID, "instruction %u: there is no micro-batch %d", number,

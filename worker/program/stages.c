@@ -13,12 +13,12 @@ struct range_use {
                                              that leaves the last */
 };
 
-static bool within(const struct instr *x, const struct plan_range *range)
+static bool is_in_range(const struct instr *x, const struct plan_range *range)
 {
     return x->block_begin >= range->begin && x->block_end <= range->end && x->block_begin < x->block_end;
 }
 
-static bool keeps(const struct plan_rank *rank, const struct instr *x)
+static bool saves_activations(const struct plan_rank *rank, const struct instr *x)
 {
     return x->slot_save >= 0 && (uint32_t)x->slot_save < rank->slot_count &&
            rank->slots[x->slot_save].kind == SLOT_SAVED;
@@ -45,7 +45,7 @@ static void use_boundaries(const struct plan_rank *rank, struct range_use *use)
     const struct program *train = &rank->programs[PROGRAM_TRAIN];
     for (uint32_t i = 0; i < train->instr_count; i++) {
         const struct instr *x = &train->instrs[i];
-        if (x->op != OP_FORWARD || !within(x, &use->range))
+        if (x->op != OP_FORWARD || !is_in_range(x, &use->range))
             continue;
         if (x->block_begin == use->range.begin)
             use->boundary_in = boundary_of(rank, x->slot_in);
@@ -61,11 +61,12 @@ static int use_find(const struct plan_rank *rank, struct range_use *use, struct 
     const struct program *train = &rank->programs[PROGRAM_TRAIN];
     uint32_t live = 0, forwards = 0, again = 0;
     for (uint32_t i = 0; i < train->instr_count; i++)
-        use->split |= train->instrs[i].op == OP_BACKWARD_WEIGHT && within(&train->instrs[i], &use->range);
+        use->split |=
+            train->instrs[i].op == OP_BACKWARD_WEIGHT && is_in_range(&train->instrs[i], &use->range);
     for (uint32_t i = 0; i < train->instr_count; i++) {
         const struct instr *x = &train->instrs[i];
         bool first = x->block_begin == use->range.begin;
-        if (!within(x, &use->range) || !keeps(rank, x))
+        if (!is_in_range(x, &use->range) || !saves_activations(rank, x))
             continue;
         if (x->op == OP_FORWARD) {
             forwards++;
