@@ -1,5 +1,5 @@
-/* The agent daemon as a process, against a real Redis, with this program as its worker (when run with
- * --socket) and as the api that it joins. The test plays the scheduler. */
+/* Runs the agent daemon as a process against a real Redis. This program is also its worker (when run with
+ * --socket) and the api that it joins. The test plays the scheduler. */
 #ifndef MOTLEY_TESTS_DAEMON_WORLD_H
 #define MOTLEY_TESTS_DAEMON_WORLD_H
 
@@ -38,10 +38,10 @@ struct world {
     pid_t agent;
     redisContext *client;
     char after[64];
-    json_t *events; /* taken from Redis, not yet asked for */
+    json_t *events; /* events read from Redis that no test has taken yet */
     int64_t message;
     struct seal *seal;
-    bool ack; /* acknowledge numbered events as they come */
+    bool ack; /* acknowledge numbered events as they arrive */
 };
 
 static char self[512];
@@ -66,8 +66,8 @@ static inline struct seal *seal_made(void)
     return seal;
 }
 
-/* Takes the message. It goes into the inbox with the seal of that key and direction; NULL: with none that
- * holds. */
+/* Puts the message (taken) into the inbox with the seal of this key and direction; NULL: with an invalid
+ * seal. */
 static inline void say_sealed(struct world *world, json_t *message, struct seal *seal,
                               enum seal_direction direction)
 {
@@ -92,7 +92,7 @@ static inline void say_quietly(struct world *world, json_t *message)
     say_sealed(world, message, world->seal, SEAL_MESSAGES);
 }
 
-/* Takes the message, gives it an id, returns the id. */
+/* Sends the message (taken) with a new id, which is returned. */
 static inline int64_t say(struct world *world, json_t *message)
 {
     json_object_set_new(message, "id", json_integer(++world->message));
@@ -119,7 +119,7 @@ static inline bool event_is(const json_t *event, const char *type, int64_t run)
            (run < 0 || json_integer_value(json_object_get(event, "run")) == run);
 }
 
-/* Take what Redis has (waiting up to block_ms for the first). */
+/* Reads the events that Redis has, waiting up to block_ms for the first. */
 static inline void events_take(struct world *world, int block_ms)
 {
     redisReply *reply = redisCommand(world->client, "XREAD COUNT 1000 BLOCK %d STREAMS motley:events:left %s",
@@ -145,7 +145,8 @@ static inline void events_take(struct world *world, int block_ms)
     freeReplyObject(reply);
 }
 
-/* The next event of 'type' (of 'run' unless < 0), taking it and all before it of other kinds stay. New. */
+/* Returns the next event of 'type' (new), of 'run' unless that is < 0. Earlier events of other types stay in
+ * the list. */
 static inline json_t *await(struct world *world, const char *type, int64_t run)
 {
     uint64_t deadline_ns = clock_mono_ns() + 15000000000u;
@@ -192,7 +193,8 @@ static inline void agent_start(struct world *world)
     world->agent = test_spawn(argv, log, NULL);
 }
 
-/* SIGTERM must end it in order (and, under sanitizers, without a finding); SIGKILL just ends it. */
+/* Ends the agent. SIGTERM must end it in an orderly way (under sanitizers without a finding); SIGKILL just
+ * ends it. */
 static inline void agent_kill(struct world *world, int number)
 {
     int status = 0;
@@ -298,7 +300,7 @@ static inline json_t *of_run(const char *type, int64_t run, int64_t epoch)
     return json_pack("{s:s, s:I, s:I}", "type", type, "run", run, "epoch", epoch);
 }
 
-/* All events of a run up to its final one must be numbered 1, 2, 3 … once repetitions are left out. */
+/* Checks that all events of a run up to its final one are numbered 1, 2, 3 … apart from repetitions. */
 static inline void await_whole_run(struct world *world, int64_t run, const char *last, int64_t steps)
 {
     int64_t next = 1, next_step = 0;
@@ -321,7 +323,7 @@ static inline void await_whole_run(struct world *world, int64_t run, const char 
         }
         int64_t seq = json_integer_value(json_object_get(event, "seq"));
         bool fresh = seq == next;
-        assert_true(seq <= next); /* never a gap */
+        assert_true(seq <= next); /* there is never a gap */
         next += fresh;
         if (fresh && event_is(event, "step", run)) {
             assert_int_equal(json_integer_value(json_object_get(event, "step")), next_step);
@@ -336,12 +338,12 @@ static inline void await_whole_run(struct world *world, int64_t run, const char 
     }
 }
 
-/* First in main: this program is a worker, or learns its own path. */
+/* Call it first in main: runs this program as a worker, or stores its own path. */
 static inline void world_begin(int argc, char **argv)
 {
     for (int i = 1; i + 1 < argc; i++) {
         if (strcmp(argv[i], "--socket") == 0) {
-            _exit(fake_main(argv[i + 1])); /* without a leak check, which would change the status */
+            _exit(fake_main(argv[i + 1])); /* _exit skips the leak check, which would change the status */
         }
     }
     ssize_t length = readlink("/proc/self/exe", self, sizeof(self) - 1);

@@ -1,4 +1,5 @@
-/* The api that an agent joins, on a thread of its own: one certificate, one Redis, one key for everybody. */
+/* The api that an agent joins, on a thread of its own: it gives every node a certificate, one Redis and one
+ * key. */
 #ifndef MOTLEY_TESTS_FAKE_API_H
 #define MOTLEY_TESTS_FAKE_API_H
 
@@ -25,9 +26,9 @@ struct api {
     int listener;
     char url[64], node[72];
     atomic_int enrolments, renewals;
-    atomic_uint lifetime_s;                /* of the certificates it gives */
-    atomic_bool forgot;                    /* it knows no node any more */
-    uint8_t keys[2][TLS_FINGERPRINT_SIZE]; /* of the first two enrolments */
+    atomic_uint lifetime_s;                /* lifetime of its certificates */
+    atomic_bool forgot;                    /* it no longer knows any node */
+    uint8_t keys[2][TLS_FINGERPRINT_SIZE]; /* public keys of the first two enrolments */
     pthread_t thread;
     atomic_bool stopping;
 };

@@ -1,5 +1,5 @@
-/* A worker that does what its assignment's spec says ("do": steps:N, wait, stubborn, crash, liar,
- * quick-exit): for tests of the daemon. It speaks the protocol of worker/worker.h. One thread. */
+/* A worker for tests of the daemon that does what its assignment's spec says ("do": steps:N, wait, stubborn,
+ * crash, liar, quick-exit). It speaks the protocol of worker/worker.h. One thread. */
 #ifndef MOTLEY_TESTS_FAKE_WORKER_H
 #define MOTLEY_TESTS_FAKE_WORKER_H
 
@@ -23,7 +23,7 @@ enum { SPOOL = 4096 };
 struct fake {
     int listener, agent;
     json_t *fields;
-    json_t *events[SPOOL]; /* [seq - 1] */
+    json_t *events[SPOOL]; /* [seq - 1] event of each number */
     int64_t last, acked;
     bool stubborn;
 };
@@ -59,7 +59,8 @@ static inline void fake_greet(struct fake *fake)
     }
 }
 
-/* The next message but ack, or NULL when 'until_acked' and all is. */
+/* Returns the next message other than ack, or NULL when 'until_acked' is set and every event is acknowledged.
+ */
 static inline json_t *fake_next(struct fake *fake, bool until_acked)
 {
     uint64_t deadline_ns = clock_mono_ns() + 60000000000u;
@@ -108,7 +109,7 @@ static inline int fake_finish(struct fake *fake, const char *type)
     return fake->acked == fake->last ? 0 : 1;
 }
 
-/* What an assignment's spec asks of us. */
+/* Does what an assignment's spec asks for. */
 static inline int fake_run(struct fake *fake, const char *what)
 {
     fake_emit(fake, "worker_ready", json_pack("{s:s}", "address", "127.0.0.1:1"));
@@ -121,12 +122,12 @@ static inline int fake_run(struct fake *fake, const char *what)
         fprintf(stderr, "the tensor was on fire\nand so was the card\n");
         raise(SIGKILL);
     }
-    if (strcmp(what, "liar") == 0) { /* a length beyond any bound */
+    if (strcmp(what, "liar") == 0) { /* sends a length above every bound */
         ssize_t wrote = write(fake->agent, "\xff\xff\xff\xffxyz", 7);
         (void)wrote;
         json_decref(fake_next(fake, false));
     }
-    if (strcmp(what, "quick-exit") == 0) { /* all at once, then gone without waiting for anything */
+    if (strcmp(what, "quick-exit") == 0) { /* sends everything at once and exits without waiting */
         fake_emit(fake, "started", json_object());
         fake_steps(fake, 0, 500);
         fake_emit(fake, "done", json_object());
@@ -135,7 +136,7 @@ static inline int fake_run(struct fake *fake, const char *what)
     if (strcmp(what, "stubborn") == 0) {
         signal(SIGTERM, SIG_IGN);
     }
-    for (int step = 0;;) { /* "wait": ten steps at peers and at each later peers message, until stop */
+    for (int step = 0;;) { /* "wait": ten steps for the first `peers` and for each later one, until stop */
         json_t *message = fake_next(fake, false);
         const char *type = message == NULL ? "" : json_string_value(json_object_get(message, "type"));
         bool stop = strcmp(type, "stop") == 0 && strcmp(what, "stubborn") != 0;
@@ -157,7 +158,7 @@ static inline int fake_run(struct fake *fake, const char *what)
 static inline int fake_main(const char *path)
 {
     if (prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) != 1) {
-        return 78; /* every worker is started without a way to new privileges */
+        return 78; /* every worker must be started without a way to new privileges */
     }
     struct fake fake = {.agent = -1, .fields = json_object()};
     struct sockaddr_un address = {.sun_family = AF_UNIX};

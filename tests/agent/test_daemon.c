@@ -1,4 +1,4 @@
-/* What the agent daemon does for its scheduler and its workers. */
+/* Tests what the agent daemon does for its scheduler and its workers. */
 #include "agent/daemon_world.h"
 
 static void it_joins_once_and_tells_what_it_has(void **state)
@@ -70,16 +70,17 @@ static void an_assignment_is_executed_once_an_epoch(void **state)
     json_object_set_new(message, "id", json_integer(id));
     say_quietly(world, json_deep_copy(message)); /* the same message again */
     await_received(world, id);
-    id = say(world, json_deep_copy(message)); /* the same assignment as another message */
+    id = say(world, json_deep_copy(message)); /* the same assignment in another message */
     await_received(world, id);
     id = say(world, assign(4, 2, "left/cpu0", "steps:5")); /* an older epoch */
     await_received(world, id);
-    say(world, assign(5, 5, "left/cpu0", "steps:1")); /* what comes after: nothing of 3 and 4 before it */
+    say(world, assign(5, 5, "left/cpu0",
+                      "steps:1")); /* a later run, before whose events none of runs 3 and 4 may come */
     await_whole_run(world, 5, "done", 1);
     for (size_t i = 0; i < json_array_size(world->events); i++) {
         const json_t *event = json_array_get(world->events, i), *run = json_object_get(event, "run");
         assert_false(run != NULL && (json_integer_value(run) == 3 || json_integer_value(run) == 4) &&
-                     !event_is(event, "failed", 3)); /* its number is past */
+                     !event_is(event, "failed", 3)); /* except an event whose number is past */
     }
     json_decref(message);
 }
@@ -138,7 +139,8 @@ static void living_workers_are_adopted_by_the_next_agent(void **state)
     json_decref(hello);
     int64_t id = say(world, of_run("stop", 8, 8));
     await_received(world, id);
-    /* it was told its peers again after the agent had gone: ten steps more, or none if that was in time */
+    /* its peers were sent again after the agent had ended: ten more steps, or none if the first message had
+     * arrived */
     json_decref(await(world, "stopped", 8));
 }
 
@@ -157,9 +159,10 @@ static void a_worker_that_died_while_the_agent_was_away_or_was_never_started_is_
     agent_kill(world, SIGKILL);
     pid_t pid = (pid_t)json_integer_value(json_object_get(child, "pid"));
     kill(pid, SIGKILL);
-    for (int turn = 0; turn < 500 && kill(pid, 0) == 0; turn++) /* it ends some time after the signal */
+    for (int turn = 0; turn < 500 && kill(pid, 0) == 0;
+         turn++) /* the process ends some time after the signal */
         nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
-    /* it noted the epoch of another assignment as well, and ended before it had started that worker */
+    /* it also noted the epoch of another assignment and ended before it had started that worker */
     snprintf(path, sizeof(path), "%s/journal/past.json", world->home);
     buf_clear(&text);
     assert_int_equal(file_read_all(path, 4095, &text, &err), 0);
@@ -194,7 +197,7 @@ static void a_wiped_redis_loses_nothing(void **state)
     json_decref(await(world, "node_hello", -1));
     say(world, of_run("peers", 10, 10));
     say(world, of_run("stop", 10, 10));
-    await_whole_run(world, 10, "stopped", 10); /* from number 1 on, though it was sent before */
+    await_whole_run(world, 10, "stopped", 10); /* from number 1 on, although they were sent before */
 }
 
 static void unacknowledged_events_come_again_after_an_agents_restart(void **state)
@@ -228,12 +231,12 @@ static void messages_without_the_schedulers_seal_do_nothing(void **state)
     struct seal *other = seal_create(key, "left", &err);
     say_sealed(world, forged(6601), NULL, SEAL_MESSAGES);
     say_sealed(world, forged(6602), other, SEAL_MESSAGES);
-    say_sealed(world, forged(6603), right, SEAL_MESSAGES);     /* meant for another node */
-    say_sealed(world, forged(6604), world->seal, SEAL_EVENTS); /* a node's own words sent back */
+    say_sealed(world, forged(6603), right, SEAL_MESSAGES);     /* sealed for another node */
+    say_sealed(world, forged(6604), world->seal, SEAL_EVENTS); /* a node's own event returned to it */
     redisReply *reply = redisCommand(world->client, "XADD motley:agent:left * m %s", "no seal at all");
     freeReplyObject(reply);
     int64_t id = say(world, assign(914, 914, "left/cpu1", "steps:3"));
-    for (bool found = false; !found;) { /* what stood before it in the inbox was read by then */
+    for (bool found = false; !found;) { /* earlier messages in the inbox have been read by then */
         json_t *event = await(world, "received", -1);
         int64_t message = json_integer_value(json_object_get(event, "message"));
         assert_false(message >= 6601 && message <= 6604);
@@ -260,7 +263,7 @@ static size_t of_run_waiting(struct world *world, int64_t run)
     return count;
 }
 
-/* Perhaps nobody leads: what waits in Redis must stay small. */
+/* There may be no leader, and what waits in Redis must stay small. */
 static void while_nobody_acknowledges_one_event_alone_comes_again(void **state)
 {
     struct world *world = *state;
@@ -273,10 +276,10 @@ static void while_nobody_acknowledges_one_event_alone_comes_again(void **state)
         assert_true(clock_left_ms(deadline_ns, 1) > 0);
         events_take(world, 500);
     }
-    json_decref(await(world, "heartbeat", -1)); /* what was sent with it has come, too */
+    json_decref(await(world, "heartbeat", -1)); /* events sent before it have arrived, too */
     assert_int_equal(of_run_waiting(world, 915), 1);
     world->ack = true;
-    await_whole_run(world, 915, "done", 500); /* one answer, and all come */
+    await_whole_run(world, 915, "done", 500); /* after one answer all events are sent */
 }
 
 static void a_newer_epoch_replaces_the_worker_of_a_device(void **state)

@@ -1,4 +1,4 @@
-/* What the agent daemon knows survives full disks and restored databases. */
+/* Tests that the agent daemon's state survives full disks and restored databases. */
 #include <sys/resource.h>
 
 #include "agent/daemon_world.h"
@@ -6,12 +6,12 @@
 static bool file_is_big(void *arg)
 {
     struct stat status;
-    return stat(arg, &status) == 0 && status.st_size > 7000; /* to the last whole record */
+    return stat(arg, &status) == 0 && status.st_size > 7000; /* up to the last whole record */
 }
 
-/* The agent's files end at 8 KiB, as on a full disk, while a worker goes through 500 steps and the scheduler
- * is away; then there is room again, and the agent is killed. The worker must not have ended meanwhile: it
- * still has what the journal could not take. */
+/* The agent's files cannot grow beyond 8 KiB, as on a full disk, while a worker does 500 steps and the
+ * scheduler is away. Then there is room again and the agent is killed. The worker must not have ended
+ * meanwhile, because it still has the events that the journal could not store. */
 static void what_the_journal_could_not_take_is_not_acknowledged_and_not_lost(void **state)
 {
     struct world *world = *state;
@@ -24,7 +24,7 @@ static void what_the_journal_could_not_take_is_not_acknowledged_and_not_lost(voi
     world->ack = false;
     assert_int_equal(prlimit(world->agent, RLIMIT_FSIZE, &now, NULL), 0);
     say(world, assign(17, 17, "left/cpu0", "steps:500"));
-    json_decref(await(world, "done", 17)); /* it is told at once; it is not safe */
+    json_decref(await(world, "done", 17)); /* it is sent at once, before it is durable */
     assert_true(test_wait_until(file_is_big, path, 5000));
     json_array_clear(world->events);
     say_quietly(world, json_pack("{s:s}", "type", "hello"));
@@ -35,7 +35,7 @@ static void what_the_journal_could_not_take_is_not_acknowledged_and_not_lost(voi
     json_array_clear(world->events);
     redisFree(world->client);
     world->client = NULL;
-    test_redis_kill(&world->redis); /* whatever it has heard is gone */
+    test_redis_kill(&world->redis); /* all that Redis held is lost */
     test_redis_start(&world->redis, world->dir.path);
     world_connect(world);
     world->ack = true;
@@ -52,7 +52,8 @@ static json_t *of_life(json_t *message, const char *incarnation)
     return message;
 }
 
-/* PostgreSQL came back from a backup: epochs, runs and message ids begin below those that the agent knows. */
+/* After PostgreSQL was restored from a backup, epochs, runs and message ids start below those that the agent
+ * knows. */
 static void another_life_of_the_cluster_ends_the_workers_and_accepts_lower_ids(void **state)
 {
     struct world *world = *state;
@@ -75,13 +76,14 @@ static void another_life_of_the_cluster_ends_the_workers_and_accepts_lower_ids(v
     assert_int_equal(json_integer_value(json_object_get(last, "job")), 4040);
     assert_int_equal(json_integer_value(json_object_get(last, "run")), 40);
     json_decref(hello);
-    /* The same message id and a lower epoch, of the new life; and once more of the old one. */
+    /* Sends the same message id and a lower epoch of the new incarnation, and then one of the old
+     * incarnation. */
     message = of_life(assign(3, 3, "left/cpu0", "steps:7"), LIFE_2);
     json_object_set_new(message, "id", json_integer(id));
     say_quietly(world, message);
     await_whole_run(world, 3, "done", 7);
     say_quietly(world, of_life(assign(41, 41, "left/cpu0", "steps:7"), LIFE_1));
-    agent_kill(world, SIGKILL); /* the next one reads all of it again, and knows where it lives */
+    agent_kill(world, SIGKILL); /* the next agent reads everything again and knows its incarnation */
     agent_start(world);
     json_array_clear(world->events);
     say(world, of_life(assign(4, 4, "left/cpu0", "steps:2"), LIFE_2));

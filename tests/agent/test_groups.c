@@ -1,6 +1,6 @@
-/* Control groups for workers, on folders laid out as the kernel's: a group with the memory controller that is
- * one's own is divided, any other one is left alone with a reason. (A kernel's own is not to be had in a
- * test: it has to be delegated.) */
+/* Tests control groups for workers on folders laid out like the kernel's: a group of our own with the memory
+ * controller is divided, any other is left alone with a reason. A real group is not available in a test,
+ * because it must be delegated. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

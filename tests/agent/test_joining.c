@@ -1,4 +1,4 @@
-/* How an agent comes into a cluster, comes back, and leaves. */
+/* Tests how an agent joins a cluster, returns, and leaves. */
 #include "agent/daemon_world.h"
 
 static void a_server_of_another_cluster_is_refused(void **state)
@@ -58,7 +58,8 @@ static bool has_ended(void *arg)
     return clock_wall_us() / 1000000 > *ends_s;
 }
 
-/* Off for longer than its certificate lives: not without a token, and with one by the key it had. */
+/* A machine that was off for longer than its certificate's lifetime needs a token, and returns with the key
+ * that it had. */
 static void a_machine_that_was_away_for_long_comes_back_with_its_old_key(void **state)
 {
     (void)state;
@@ -90,7 +91,7 @@ static void a_machine_that_was_away_for_long_comes_back_with_its_old_key(void **
     assert_int_equal(world_down(&done), 0);
 }
 
-/* A hint through Redis makes it ask; the api's word, twice, counts. */
+/* A hint through Redis makes the agent ask the api; only the api's answer, given twice, counts. */
 static void an_agent_that_was_removed_says_so_and_ends_with_its_workers(void **state)
 {
     (void)state;
@@ -100,14 +101,14 @@ static void an_agent_that_was_removed_says_so_and_ends_with_its_workers(void **s
     json_decref(await(world, "node_hello", -1));
     say(world, assign(1, 1, "left/cpu0", "wait"));
     json_decref(await(world, "worker_ready", 1));
-    say_quietly(world, json_pack("{s:s}", "type", "removed")); /* a lie: the api knows it */
+    say_quietly(world, json_pack("{s:s}", "type", "removed")); /* false: the api knows the node */
     uint64_t deadline_ns = clock_mono_ns() + 15000000000u;
     while (world->api.renewals == 0) {
         assert_true(clock_left_ms(deadline_ns, 1) > 0);
         poll(NULL, 0, 2);
     }
     assert_int_equal(kill(world->agent, 0), 0);
-    agent_kill(world, SIGUSR2); /* the next one may ask at once */
+    agent_kill(world, SIGUSR2); /* the next agent may ask at once */
     world->api.forgot = true;
     agent_start(world);
     json_decref(await(world, "node_hello", -1));

@@ -1,4 +1,4 @@
-/* Parts of the daemon by themselves: the journal, the list of messages seen, configuration and inventory. */
+/* Tests parts of the daemon: the journal, the list of message ids, configuration and inventory. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -77,7 +77,7 @@ static void events_outlive_the_agent_until_acknowledged(void **state)
     assert_non_null(stream);
     assert_int_equal(stream->last, 11);
     assert_true(stream->final);
-    journal_ack(stream, 4); /* what the first agent had heard is heard again */
+    journal_ack(stream, 4); /* acknowledges again what the first agent had received */
     uint64_t next = 5;
     for (struct journal_event *event = stream->first; event != NULL; event = event->next) {
         json_t *document = frame_decode(event->bytes, event->size, &frame_limits_default, &err);
@@ -94,7 +94,7 @@ static void events_outlive_the_agent_until_acknowledged(void **state)
     journal_close(journal);
 }
 
-/* Against a model of what must be there: random appends, acknowledgements and restarts. */
+/* Compares the journal with a model of its content under random appends, acknowledgements and restarts. */
 static void a_journal_holds_exactly_what_was_not_acknowledged(void **state)
 {
     struct test_dir *dir = *state;
@@ -121,12 +121,12 @@ static void a_journal_holds_exactly_what_was_not_acknowledged(void **state)
             journal = reopen(journal, dir, 1 << 20);
             stream = journal_stream(journal, "run-9-9-9", &err);
             assert_int_equal(stream->last, last);
-            assert_true(stream->acked <= acked); /* some may come again, none is missing */
+            assert_true(stream->acked <= acked); /* some events may be repeated, none is missing */
             journal_ack(stream, acked);
         }
         uint64_t first = stream->first == NULL ? last + 1 : stream->first->seq;
         assert_int_equal(first, acked + 1);
-        assert_true(stream->file_bytes < (2u << 20)); /* rewritten as it empties */
+        assert_true(stream->file_bytes < (2u << 20)); /* the file is rewritten as it empties */
     }
     journal_stream_drop(stream);
     journal_close(journal);
@@ -158,7 +158,7 @@ static void a_torn_record_is_dropped_and_numbers_go_on(void **state)
     journal = reopen(journal, dir, 1 << 20);
     stream = journal_find(journal, "run-2-2-2");
     assert_int_equal(stream->last, 3);
-    int fd = open(path, O_WRONLY); /* a length that lies */
+    int fd = open(path, O_WRONLY); /* writes a false length */
     assert_int_equal(pwrite(fd, "\xff\xff\xff\xff", 4, 0), 4);
     close(fd);
     journal = reopen(journal, dir, 1 << 20);
@@ -185,7 +185,7 @@ static void a_full_journal_says_so_and_is_full_no_more_when_acknowledged(void **
     journal_close(journal);
 }
 
-/* Files of this process cannot grow beyond so many bytes: writes fail part of the way, as on a full disk. */
+/* Limits the size of files that this process writes: writes fail part of the way, as on a full disk. */
 static void limit_files(rlim_t bytes)
 {
     struct rlimit limit;
@@ -194,7 +194,7 @@ static void limit_files(rlim_t bytes)
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
 }
 
-/* As the agent's flush does it. */
+/* Syncs a stream as the agent's flush does. */
 static int sync_stream(struct journal *journal, struct journal_stream *stream)
 {
     struct err err;
@@ -216,23 +216,23 @@ static void a_failed_write_leaves_no_hole_and_nothing_is_durable_before_it_is_wr
     append(stream, "one", false);
     assert_int_equal(sync_stream(journal, stream), 0);
     assert_int_equal(stream->durable, 1);
-    for (rlim_t room = 0; room < 40; room += 3) { /* cut in the head, and in the document */
+    for (rlim_t room = 0; room < 40; room += 3) { /* the write is cut in the head or in the document */
         uint64_t last = stream->last;
         limit_files(stream->file_bytes + room);
         json_t *event = json_pack("{s:s}", "text", "an event of a good length, so that none of it fits");
         assert_int_equal(journal_append(stream, event, false, &err), -1);
         assert_int_equal(err.code, ERR_IO);
-        assert_int_equal(journal_append(stream, event, false, &err), 0); /* said once */
+        assert_int_equal(journal_append(stream, event, false, &err), 0); /* the error is returned once */
         json_decref(event);
-        assert_int_equal(stream->last, last + 2); /* held in memory */
+        assert_int_equal(stream->last, last + 2); /* the event is in memory */
         assert_int_equal(sync_stream(journal, stream), -1);
         assert_int_equal(stream->durable, last);
-        if (room % 2 == 1) { /* the scheduler has it: nobody needs it from here any more */
+        if (room % 2 == 1) { /* the scheduler has it, so it is no longer needed here */
             journal_ack(stream, last + 1);
-            assert_int_equal(stream->durable, last); /* the next agent would not know it */
+            assert_int_equal(stream->durable, last); /* the next agent would not know that */
         }
         limit_files(RLIM_INFINITY);
-        append(stream, "good", false); /* shorter than the bytes that lie behind the last good record */
+        append(stream, "good", false); /* shorter than the bytes behind the last good record */
         assert_int_equal(sync_stream(journal, stream), 0);
         assert_int_equal(stream->durable, last + 3);
         uint64_t first = stream->first->seq;
@@ -345,8 +345,8 @@ static const char CARDS[] =
     "\"uuid\":\"\",\"memory_bytes\":12000000000,\"free_bytes\":null,\"usable\":false,\"why\":\"it is "
     "broken\"}]}";
 
-/* The device list under `config_text` on a machine with CARDS; what the configuration refuses to use says
- * why. */
+/* Makes the device list with `config_text` on a machine with CARDS. A card that the configuration does not
+ * use has the reason. */
 static json_t *with_cards(const char *config_text, struct agent_config *config)
 {
     struct err err = {0};
@@ -374,7 +374,7 @@ static void cards_become_devices_and_others_say_why_not(void **state)
     assert_int_equal(config->device_count, 2); /* the CPU and the card that works */
     assert_string_equal(config->devices[1].name, "n/cuda0");
     assert_string_equal(config->devices[1].like, "NVIDIA GeForce RTX 3090");
-    /* 92 % of what is free, less 0.5 GB, in whole 64 MiB */
+    /* 92 % of the free memory less 0.5 GB, rounded down to 64 MiB */
     assert_true(config->devices[1].memory_limit_bytes == (uint64_t)321 << 26);
     assert_string_equal(why_of(inventory, 1), "it is broken");
     const json_t *told = json_array_get(json_object_get(inventory, "devices"), 1);
@@ -386,7 +386,7 @@ static void cards_become_devices_and_others_say_why_not(void **state)
         with_cards("{\"name\":\"n\",\"devices\":[{\"kind\":\"cuda\",\"index\":0,\"memory\":\"10GiB\"},"
                    "{\"kind\":\"cuda\",\"index\":1},{\"kind\":\"hip\",\"index\":7}]}",
                    config);
-    assert_int_equal(config->device_count, 1); /* named cards alone */
+    assert_int_equal(config->device_count, 1); /* only the named card */
     assert_true(config->devices[0].memory_limit_bytes == (uint64_t)10 << 30);
     assert_string_equal(why_of(inventory, 1), "it is broken");
     assert_string_equal(why_of(inventory, 2), "the driver shows no such card");
@@ -394,7 +394,7 @@ static void cards_become_devices_and_others_say_why_not(void **state)
     agent_config_fini(config);
 
     inventory = with_cards("{\"name\":\"n\",\"cards\":\"all\",\"devices\":[{}]}", config);
-    assert_int_equal(config->device_count, 2); /* the CPU that was named, and the card that works */
+    assert_int_equal(config->device_count, 2); /* the named CPU and the card that works */
     json_decref(inventory);
     agent_config_fini(config);
 
@@ -413,7 +413,7 @@ static void cards_become_devices_and_others_say_why_not(void **state)
     free(config);
 }
 
-/* What another agent holds is not used; it is free again when that one has ended. */
+/* A card that another agent holds is not used; it is free again when that agent has ended. */
 static void a_card_belongs_to_one_agent(void **state)
 {
     (void)state;
@@ -458,8 +458,8 @@ static void drivers_that_fail_leave_the_cpu(void **state)
     json_decref(cards);
 }
 
-/* Two slices of the first card and the second card whole: each a device, seen by a worker that is shown it
- * alone; the card that is cut is none, and says why. */
+/* Two slices of the first card and the whole second card are devices, each visible to its worker alone. The
+ * divided card is not a device and says why. */
 static void slices_of_a_card_are_devices(void **state)
 {
     static const char *const seen[] = {"MIG-00010203", "MIG-00010204", "GPU-00010201"};
@@ -481,12 +481,12 @@ static void slices_of_a_card_are_devices(void **state)
         card = (json_t *)(uintptr_t)cards_find(cards, "cuda", i);
         assert_string_equal(json_string_value(json_object_get(card, "visible")), seen[i]);
         assert_string_equal(json_string_value(json_object_get(card, "name")), "Fake RTX");
-        json_object_set_new(card, "usable", json_true()); /* a build without kernels says no */
+        json_object_set_new(card, "usable", json_true()); /* a build without kernels reports it as unusable */
         json_object_set_new(card, "free_bytes", json_integer(400 << 20));
     }
     assert_int_equal(agent_config_read(document, "127.0.0.1", config, &err), 0);
     assert_int_equal(agent_config_cards(config, cards, &err), 0);
-    assert_int_equal(config->device_count, 4); /* the CPU, too */
+    assert_int_equal(config->device_count, 4); /* with the CPU */
     for (uint32_t i = 0; i < 3; i++) {
         char name[16];
         snprintf(name, sizeof(name), "n/cuda%u", i);
@@ -503,7 +503,7 @@ static void slices_of_a_card_are_devices(void **state)
 
 /* ---- the health of cards ---- */
 
-static pid_t health_worker_pid; /* of the worker on every device; 0: none */
+static pid_t health_worker_pid; /* process of the worker on every device; 0: none */
 
 static pid_t health_pid(void *arg, const char *device)
 {
@@ -521,7 +521,7 @@ static struct health *health_made(struct event_base *base, const struct agent_co
     return health;
 }
 
-/* What is told of `device` after a reading at `second`; NULL: nothing is due. */
+/* Returns what is sent about `device` after a reading at `second`; NULL when nothing is due. */
 static json_t *health_at(struct health *health, double second, const char *device, const char *format, ...)
 {
     va_list args;
@@ -563,7 +563,8 @@ static void a_throttled_card_is_told_when_it_lasts(void **state)
     struct health *health = health_made(base, config);
     const char *name = "n/cuda0", *none = NULL;
     assert_true(said(health_at(health, 100, name, CARD_IS(2000, none, 0, 0)), "heat") == 1);
-    /* Two seconds at half the clock are a blip; a card at its power limit is as it was measured. */
+    /* Two seconds at half the clock change the mean little; a card at its power limit counts as it was
+     * measured. */
     assert_true(said(health_at(health, 106, name, CARD_IS(1000, "thermal", 0, 0)), "heat") == 0.95);
     health_again(health);
     assert_true(said(health_at(health, 112, name, CARD_IS(1000, "power", 0, 0)), "heat") == 0.95);
@@ -574,7 +575,7 @@ static void a_throttled_card_is_told_when_it_lasts(void **state)
         assert_true(second > 120 || heat > 0.9);
     }
     assert_true(fabs(heat - 0.5) < 0.03);
-    /* What changes nothing is told once a minute, and what does, not at every reading. */
+    /* Without a change health is sent once a minute; with one, still not at every reading. */
     uint32_t times = 0;
     for (double second = 500; second < 740; second += 2) {
         json_t *told = health_at(health, second, name, CARD_IS(1000, "thermal", 0, 0));
@@ -605,19 +606,20 @@ static void memory_of_others_is_not_planned_with(void **state)
     const char *name = "n/cuda0", *none = NULL;
     const double limit = (double)config->devices[1].memory_limit_bytes, gib = 1 << 30;
     assert_true(said(health_at(health, 10, name, CARD_IS(2000, none, 0, 0)), "usable_bytes") == limit);
-    health_worker_pid = 4242; /* ours holds 12 GiB: none of it is others' */
+    health_worker_pid = 4242; /* our worker holds 12 GiB: nothing belongs to others */
     assert_null(health_at(health, 20, name, CARD_IS(2000, none, 12 * gib, 12 * gib)));
-    assert_null(health_at(health, 30, name, CARD_IS(2000, none, 16 * gib, 12 * gib))); /* heard once */
+    assert_null(health_at(health, 30, name,
+                          CARD_IS(2000, none, 16 * gib, 12 * gib))); /* one reading does not count yet */
     json_t *told = health_at(health, 40, name, CARD_IS(2000, none, 16 * gib, 12 * gib));
     assert_true(json_integer_value(json_object_get(told, "others_bytes")) == (json_int_t)4 << 30);
     assert_true(said(told, "usable_bytes") == (double)card_memory_share(24000000000 - ((uint64_t)4 << 30)));
-    health_worker_pid = 7; /* not shown, as in a container: what they held before counts */
+    health_worker_pid = 7; /* the process is not shown, as in a container: what others held before counts */
     assert_null(health_at(health, 50, name, CARD_IS(2000, none, 20 * gib, 12 * gib)));
     assert_null(health_at(health, 60, name, CARD_IS(2000, none, 20 * gib, 12 * gib)));
     health_worker_pid = 0;
     assert_null(health_at(health, 70, name, CARD_IS(2000, none, 0, 0)));
     assert_true(said(health_at(health, 80, name, CARD_IS(2000, none, 0, 0)), "usable_bytes") == limit);
-    /* Another card's reading is not this one's, and one that is not shown says so. */
+    /* Another card's reading does not count, and a card without a reading says so. */
     told = health_at(health, 90, name, "{s:s, s:s}", "kind", "cuda", "pci", "0000:02:00.0");
     assert_string_equal(json_string_value(json_object_get(told, "why")),
                         "its vendor's management library does not show it");
@@ -660,7 +662,7 @@ static void a_watcher_that_ends_is_said(void **state)
     event_base_free(base);
 }
 
-/* A machine of two vendors, one of whose drivers is broken, and cards that were named. */
+/* A machine with cards of two vendors, one of whose drivers is broken, and with named cards. */
 static void a_driver_that_is_refused_has_a_line_of_its_own(void **state)
 {
     (void)state;

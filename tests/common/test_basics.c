@@ -1,4 +1,4 @@
-/* Errors, buffers, arrays, digests, random numbers, files, clocks, processes. */
+/* Tests errors, buffers, arrays, digests, random numbers, files, clocks, processes. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -25,7 +25,7 @@ static void errors_keep_code_and_errno_and_are_cut(void **state)
     assert_int_equal(errno, ENOSPC);
     assert_int_equal(err.code, ERR_NOFIT);
     assert_string_equal(err.text, "plan of job 7: rank 3: too small");
-    err_set(&err, ERR_IO, "again: %s", err.text); /* its own text as argument */
+    err_set(&err, ERR_IO, "again: %s", err.text); /* its own text is an argument */
     assert_string_equal(err.text, "again: plan of job 7: rank 3: too small");
     char lengthy[2000];
     memset(lengthy, 'x', sizeof(lengthy) - 1);
@@ -80,12 +80,13 @@ static void arrays_grow_and_refuse_what_overflows(void **state)
         moves += capacity != before;
         items[count] = (uint32_t)count;
     }
-    assert_in_range(moves, 8, 12); /* it doubles: log2(5000 / 8) */
+    assert_in_range(moves, 8, 12); /* the capacity doubles, about log2(5000 / 8) times */
     assert_int_equal(ARRAY_RESERVE(items, capacity, 100000, &err), 0);
     assert_int_equal(capacity, 100000);
 
     uint32_t *same = items;
-    assert_int_equal(ARRAY_RESERVE(items, capacity, SIZE_MAX, &err), -1); /* times 4 it wraps */
+    assert_int_equal(ARRAY_RESERVE(items, capacity, SIZE_MAX, &err),
+                     -1); /* multiplied by 4 it wraps around */
     assert_int_equal(err.code, ERR_NOMEM);
     err = (struct err){0};
     assert_int_equal(ARRAY_RESERVE(items, capacity, SIZE_MAX / 4, &err), -1); /* more than any machine has */
@@ -163,7 +164,7 @@ static void streams_are_uniform_and_shuffles_are_permutations(void **state)
         squares += normal * normal;
     }
     for (int i = 0; i < 6; i++) {
-        assert_true(counts[i] > 9500 && counts[i] < 10500); /* 5.5 standard deviations */
+        assert_true(counts[i] > 9500 && counts[i] < 10500); /* within 5.5 standard deviations */
     }
     assert_true(fabs(sum / 60000) < 0.03 && fabs(squares / 60000 - 1) < 0.04);
     uint32_t items[1000], again[1000], other[1000];
@@ -234,7 +235,7 @@ static void files_are_complete_or_absent(void **state)
     snprintf(path, sizeof(path), "%s/a", dir.path);
     assert_int_equal(file_remove_tree(path, &err), 0);
     assert_false(file_exists(path));
-    assert_true(file_exists(outside)); /* not through the link */
+    assert_true(file_exists(outside)); /* the link was not followed */
     assert_int_equal(file_remove_tree(path, &err), 0);
     char small[8];
     assert_int_equal(file_path(small, sizeof(small), &err, "%s", "longer than that"), -1);
@@ -299,7 +300,8 @@ static void processes_are_started_watched_and_recognised(void **state)
     buf_init(&text, 4096);
     assert_int_equal(file_read_all(log, 4096, &text, &err), 0);
     char want[200];
-    snprintf(want, sizeof(want), "hello\n4\n%s\n", dir.path); /* 0, 1, 2 and ls's own */
+    snprintf(want, sizeof(want), "hello\n4\n%s\n",
+             dir.path); /* descriptors 0, 1, 2 and the one that ls opens */
     assert_string_equal(buf_str(&text), want);
     assert_int_equal(process_start_time(pid), 0);
     argv[0] = "/nowhere/program";
@@ -325,13 +327,14 @@ static void stopping_kills_a_group_that_does_not_listen(void **state)
     pid_t pid = 0;
     assert_int_equal(process_spawn(&options, &pid, &err), 0);
     char number[32] = "";
-    assert_true(read(out[0], number, sizeof(number) - 1) > 0); /* it runs, and so does its child */
+    assert_true(read(out[0], number, sizeof(number) - 1) > 0); /* it runs, and its child too */
     pid_t grandchild = (pid_t)strtol(number, NULL, 10);
     uint64_t start = process_start_time(pid);
     assert_true(start != 0);
     assert_true(process_is(pid, start));
     assert_false(process_is(pid, start + 1));
-    assert_int_equal(process_stop(pid, start + 1, SIGTERM, 10, &err), 0); /* another process: not touched */
+    assert_int_equal(process_stop(pid, start + 1, SIGTERM, 10, &err),
+                     0); /* this is another process and is not touched */
     assert_true(process_is(pid, start));
     assert_int_equal(process_stop(pid, start, SIGTERM, 100, &err), 0);
     assert_false(process_is(pid, start));

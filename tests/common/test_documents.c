@@ -1,4 +1,4 @@
-/* Documents in and out: JSON, YAML, msgpack frames, amounts with units. */
+/* Tests reading and writing documents: JSON, YAML, msgpack frames, amounts with units. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -54,7 +54,7 @@ static void bad_json_is_refused_with_its_place(void **state)
         assert_true(strlen(err.text) > 10);
     }
     json_decref(
-        parse("{\"deep\": [[[[[[1, \"]]]]]][[[[[[[\\\"\"]]]]]]}")); /* brackets in texts do not nest */
+        parse("{\"deep\": [[[[[[1, \"]]]]]][[[[[[[\\\"\"]]]]]]}")); /* brackets in texts are not nesting */
 }
 
 static void readers_name_the_path_and_the_limit(void **state)
@@ -99,7 +99,7 @@ static void readers_name_the_path_and_the_limit(void **state)
                 bool a = false;
                 jr_item(&train, "list", list, k, &item);
                 jr_bool(&item, "a", JR_OPTIONAL, &a);
-                jr_finish(&item); /* what it says is said by its parents too */
+                jr_finish(&item); /* its parents report its error, too */
             }
         }
         jr_finish(&train);
@@ -212,7 +212,7 @@ static void a_file_is_json_by_its_ending_or_its_text(void **state)
 {
     (void)state;
     static const struct {
-        const char *path, *text, *json, *said; /* one of the last two */
+        const char *path, *text, *json, *said; /* the value or the error, one of which is NULL */
     } cases[] = {
         {"a.json", "{\"a\": \"x\\ud83d\\ude00\"}", "{\"a\": \"x\xf0\x9f\x98\x80\"}", NULL},
         {"a.yaml", "{\"a\": \"x\\ud83d\\ude00\"}", "{\"a\": \"x\xf0\x9f\x98\x80\"}", NULL},
@@ -421,8 +421,8 @@ static void lying_frames_take_no_memory(void **state)
         {"\xca\x7f\xc0\0\0", 5, ERR_CORRUPT},         /* NaN */
         {"\x81\x01\x01", 3, ERR_CORRUPT},             /* a key that is a number */
         {"\x82\xa1x\x01\xa1x\x02", 7, ERR_CORRUPT},   /* a key twice */
-        {"\xa1\xff", 2, ERR_CORRUPT},                 /* no UTF-8 */
-        {"\x01\x01", 2, ERR_CORRUPT},                 /* something behind */
+        {"\xa1\xff", 2, ERR_CORRUPT},                 /* invalid UTF-8 */
+        {"\x01\x01", 2, ERR_CORRUPT},                 /* bytes behind the document */
         {"", 0, ERR_CORRUPT},
     };
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {

@@ -1,4 +1,4 @@
-/* The PostgreSQL client against a real server: groups, errors, restarts, deadlines, notifications. */
+/* Tests the PostgreSQL client against a real server: groups, errors, restarts, deadlines, notifications. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -185,7 +185,7 @@ static void one_bad_work_does_not_fail_its_neighbours(void **state)
         snprintf(name, sizeof(name), "item %d", i);
         insert(pg, name, 1, &good);
         if (i % 100 == 50) {
-            good.waited++; /* all are waited for by 'good' */
+            good.waited++; /* 'good' waits for all of them */
             insert(pg, name, 1, &bad);
             bad.waited = 1000000;
         }
@@ -195,7 +195,7 @@ static void one_bad_work_does_not_fail_its_neighbours(void **state)
     while (bad.failed + bad.good < 5) {
         event_base_loop(base, EVLOOP_ONCE);
     }
-    assert_int_equal(good.good + bad.good, 500); /* which of two equal names wins is not said */
+    assert_int_equal(good.good + bad.good, 500); /* which of two equal names wins is not defined */
     assert_int_equal(good.conflicts + bad.conflicts, 5);
     struct tally count = {.base = base, .waited = 1};
     struct err err = {0};
@@ -290,7 +290,7 @@ static void works_wait_while_the_server_restarts(void **state)
     loop(base, 5000);
     assert_int_equal(tally.good, 1);
     test_postgres_end(&postgres, SIGQUIT);
-    insert(pg, "during", 1, &tally); /* on a connection that is dead already: may be unknown */
+    insert(pg, "during", 1, &tally); /* on a connection that is already broken: the result may be unknown */
     event_base_loop(base, EVLOOP_NONBLOCK);
     event_base_loop(base, EVLOOP_NONBLOCK);
     insert(pg, "after", 1, &tally);
@@ -329,7 +329,7 @@ static void a_server_that_is_away_is_told_and_waited_for_until_the_deadline(void
     loop(base, 5000);
     assert_int_equal(tally.last, ERR_TIMEOUT);
     assert_non_null(strstr(tally.text, "not connected"));
-    assert_true(trouble_count >= 2 && trouble_count <= 20); /* backed off */
+    assert_true(trouble_count >= 2 && trouble_count <= 20); /* the attempts backed off */
     assert_non_null(strstr(trouble_text, "nowhere"));
     pg_destroy(pg);
     config.conninfo = "host=x nonsense";
@@ -424,7 +424,7 @@ static void blocking_errors_are_classified(void **state)
     pg_disconnect(conn);
 }
 
-/* 16 callers, each with one insert in flight: what the api does under load. */
+/* 16 callers, each with one insert in flight, as in the api under load. */
 struct caller {
     struct pg *pg;
     struct tally *tally;

@@ -1,4 +1,4 @@
-/* A program asked for a JSON document answers, or what it did instead is an error, in time. */
+/* Tests that a program's JSON document is read, or that any other outcome is an error, in time. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,4 @@
-/* The Redis client against a real server: plain, TLS, refusals, restarts, deadlines. */
+/* Tests the Redis client against a real server: plain, TLS, refusals, restarts, deadlines. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -93,7 +93,7 @@ static void too_late(evutil_socket_t fd, short what, void *arg)
     exit(1);
 }
 
-/* libevent frees a bufferevent in the loop's next turn. */
+/* Frees the base after one more turn, in which libevent frees bufferevents. */
 static void base_end(struct event_base *base)
 {
     event_base_loop(base, EVLOOP_NONBLOCK);
@@ -201,7 +201,7 @@ static void a_blocked_reader_gets_an_entry_at_once(void **state)
     assert_int_equal(redis_stream_add(writer, "t", 100, &sealed, 0, NULL, NULL, &err), 0);
     assert_int_equal(redis_streams_read(reader, both, 2, 10, 4000, stream_reply, &probe, &err), 0);
     loop(probe.base, 6000);
-    if (probe.entries == 2) { /* the read came before the write */
+    if (probe.entries == 2) { /* the read ran before the write */
         assert_int_equal(redis_streams_read(reader, both, 2, 10, 4000, stream_reply, &probe, &err), 0);
         loop(probe.base, 6000);
     }
@@ -211,7 +211,7 @@ static void a_blocked_reader_gets_an_entry_at_once(void **state)
     base_end(probe.base);
 }
 
-/* One million of fields in an entry is cheap to send and dear to read: the connection ends instead. */
+/* An entry of a million fields is cheap to send and expensive to read, so the connection ends. */
 static void an_entry_of_very_many_fields_is_no_reply(void **state)
 {
     (void)state;
@@ -228,13 +228,13 @@ static void an_entry_of_very_many_fields_is_no_reply(void **state)
     assert_int_equal(probe.good, 1);
     SAY(redis, &probe, 0, "XRANGE", "many", "-", "+");
     loop(probe.base, 5000);
-    assert_int_equal(probe.good, 2); /* 1000 elements are fine */
+    assert_int_equal(probe.good, 2); /* 1000 elements are allowed */
     SAY(redis, &probe, 0, "EVAL", "local t = {} for i = 1, 5000 do t[i] = i end return t", "0");
     loop(probe.base, 5000);
     assert_int_equal(probe.last, ERR_PEER);
     SAY(redis, &probe, 0, "PING");
     loop(probe.base, 5000);
-    assert_int_equal(probe.good, 3); /* and the next connection works */
+    assert_int_equal(probe.good, 3); /* the next connection works */
     redis_destroy(redis);
     base_end(probe.base);
 }
@@ -252,7 +252,7 @@ static void waiting_commands_survive_a_restart_and_sent_ones_are_unknown(void **
     struct err err = {0};
     const char *block[] = {"BLPOP", "nothing", "0"};
     assert_int_equal(redis_command(redis, 60000, probe_reply, &blocked, 3, block, NULL, &err), 0);
-    SAY(redis, &probe, 60000, "PING"); /* sent behind it */
+    SAY(redis, &probe, 60000, "PING"); /* sent behind the blocking command */
     event_base_loop(probe.base, EVLOOP_NONBLOCK);
     test_redis_kill(&server);
     loop(probe.base, 5000);
@@ -284,7 +284,7 @@ static void deadlines_hold_while_nobody_answers(void **state)
     assert_int_equal(probe.last, ERR_TIMEOUT);
     assert_int_equal(probe.why, ERR_NET);
     assert_true(clock_mono_ns() - start_ns < 1500000000u);
-    assert_true(probe.lost >= 2 && probe.lost < 10); /* it tried again, backing off */
+    assert_true(probe.lost >= 2 && probe.lost < 10); /* it tried again with back-off */
     redis_destroy(redis);
     base_end(probe.base);
 }
@@ -484,9 +484,8 @@ static void another_clusters_certificate_is_refused_on_either_side(void **state)
     base_end(probe.base);
 }
 
-/* A machine of the cluster that listens where Redis should: its certificate names the host and chains to the
- * CA.
- */
+/* A machine of the cluster listens in place of Redis: its certificate names the host and has a chain to the
+ * CA. */
 static void another_certificate_of_the_cluster_cannot_pose_as_redis(void **state)
 {
     struct secure *secure = *state;

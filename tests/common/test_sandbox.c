@@ -1,5 +1,5 @@
-/* What a program in the sandbox can do, and what it cannot, whatever it tries; run as the tests' user, and
- * where that is root once more as a plain user. */
+/* Tests what a program in the sandbox can and cannot do, as the tests' user and, if that is root, again as a
+ * plain user. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -25,7 +25,7 @@
 
 enum { OUTPUT_MAX = 1 << 16, DEADLINE_MS = 20000 };
 
-/* Runs a Python program; what it wrote is in *out, which the caller frees. */
+/* Runs a Python program; *out is its output, which the caller frees. */
 static int python(const char *text, uint32_t deadline_ms, struct buf *out, struct err *err)
 {
     const char *const argv[] = {"python3", "-S", "-c", text, NULL};
@@ -55,7 +55,7 @@ static void it_reads_its_input_and_writes_its_output(void **state)
     buf_fini(&out);
 }
 
-/* Each line is tried; those that work are told. */
+/* Tries each line and reports the ones that work. */
 static void nothing_that_reaches_out_works(void **state)
 {
     struct err err = {0};
@@ -142,7 +142,7 @@ static void it_reads_what_is_named_to_it_and_nothing_beside(void **state)
     scratch_remove(&dir);
 }
 
-/* How a program ends badly, and what is said of it. */
+/* Tests how each way of failing is reported. */
 static void bad_ends_are_told_apart(void **state)
 {
     static const struct {
@@ -179,7 +179,7 @@ static void bad_ends_are_told_apart(void **state)
             fail_msg("%s\n  %s: %s", cases[i].text, err_code_name(err.code), err.text);
         }
         assert_true(clock_mono_ns() - begin_ns < (uint64_t)(cases[i].deadline_ms + 5000) * 1000000u);
-        assert_int_equal(waitpid(-1, NULL, WNOHANG), -1); /* nothing is left to reap */
+        assert_int_equal(waitpid(-1, NULL, WNOHANG), -1); /* no child is left to reap */
         buf_fini(&out);
     }
 }
@@ -289,11 +289,12 @@ static void a_configuration_that_is_wrong_is_refused_by_its_path(void **state)
     }
 }
 
-/* A parser of ours, as it would be: a child of this program that enters by itself. Tells by its exit status.
+/* A parser of our own: a child of this program that enters the sandbox itself and answers by its exit status.
  */
 static void parse(int answer)
 {
-    const struct sandbox_limits limits = {.cpu_s = 10}; /* no memory limit: sanitizers reserve terabytes */
+    const struct sandbox_limits limits = {.cpu_s =
+                                              10}; /* no memory limit, because sanitizers reserve terabytes */
     struct err err = {0};
     char seen = 'n';
     if (sandbox_enter(&limits, &err) < 0)

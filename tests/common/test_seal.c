@@ -1,4 +1,4 @@
-/* Seals: vectors made with Python's hmac, and what must not hold. */
+/* Tests seals with vectors made by Python's hmac, and seals that must not be valid. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -48,7 +48,7 @@ static void a_seal_is_the_hmac_of_direction_node_and_body(void **state)
         uint8_t mac[SEAL_SIZE];
         char hex[2 * SEAL_SIZE + 1];
         struct err err;
-        for (int again = 0; again < 2; again++) { /* one handle makes many */
+        for (int again = 0; again < 2; again++) { /* one handle makes several seals */
             assert_int_equal(
                 seal_make(seal, vectors[i].direction, vectors[i].body, vectors[i].size, mac, &err), 0);
             digest_hex(mac, sizeof(mac), hex);
@@ -67,8 +67,8 @@ static void anything_else_does_not_hold(void **state)
     struct err err;
     assert_int_equal(seal_make(left, SEAL_EVENTS, "hello", 5, mac, &err), 0);
     assert_true(seal_holds(left, SEAL_EVENTS, "hello", 5, mac, SEAL_SIZE));
-    assert_false(seal_holds(left, SEAL_MESSAGES, "hello", 5, mac, SEAL_SIZE)); /* sent back */
-    assert_false(seal_holds(right, SEAL_EVENTS, "hello", 5, mac, SEAL_SIZE));  /* sent to another */
+    assert_false(seal_holds(left, SEAL_MESSAGES, "hello", 5, mac, SEAL_SIZE)); /* returned to its sender */
+    assert_false(seal_holds(right, SEAL_EVENTS, "hello", 5, mac, SEAL_SIZE));  /* sent to another node */
     assert_false(seal_holds(left, SEAL_EVENTS, "hellp", 5, mac, SEAL_SIZE));
     assert_false(seal_holds(left, SEAL_EVENTS, "hell", 4, mac, SEAL_SIZE));
     assert_false(seal_holds(left, SEAL_EVENTS, "hello", 5, mac, SEAL_SIZE - 1));

@@ -1,4 +1,5 @@
-/* Certificates, who is let in and what is said to who is not; and the HTTP client over plain TCP and TLS. */
+/* Tests certificates, which peers are admitted and how others are refused, and the HTTP client over plain TCP
+ * and TLS. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -30,7 +31,7 @@ static int cluster_up(void **state)
     test_cert_make(&server_cert, &ours, dir.path, "server:api");
     test_cert_make(&left_cert, &ours, dir.path, "agent:left");
     test_cert_make(&right_cert, &ours, dir.path, "agent:right");
-    test_cert_make(&poser_cert, &ours, dir.path, "client:poser"); /* with the api's host in it */
+    test_cert_make(&poser_cert, &ours, dir.path, "client:poser"); /* names the api's host */
     test_cert_make(&stranger_cert, &theirs, dir.path, "agent:stranger");
     return 0;
 }
@@ -65,7 +66,7 @@ struct pair {
     unsigned long client_code, server_code;
 };
 
-/* Handshake over memory, then one byte each way so that late refusals arrive. */
+/* Does a handshake in memory, then sends one byte each way so that late refusals arrive. */
 static void pair_shake(struct pair *pair, SSL_CTX *client, SSL_CTX *server, const char *host)
 {
     struct err err;
@@ -183,14 +184,14 @@ static void host_names_are_checked_when_asked_for(void **state)
     pair_free(&pair);
     SSL_CTX_set_min_proto_version(client, TLS1_2_VERSION);
     SSL_CTX_set_max_proto_version(client, TLS1_2_VERSION);
-    pair_shake(&pair, client, server, NULL); /* nothing below 1.3 */
+    pair_shake(&pair, client, server, NULL); /* nothing below TLS 1.3 is accepted */
     assert_int_not_equal(pair.client_result, 1);
     pair_free(&pair);
     SSL_CTX_free(client);
     SSL_CTX_free(server);
 }
 
-/* Every certificate of the cluster chains to its CA: what makes a server is its identity. */
+/* Every certificate of the cluster has a chain to its CA: only the identity makes a server. */
 static void no_other_certificate_of_the_cluster_can_pose_as_a_server(void **state)
 {
     (void)state;
@@ -224,7 +225,7 @@ static void a_certificate_tells_its_identity_and_its_times(void **state)
     buf_init(&again, 65536);
     buf_init(&cert, 65536);
     assert_int_equal(tls_request_create("agent:left", &key, &csr, &err), 0);
-    assert_int_equal(tls_request_create("agent:left", &key, &again, &err), 0); /* by the same key */
+    assert_int_equal(tls_request_create("agent:left", &key, &again, &err), 0); /* with the same key */
     assert_int_equal(tls_request_read(buf_str(&csr), identity, first, &err), 0);
     assert_int_equal(tls_request_read(buf_str(&again), identity, second, &err), 0);
     assert_memory_equal(first, second, sizeof(first));
@@ -298,7 +299,7 @@ struct server {
     pthread_t thread;
     atomic_bool stopping;
     atomic_int connections;
-    char heads[8192]; /* of the last request */
+    char heads[8192]; /* heads of the last request */
     struct buf body;
 };
 
@@ -355,7 +356,7 @@ static void route(struct server *server, struct peer *peer)
     } else if (strncmp(path, "/silent", 7) == 0) {
         peer_write(peer, "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nab", 41);
         char byte;
-        peer_read(peer, &byte, 1); /* until the client gives up */
+        peer_read(peer, &byte, 1); /* waits until the client gives up */
     } else if (strncmp(path, "/short", 6) == 0) {
         peer_write(peer, "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nab", 41);
         shutdown(peer->fd, SHUT_RDWR);
@@ -365,7 +366,7 @@ static void route(struct server *server, struct peer *peer)
     }
 }
 
-/* One request into heads and body; false at the end of the connection. */
+/* Reads one request into heads and body; false at the end of the connection. */
 static bool request_read(struct server *server, struct peer *peer)
 {
     size_t used = 0;
@@ -485,7 +486,7 @@ static void requests_answers_and_refusals(void **state)
     json_t *body = json_pack("{s:s}", "name", "x");
     json_t *out = NULL;
     assert_int_equal(http_json(http, "GET", "/v1/x", NULL, 0, &out, &err), 0);
-    assert_true(json_is_true(json_object_get(out, "ok"))); /* the bearer came along */
+    assert_true(json_is_true(json_object_get(out, "ok"))); /* the bearer token was sent */
     json_decref(out);
     assert_int_equal(http_json(http, "POST", "/echo", body, 0, &out, &err), 0);
     assert_true(json_equal(out, body));
@@ -513,7 +514,7 @@ static void requests_answers_and_refusals(void **state)
     assert_int_equal(got.size, 5000000);
     assert_string_equal(told.content_type, "application/json");
     assert_string_equal(told.etag, "\"e1\"");
-    assert_int_equal(server.connections, 1); /* one connection for all of it */
+    assert_int_equal(server.connections, 1); /* one connection served all requests */
     json_decref(body);
     buf_fini(&got);
     http_destroy(http);
@@ -534,7 +535,7 @@ static void ranges_and_limits_are_kept(void **state)
     assert_int_equal(http_perform(http, &request, NULL, &err), 0);
     assert_string_equal(buf_str(&got), "cdef");
     buf_clear(&got);
-    request.path = "/deaf"; /* a server that answers with everything */
+    request.path = "/deaf"; /* a server that ignores the range */
     assert_int_equal(http_perform(http, &request, NULL, &err), -1);
     assert_int_equal(err.code, ERR_PEER);
     request.range_bytes = 0;
@@ -561,7 +562,7 @@ static void ranges_and_limits_are_kept(void **state)
     http = client(&server, NULL, NULL);
     request.idle_ms = 0;
     request.timeout_ms = 2000;
-    assert_int_equal(http_perform(http, &request, NULL, &err), -1); /* nobody there */
+    assert_int_equal(http_perform(http, &request, NULL, &err), -1); /* nothing listens there */
     assert_int_equal(err.code, ERR_NET);
     http_destroy(http);
     struct http_options bad = {.url = "ftp://x"};
@@ -582,7 +583,7 @@ static void a_joining_node_trusts_only_the_pinned_ca(void **state)
     json_t *out = NULL;
     SSL_CTX *tls = context(&ours, &server_cert, TLS_ROLE_SERVER);
     server_start(&server, tls);
-    struct http *http = client(&server, ours.ca_file, NULL); /* as an enrolled one */
+    struct http *http = client(&server, ours.ca_file, NULL); /* as an enrolled agent */
     assert_int_equal(http_json(http, "GET", "/", NULL, 0, &out, &err), 0);
     json_decref(out);
     http_destroy(http);
@@ -606,7 +607,7 @@ static void a_joining_node_trusts_only_the_pinned_ca(void **state)
     SSL_CTX_free(tls);
 }
 
-/* With the CA configured and while joining alike. */
+/* This holds with the CA configured and also while joining. */
 static void an_agent_that_poses_as_the_api_is_left_at_once(void **state)
 {
     (void)state;

@@ -1,8 +1,8 @@
-/* What the fuzz targets share: text to document with the product's own limits, and mutations of documents.
+/* Functions that the fuzz targets share: parsing with the product's own limits, and mutations of documents.
  *
- * A target is one fuzz_x.c with LLVMFuzzerTestOneInput. With libFuzzer (make fuzz) json_mutate.c changes
- * documents as documents half of the time, so that inputs get past the parser; without, replay.c runs files
- * through the same function (make test replays the corpus).
+ * A target is one fuzz_x.c with LLVMFuzzerTestOneInput. With libFuzzer (make fuzz) json_mutate.c mutates
+ * documents, half of the time, so that inputs stay valid for the parser. Without libFuzzer, replay.c runs
+ * files through the same function (make test replays the corpus).
  */
 #ifndef MOTLEY_TEST_FUZZ_H
 #define MOTLEY_TEST_FUZZ_H

@@ -1,5 +1,5 @@
-/* What the parse helper writes, which may have been taken over by the file that it read: cut into pieces
- * anywhere, it ends in an answer or an error, and no more bytes reach the asker than were announced. */
+/* Output of the parser process, which the file that it read may have taken over: cut into pieces anywhere, it
+ * ends in an answer or an error, and no more bytes reach the caller than were announced. */
 #include "fuzz/fuzz.h"
 
 #include "common/sandbox.h"
@@ -9,7 +9,7 @@
 static const uint8_t *input;
 static size_t input_bytes;
 
-/* The helper's process is the input: its first byte says in what pieces it is heard. */
+/* The input is the output of the parser process; its first byte gives the size of pieces. */
 static int input_run(const struct sandbox_command *command, struct buf *output, struct err *err)
 {
     (void)output;

@@ -1,4 +1,4 @@
-/* What a worker is told: an assignment, its local part, a model's files, a manifest. */
+/* Messages to a worker: an assignment, its local part, a model's files, a manifest. */
 #include "fuzz/fuzz.h"
 
 #include <stdlib.h>
@@ -21,7 +21,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     local_read(document, &local, &err);
     if (model_part_read(document, &model, &err) == 0)
         free(model.files);
-    if (assignment_read(document, &assignment, &err) == 0) /* takes it */
+    if (assignment_read(document, &assignment, &err) == 0) /* takes the document */
         assignment_destroy(assignment);
     return 0;
 }

@@ -12,7 +12,7 @@ enum { BODY_MAX = 5000 };
 
 static struct event_base *base;
 static struct httpd_server *server;
-static struct buf told, streamed; /* what the owner was told; of the present stream */
+static struct buf told, streamed; /* log of what the server reported; body of the present stream */
 
 static void tell(char what, const void *bytes, size_t size)
 {
@@ -104,7 +104,7 @@ static void turn(struct bufferevent *client)
     event_base_loop(base, EVLOOP_NONBLOCK);
 }
 
-/* One connection that brings these bytes, 'piece' at a time. */
+/* Sends these bytes over one connection, 'piece' at a time. */
 static void bring(const uint8_t *data, size_t size, size_t piece)
 {
     struct bufferevent *pair[2];

@@ -11,7 +11,7 @@
 static struct plan_inputs inputs;
 static struct problem problem;
 
-/* Two devices, six rows. Made once. */
+/* Makes a problem of two devices and six rows, once. */
 static void problem_make(void)
 {
     static const char text[] =

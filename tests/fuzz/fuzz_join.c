@@ -1,4 +1,4 @@
-/* What a stranger shows at the door: a certificate request and a join token. */
+/* What an unknown machine sends to join: a certificate request and a join token. */
 #include "fuzz/fuzz.h"
 
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* What another worker sends: hello, answer and frame headers; what is accepted is within its bounds. */
+/* What another worker sends: hello, answer and frame headers. Accepted values are within their bounds. */
 #include "fuzz/fuzz.h"
 
 #include <string.h>

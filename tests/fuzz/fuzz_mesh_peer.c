@@ -1,8 +1,9 @@
-/* What a peer of the mesh says after its hello, frame by frame, while receives are posted: whatever it says,
- * each receive ends exactly once, with no more bytes than it has room for.
+/* Frames of a peer after its hello, while receives are posted: whatever the peer sends, each receive ends
+ * exactly once, with no more bytes than it has room for.
  *
- * The connection is the input, in steps of some bytes, so that most frames continue what came before and get
- * past the checks of their headers (those are fuzz_mesh's). */
+ * The connection is the input, in steps of some bytes, so that most frames continue a message and pass the
+ * checks of their headers (fuzz_mesh tests those).
+ */
 #include "fuzz/fuzz.h"
 
 #include "mesh/mesh_private.h"
@@ -12,7 +13,7 @@
 
 #include "common/cond.h"
 
-/* A post as a pointer. */
+/* Makes a struct mesh_post and gives its address. */
 #define POST(rank, number, deadline, fn, a)                                                                  \
     (&(struct mesh_post){                                                                                    \
         .peer = (rank), .queue = (number), .deadline_ns = (deadline), .done = (fn), .arg = (a)})
@@ -36,7 +37,7 @@ static void done(const struct mesh_done *done)
 {
     uint8_t **mine = done->arg;
     ended++;
-    free(*mine); /* a second end, or one written to later, is found by the sanitizer */
+    free(*mine); /* the sanitizer finds a second end or a later write */
     *mine = NULL;
 }
 
@@ -56,7 +57,7 @@ static void post(void)
         free(place[posted]);
 }
 
-/* What the sender's thread does between frames. */
+/* Does what the sender's thread does between frames. */
 static void finish_ready(struct mesh_peer_state *p)
 {
     pthread_mutex_lock(&p->lock);

@@ -1,4 +1,5 @@
-/* Plans: decoded, checked, encoded again. The digest is put right, so that what is behind it is reached. */
+/* Plans: decoded, checked, encoded again. The digest is corrected, so that the code behind that check is
+ * reached. */
 #include "fuzz/fuzz.h"
 
 #include <string.h>

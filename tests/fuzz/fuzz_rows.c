@@ -7,7 +7,7 @@
 
 static const struct tokenizer *tokenizer_any(void)
 {
-    static struct tokenizer *tokenizer; /* of the whole run */
+    static struct tokenizer *tokenizer; /* used for the whole run */
     struct err err;
     struct buf text = {.limit = 1 << 20};
     if (!tokenizer && file_read_all(MOTLEY_TEST_DATA "/tokenizer/smollm.json", 1 << 20, &text, &err) == 0)

@@ -1,5 +1,4 @@
-/* Mutations of a document: one value somewhere is replaced, dropped, doubled or exchanged with another one.
- */
+/* Mutations of a document: one value is replaced, removed, doubled, or exchanged with another. */
 #include "fuzz/fuzz.h"
 
 #include <math.h>
@@ -7,10 +6,10 @@
 
 #define PLACES_MAX 4096u
 
-struct place { /* a value inside an object or array */
+struct place { /* the position of a value in an object or array */
     json_t *parent;
-    const char *key; /* of an object */
-    size_t index;    /* of an array */
+    const char *key; /* its key in an object */
+    size_t index;    /* its index in an array */
 };
 
 struct places {
@@ -108,7 +107,7 @@ static void change(const struct places *places, uint32_t *seed)
         if (!a->key)
             json_array_insert_new(a->parent, a->index, json_deep_copy(value));
         break;
-    case 2: /* another one's value */
+    case 2: /* copy another value */
         place_set(a, json_deep_copy(other));
         break;
     default:

@@ -1,4 +1,4 @@
-/* Runs files, or all files of folders, through a target: what the corpus is in `make test`. */
+/* Runs files, or all files of folders, through a target; `make test` replays the corpus with it. */
 #include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,7 +17,8 @@ static int file_run(const char *path)
     }
     size_t size = fread(data, 1, FUZZ_BYTES_MAX, file);
     fclose(file);
-    uint8_t *exact = malloc(size ? size : 1); /* so that a sanitizer sees its end */
+    uint8_t *exact =
+        malloc(size ? size : 1); /* exact size, so that a sanitizer notices reads behind its end */
     if (!exact)
         return -1;
     memcpy(exact, data, size);

@@ -1,4 +1,4 @@
-/* The supervisor over services of a test's own, and what `motley up` reads and writes before it starts
+/* Tests the supervisor with services of a test's own, and what `motley up` reads and writes before it starts
  * anything. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -169,7 +169,7 @@ static void an_odd_or_long_home_has_a_short_plain_place(void **state)
     assert_string_equal(scratch.dir, place);
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]) + 1; i++) {
         int length = snprintf(home, sizeof(home), "%s/%s", scratch.dir, i < 5 ? names[i] : "long");
-        while (i == 5 && length < 3800) { /* folders of 200 bytes each */
+        while (i == 5 && length < 3800) { /* folders with names of 200 bytes */
             length += snprintf(home + length, sizeof(home) - (size_t)length, "/%0200d", 7);
         }
         assert_int_equal(-1, home_place(home, false, place, &err));
@@ -201,7 +201,7 @@ static void a_port_is_kept_and_a_taken_one_is_named(void **state)
     assert_int_equal(0, home_port(scratch.dir, "api", "127.0.0.1", 0, &first, &err));
     assert_int_equal(0, home_port(scratch.dir, "api", "127.0.0.1", 0, &second, &err));
     assert_int_equal(first, second);
-    unsigned outgoing = 0; /* the lowest port of outgoing connections */
+    unsigned outgoing = 0; /* lowest port of outgoing connections */
     FILE *range = fopen("/proc/sys/net/ipv4/ip_local_port_range", "r");
     assert_true(range == NULL || fscanf(range, "%u", &outgoing) == 1);
     assert_true(range == NULL || (first >= 10240 && first < outgoing));
@@ -210,11 +210,11 @@ static void a_port_is_kept_and_a_taken_one_is_named(void **state)
         .sin_family = AF_INET, .sin_port = htons(first), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     assert_int_equal(0, bind(fd, (const struct sockaddr *)&address, sizeof(address)));
     assert_int_equal(0, listen(fd, 1));
-    assert_int_equal(0,
-                     home_port(scratch.dir, "api", "127.0.0.1", 0, &second, &err)); /* another one will do */
-    assert_int_not_equal(first, second);
     assert_int_equal(
-        -1, home_port(scratch.dir, "api", "127.0.0.1", first, &second, &err)); /* asked for by number */
+        0, home_port(scratch.dir, "api", "127.0.0.1", 0, &second, &err)); /* another port is taken */
+    assert_int_not_equal(first, second);
+    assert_int_equal(-1, home_port(scratch.dir, "api", "127.0.0.1", first, &second,
+                                   &err)); /* the port was asked for by number */
     assert_int_equal(ERR_CONFLICT, err.code);
     char number[8];
     snprintf(number, sizeof(number), "%u", first);
@@ -233,7 +233,7 @@ struct supervised {
     pid_t supervisor;
 };
 
-/* Start a supervisor over these services; %1$s in the text is the folder. */
+/* Starts a supervisor of these services; @ in the text stands for the folder. */
 static void supervise(struct supervised *s, const char *services)
 {
     struct err err = {0};
@@ -241,7 +241,7 @@ static void supervise(struct supervised *s, const char *services)
     assert_int_equal(0, scratch_make(&s->scratch));
     assert_int_equal(0, home_make(s->scratch.dir, &err));
     char *out = text;
-    for (const char *c = services; *c != '\0'; c++) { /* @ stands for the folder */
+    for (const char *c = services; *c != '\0'; c++) { /* replaces @ by the folder */
         out += *c == '@' ? snprintf(out, 300, "%s", s->scratch.dir) : snprintf(out, 2, "%c", *c);
     }
     write_text(scratch_path(&s->scratch, "run/services.json"), text);
@@ -256,7 +256,7 @@ static void supervise(struct supervised *s, const char *services)
     assert_true(s->supervisor > 0);
 }
 
-/* The pid of a service once it runs and is not 'not_this'. */
+/* Returns the pid of a service once it runs and is not 'not_this'. */
 static pid_t service_wait(const struct supervised *s, const char *name, pid_t not_this)
 {
     const uint64_t deadline = clock_mono_ns() + (uint64_t)DEADLINE_MS * 1000000u;
@@ -316,7 +316,7 @@ static void what_dies_is_started_again_and_all_is_stopped_at_the_end(void **stat
     const uint64_t third_start = process_start_time(third);
     assert_true(third_start != 0);
     const pid_t two = service_wait(&s, "two", stubborn);
-    kill(two, SIGKILL); /* it would take the whole grace to stop this one, over and over */
+    kill(two, SIGKILL); /* this service would take the whole grace period to stop, each time */
     write_text(scratch_path(&s.scratch, "run/marker"), "");
     kill(s.supervisor, SIGTERM);
     assert_int_equal(s.supervisor, waitpid(s.supervisor, NULL, 0));
@@ -329,7 +329,7 @@ static void later_phases_wait_for_what_runs_once(void **state)
 {
     (void)state;
     struct supervised s;
-    /* The first try fails: it is tried again, and only then the last phase starts. */
+    /* The first attempt fails and is repeated, and only then the last phase starts. */
     supervise(&s,
               "[{\"role\":\"redis\",\"name\":\"base\",\"argv\":[\"/bin/sleep\",\"1000\"],\"phase\":0},"
               "{\"role\":\"api\",\"name\":\"prepare\",\"argv\":[\"/bin/sh\",\"-c\","

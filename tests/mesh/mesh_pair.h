@@ -33,13 +33,14 @@ struct group {
     struct mesh_options options[GROUP_MAX];
     char address[GROUP_MAX][64];
     char identity[GROUP_MAX][64];
-    struct mesh_peer peers[GROUP_MAX][GROUP_MAX]; /* [rank][…]: those of others, in order */
+    struct mesh_peer peers[GROUP_MAX][GROUP_MAX]; /* [rank][…] the other ranks, in order */
     uint64_t connect_deadline_ns[GROUP_MAX];
     int status[GROUP_MAX];
     struct err err[GROUP_MAX];
 };
 
-/* Certificates, meshes, listening; nothing is connected. Change options between group_init and group_open. */
+/* Makes certificates and meshes and listens; nothing is connected. Options may be changed between group_init
+ * and group_open. */
 static inline void group_init(struct group *g, uint32_t count)
 {
     memset(g, 0, sizeof(*g));
@@ -88,7 +89,7 @@ static inline void *group_connect_run(void *arg)
     return NULL;
 }
 
-/* Everybody connects at once; the outcomes are in status and err. */
+/* Connects all ranks at once; status and err hold the outcomes. */
 static inline void group_connect(struct group *g)
 {
     pthread_t threads[GROUP_MAX];
@@ -119,7 +120,7 @@ static inline void *group_close_run(void *arg)
     return NULL;
 }
 
-/* Everybody says goodbye at once. */
+/* Closes all ranks at once. */
 static inline void group_close(struct group *g)
 {
     pthread_t threads[GROUP_MAX];
@@ -140,7 +141,7 @@ static inline void group_end(struct group *g)
     scratch_remove(&g->scratch);
 }
 
-/* Counts completions and keeps the last of each. */
+/* Counts completions and stores the last of each kind. */
 struct tally {
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -169,7 +170,7 @@ static inline void tally_done(const struct mesh_done *done)
     pthread_mutex_unlock(&t->lock);
 }
 
-/* Wait for so many completions in all; false when they do not come. */
+/* Waits until `count` operations have completed; false when they have not in time. */
 static inline bool tally_wait(struct tally *t, uint32_t count, double seconds)
 {
     uint64_t deadline = in_seconds(seconds);

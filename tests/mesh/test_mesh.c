@@ -1,5 +1,5 @@
-/* Tensors arrive whole and in order; nobody waits for ever; strangers, stale workers and liars are sent away.
- */
+/* Tests that tensors arrive whole and in order, that no wait lasts for ever, and that unknown peers, stale
+ * workers and invalid messages are refused. */
 #include "mesh/mesh_pair.h"
 
 #include <arpa/inet.h>
@@ -12,7 +12,7 @@
 #include "mesh/wire.h"
 #include "support/must.h"
 
-/* A post as a pointer. */
+/* Makes a struct mesh_post and gives its address. */
 #define POST(rank, number, deadline, fn, a)                                                                  \
     (&(struct mesh_post){                                                                                    \
         .peer = (rank), .queue = (number), .deadline_ns = (deadline), .done = (fn), .arg = (a)})
@@ -69,7 +69,7 @@ static void storm_receive(struct storm *s, int q, int i)
          &err);
 }
 
-/* Sends and receives in a random order, each queue's own order kept. */
+/* Sends and receives in a random order that keeps each queue's order. */
 static void *storm_run(void *arg)
 {
     struct storm *s = arg;
@@ -193,7 +193,7 @@ static void a_sender_without_a_posted_receive_stops_at_the_window(void **state)
                        &err),
              &err);
     }
-    /* another queue is not held up by it */
+    /* another queue is not blocked by it */
     must(mesh_send(g.mesh[0], POST(1, 1, in_seconds(30), tally_done, &receives), &no_meta, &x, 1, &err),
          &err);
     must(mesh_recv_wait(g.mesh[1], POST(0, 1, in_seconds(30), NULL, NULL), 0, &y, 1, NULL, &err), &err);
@@ -215,7 +215,7 @@ static void a_sender_without_a_posted_receive_stops_at_the_window(void **state)
     must(mesh_stats(g.mesh[0], 1, &stats, &err), &err);
     assert_true(stats.send_wait_ns > 0);
 
-    /* a message larger than the window goes when its receive is posted */
+    /* a message larger than the window is sent when its receive is posted */
     must(mesh_send(g.mesh[0], POST(1, 2, in_seconds(30), tally_done, &sends), &no_meta, out,
                    (size_t)COUNT * SIZE, &err),
          &err);
@@ -229,7 +229,7 @@ static void a_sender_without_a_posted_receive_stops_at_the_window(void **state)
     free(in);
 }
 
-/* Each arrival posts the next: from callbacks, both ways. */
+/* Each arrival posts the next operation from its callback, in both directions. */
 struct bounce {
     struct mesh *mesh;
     uint32_t peer, left;
@@ -326,13 +326,13 @@ static void a_deadline_ends_the_wait_and_names_the_peer(void **state)
     must(mesh_recv(g.mesh[0], POST(1, 3, in_seconds(0.05), tally_done, &t), 0x1234, &byte, 1, &err), &err);
     must(mesh_recv(g.mesh[0], POST(1, 4, in_seconds(30), tally_done, &t), 0, &byte, 1, &err), &err);
     assert_true(tally_wait(&t, 2, 20));
-    assert_int_equal(t.failed, 2); /* the peer has failed: all that was expected of it ends */
+    assert_int_equal(t.failed, 2); /* the peer has failed, so everything expected of it ends */
     assert_int_equal(t.last_failed.err.code, ERR_TIMEOUT);
     assert_non_null(strstr(t.last_failed.err.text, "rank 1 (agent:n1)"));
     assert_non_null(strstr(t.last_failed.err.text, "queue 3"));
     assert_int_equal(mesh_recv(g.mesh[0], POST(1, 5, in_seconds(1), tally_done, &t), 0, &byte, 1, &err), -1);
     assert_int_equal(err.code, ERR_TIMEOUT);
-    /* the other side hears of it */
+    /* the other side learns of it */
     assert_int_equal(
         mesh_recv_wait(g.mesh[1], POST(0, 0, in_seconds(20), NULL, NULL), 0, &byte, 1, NULL, &err), -1);
     assert_int_equal(err.code, ERR_NET);
@@ -360,7 +360,7 @@ static void a_peer_that_vanishes_ends_everything_with_its_name(void **state)
     assert_int_equal(t.last_failed.err.code, ERR_NET);
     assert_non_null(strstr(t.last_failed.err.text, "rank 1"));
     must(mesh_send(g.mesh[2], POST(0, 0, in_seconds(30), tally_done, &other), &no_meta, "x", 1, &err), &err);
-    assert_true(tally_wait(&other, 2, 20)); /* rank 2 goes on */
+    assert_true(tally_wait(&other, 2, 20)); /* rank 2 is not affected */
     assert_int_equal(other.failed, 0);
     group_end(&g);
     free(big);
@@ -397,7 +397,7 @@ static void mismatch(uint64_t send_tag, size_t size, uint64_t receive_tag, size_
     must(mesh_send(g.mesh[0], POST(1, 0, in_seconds(30), tally_done, &t), &meta, out, size, &err), &err);
     if (!post_first) {
         struct mesh_stats stats;
-        do /* until it has come, early */
+        do /* until the message has arrived early */
             must(mesh_stats(g.mesh[1], 0, &stats, &err), &err);
         while (stats.received_messages == 0);
         posted =
@@ -431,7 +431,7 @@ static void a_stale_epoch_is_refused_on_both_sides(void **state)
     struct group g;
     group_init(&g, 2);
     g.options[0].epoch = 6;
-    g.connect_deadline_ns[1] = in_seconds(1); /* waits for the right one */
+    g.connect_deadline_ns[1] = in_seconds(1); /* it keeps waiting for the right peer */
     group_open(&g);
     group_connect(&g);
     assert_int_equal(g.status[0], -1);
@@ -460,7 +460,7 @@ static void a_certificate_of_another_cluster_is_refused_on_both_sides(void **sta
         g.options[alien].cert_file = cert.cert_file;
         g.options[alien].key_file = cert.key_file;
         g.options[alien].ca_file = theirs.ca_file;
-        g.connect_deadline_ns[1] = in_seconds(1); /* waits for the right one */
+        g.connect_deadline_ns[1] = in_seconds(1); /* it keeps waiting for the right peer */
         group_open(&g);
         group_connect(&g);
         assert_int_equal(g.status[0], -1);
@@ -480,7 +480,7 @@ static void another_identity_of_the_same_cluster_is_refused(void **state)
     for (uint32_t wrong = 0; wrong < 2; wrong++) {
         struct group g;
         group_init(&g, 2);
-        g.connect_deadline_ns[1] = in_seconds(1); /* waits for the right one */
+        g.connect_deadline_ns[1] = in_seconds(1); /* it keeps waiting for the right peer */
         group_open(&g);
         g.peers[wrong][0].identity = "agent:somebody-else";
         group_connect(&g);
@@ -494,7 +494,8 @@ static void another_identity_of_the_same_cluster_is_refused(void **state)
     }
 }
 
-/* Rank 0 spoken by hand: connect both ways as a worker would, then send 'header' and see what rank 1 says. */
+/* Plays rank 0 by hand: connects in both directions as a worker does, then sends 'header' and checks rank 1's
+ * answer. */
 static void liar(void (*lie)(struct wire_frame *frame, uint8_t header[WIRE_HEADER_BYTES]), enum err_code code,
                  const char *word)
 {
@@ -596,7 +597,7 @@ static void lie_sequence(struct wire_frame *f, uint8_t *h)
 
 static void lie_early(struct wire_frame *f, uint8_t *h)
 {
-    f->queue = 10; /* nothing is posted there */
+    f->queue = 10; /* no receive is posted on this queue */
     f->message_bytes = 1ull << 30;
     wire_encode(f, h);
 }
@@ -605,7 +606,7 @@ static void lie_posted(struct wire_frame *f, uint8_t *h)
 {
     f->kind = WIRE_POSTED;
     f->payload_bytes = 0;
-    f->message_bytes = 1ull << 40; /* consumed more than was sent */
+    f->message_bytes = 1ull << 40; /* claims to have consumed more than was sent */
     wire_encode(f, h);
 }
 
@@ -637,7 +638,7 @@ static void a_paced_link_keeps_rate_and_latency_whatever_the_wakeups(void **stat
     uint64_t now = 1000000000, left_ns = 0, arrived = 0, last_arrival = 0;
     int tokens[100];
     uint32_t put = 0, left = 0;
-    /* 100 frames of 1,000 bytes, all ready at once; the thread looks at random moments */
+    /* 100 frames of 1,000 bytes are ready at once; the thread looks at random moments */
     while (arrived < 100) {
         while (put < 100 && mesh_pace_free(pace, now))
             assert_true(mesh_pace_put(pace, now, 1000000000, head, 100, body, 900, &tokens[put++]));
@@ -653,7 +654,7 @@ static void a_paced_link_keeps_rate_and_latency_whatever_the_wakeups(void **stat
     assert_int_equal(last_arrival, 1000000000 + 100000000 + 10000000);
     assert_true(mesh_pace_empty(pace));
     assert_true(mesh_pace_next(pace, false) == UINT64_MAX);
-    /* an idle wire saves nothing up */
+    /* idle time does not make later frames faster */
     now += 1000000000;
     assert_true(mesh_pace_put(pace, now, now, head, 100, body, 900, NULL));
     assert_int_equal(mesh_pace_next(pace, true), now + 1000000);
@@ -686,12 +687,12 @@ static void queues_share_an_emulated_link(void **state)
     assert_true(tally_wait(&receives, 2, 30) && tally_wait(&sends, 2, 30));
     double sent = (double)(sends.last.end_ns - begin) / 1e9,
            received = (double)(receives.last.end_ns - begin) / 1e9;
-    /* never faster than the link; how much slower depends on what else the machine does */
+    /* it is never faster than the link; how much slower depends on the machine's load */
     assert_true(sent >= 0.0799 && sent < 2);
     assert_true(received >= 0.0999 && received < 2);
     double latency, rate;
     must(mesh_measure(g.mesh[0], 1, 500000, in_seconds(30), &latency, &rate, &err), &err);
-    assert_true(latency >= 0.01 && latency < 0.2); /* only one way is slow: half of 20 ms */
+    assert_true(latency >= 0.01 && latency < 0.2); /* only one direction is slow: half of 20 ms */
     assert_true(rate > 1e6 && rate < 12.6e6);
     must(mesh_measure(g.mesh[1], 0, 0, in_seconds(30), &latency, &rate, &err), &err);
     assert_true(latency >= 0.01 && rate > 12.6e6);
@@ -713,7 +714,7 @@ static int dial_plain(const char *address)
     return -1;
 }
 
-/* More of them than are greeted at once: silent ones, and ones that begin to shake hands. */
+/* More connections than are greeted at once: silent ones, and ones that begin a handshake. */
 static void strangers_that_stall_do_not_keep_the_right_ones_out(void **state)
 {
     enum { STRANGERS = 80 };
@@ -738,7 +739,7 @@ static void strangers_that_stall_do_not_keep_the_right_ones_out(void **state)
     group_end(&g);
 }
 
-/* Who is in the run is settled: nobody else is even listened to. */
+/* When all ranks are connected the mesh stops listening. */
 static void once_all_are_here_nobody_else_is_let_in(void **state)
 {
     (void)state;

@@ -1,6 +1,6 @@
-/* The mesh between two network namespaces with addresses of their own, a shaped gigabit between them. Needs
- * root and ip, tc: skipped visibly without. A thread that unshares its network keeps the sockets it makes
- * there, so two ranks of this process stand for two machines. */
+/* Tests the mesh between two network namespaces with addresses of their own and a shaped gigabit link between
+ * them. Needs root, ip and tc; prints a skip without them. A thread that unshares its network keeps the
+ * sockets it makes there, so two ranks of this process stand for two machines. */
 #include "mesh/mesh_pair.h"
 
 #include <sched.h>
@@ -11,14 +11,14 @@
 
 #include "support/must.h"
 
-/* A post as a pointer. */
+/* Makes a struct mesh_post and gives its address. */
 #define POST(rank, number, deadline, fn, a)                                                                  \
     (&(struct mesh_post){                                                                                    \
         .peer = (rank), .queue = (number), .deadline_ns = (deadline), .done = (fn), .arg = (a)})
 
 extern char **environ;
 
-/* Run a command in this thread's namespaces; its exit status. */
+/* Runs a command in this thread's namespaces and returns its exit status. */
 static int run(const char *command)
 {
     char *argv[] = {(char *)(uintptr_t) "/bin/sh", (char *)(uintptr_t) "-c", (char *)(uintptr_t)command,
@@ -38,7 +38,7 @@ struct side {
     pthread_t thread;
     pthread_mutex_t *lock;
     pthread_cond_t *changed;
-    enum stage *stage; /* of both: [2] */
+    enum stage *stage; /* [2] stage of both ranks */
     pid_t tid;
     int unshared;
 };
@@ -69,7 +69,7 @@ static void *side_run(void *arg)
     reach(s, STAGE_THERE);
     await(s, 1 - s->rank, STAGE_THERE);
     if (s->unshared < 0) {
-        reach(s, STAGE_CONNECTED); /* nobody need wait */
+        reach(s, STAGE_CONNECTED); /* let the other rank stop waiting */
         return NULL;
     }
     if (s->rank == 0) {
@@ -110,7 +110,7 @@ static void flood(struct group *g, uint8_t *out, uint8_t *in, size_t size, struc
     must(mesh_send(g->mesh[0], POST(1, 0, in_seconds(30), tally_done, t), &meta, out, size, &err), &err);
 }
 
-/* Small frames behind 48 MB on a gigabit wire: none waits for more than a fraction of it. */
+/* Small frames behind 48 MB on a gigabit link wait for only a fraction of that transfer. */
 static void small_behind_large(struct group *g)
 {
     enum { SIZE = 48 << 20, SMALLS = 50 };
@@ -180,7 +180,7 @@ static void two_namespaces_are_two_machines(void **state)
     must(mesh_measure(g.mesh[0], 1, 16 << 20, in_seconds(30), &latency, &rate, &err), &err);
     printf("measured %.3f ms, %.0f MB/s\n", latency * 1e3, rate / 1e6);
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-    double least = 5e6; /* instrumented code is what limits it */
+    double least = 5e6; /* instrumented code is the limit */
 #else
     double least = 60e6;
 #endif

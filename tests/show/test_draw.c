@@ -1,4 +1,4 @@
-/* Pictures of plans: complete, bounded, and whole whatever Graphviz says. */
+/* Tests that pictures of plans are complete, bounded and well formed whatever Graphviz answers. */
 #include "planner/plan_fixture.h"
 
 #include "show/draw.h"
@@ -63,7 +63,7 @@ static uint32_t count_of(const char *text, const char *part)
     return count;
 }
 
-/* Every element that is opened is closed, attributes are quoted, and no text holds a bare < or &. */
+/* Checks that every element is closed, attributes are quoted, and no text has a bare < or &. */
 static void assert_well_formed(const char *text)
 {
     int depth = 0;
@@ -93,7 +93,7 @@ static void each_rank_has_a_lane_and_names_are_escaped(void **state)
         fail_msg("%s", err.text);
     const char *text = buf_str(&out);
     assert_well_formed(text);
-    /* a lane each, and once in the words: the fastest of them alone */
+    /* one lane for each rank, and once in the text, for the fastest single device */
     assert_int_equal(count_of(text, "/a&lt;b&gt;&amp;c"), w.answer->plan->rank_count + 1);
     assert_true(count_of(text, "class=\"f\"") > 8 * w.answer->plan->rank_count);
     assert_int_equal(count_of(text, " of 1.00 GiB"), w.answer->plan->rank_count);
@@ -147,7 +147,7 @@ static void graphviz_places_boxes_and_nonsense_from_it_does_not(void **state)
             fail_msg("%s", err.text);
         assert_well_formed(buf_str(&out));
         assert_int_equal(count_of(buf_str(&out), "class=\"box\""), 2);
-        bool placed = strstr(buf_str(&out), "x=\"420.0\"") != NULL; /* n1: 7 inches less half a box */
+        bool placed = strstr(buf_str(&out), "x=\"420.0\"") != NULL; /* n1 is at 7 inches less half a box */
         assert_true(i > 0 || placed || strstr(buf_str(&out), "x=\"440.0\"") != NULL);
         buf_fini(&out);
     }
@@ -201,11 +201,11 @@ static void tables_are_found_by_device_and_key_and_come_out_as_imported(void **s
     json_t *document = tables();
     if (profiles_check(document, &err) < 0)
         fail_msg("%s", err.text);
-    json_t *profile = profiles_pick(document, "mine/0", false, key, &err); /* the only one there is */
+    json_t *profile = profiles_pick(document, "mine/0", false, key, &err); /* the only table there is */
     assert_non_null(profile);
     assert_string_equal(json_string_value(json_object_get(profile, "origin")), "imported");
     json_decref(profile);
-    assert_null(profiles_pick(document, "mine/0", true, key, &err)); /* asked for by name */
+    assert_null(profiles_pick(document, "mine/0", true, key, &err)); /* must match the name */
     assert_non_null(strstr(err.text, "mine/0"));
     assert_null(profiles_pick(document, "lab/0", false, other, &err));
     assert_non_null(strstr(err.text, "1 others"));

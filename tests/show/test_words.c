@@ -1,5 +1,4 @@
-/* What people read and write: ranges in words, comparisons, the names that drivers give cards, amounts in
- * other units. */
+/* Tests texts for people: ranges in words, comparisons, the names of cards, amounts in other units. */
 #include "planner/plan_fixture.h"
 
 #include "show/words.h"
@@ -83,8 +82,7 @@ static void cards_are_known_by_what_drivers_call_them(void **state)
     assert_string_equal(catalogue_near("rtx-3091"), "rtx-3090");
 }
 
-/* Of a card 92 % less half a GB, unless the file says what its limit is; a cpu's memory is the host's to
- * give. */
+/* A card gives 92 % less half a GB unless the file has a limit; a CPU gives what the host's memory allows. */
 static void a_catalogue_card_is_not_filled_to_the_brim(void **state)
 {
     (void)state;
@@ -155,8 +153,8 @@ static void amounts_in_other_units_and_missing_formats_are_doubted(void **state)
     one_warning(TWO(""), COMPUTE_BF16, "v100 has no bfloat16 products");
 }
 
-/* The second sentence answers whether several devices beat the best of them; with insight, what each brings.
- */
+/* The second sentence says whether several devices are faster than the best single one; with insight, what
+ * each contributes. */
 static void the_verdict_compares_with_the_fastest_alone(void **state)
 {
     (void)state;

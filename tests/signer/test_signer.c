@@ -1,4 +1,4 @@
-/* motley-signer as a process: what it signs, whom it answers, and what no caller can make it do. */
+/* Tests motley-signer as a process: what it signs, whom it answers, and what no caller can make it do. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -30,7 +30,7 @@ static pid_t start(struct world *world, const char *key_file)
     return test_spawn(argv, log, NULL);
 }
 
-/* The connection, or -1. */
+/* Connects and returns the socket, or -1. */
 static int connect_to(const char *path)
 {
     struct sockaddr_un where = {.sun_family = AF_UNIX};
@@ -85,7 +85,7 @@ static int world_down(void **state)
     test_cluster_fini(&world->other);
     test_dir_remove(&world->dir);
     free(world);
-    return status; /* an orderly end */
+    return status; /* the exit status of an orderly end */
 }
 
 static int dial(const struct world *world)
@@ -100,7 +100,7 @@ static uint64_t soon(void)
     return clock_mono_ns() + 10000000000u;
 }
 
-/* Takes the request; the answer, new, or NULL when the connection was closed without one. */
+/* Sends and frees a request. Returns the answer (new), or NULL when the connection was closed without one. */
 static json_t *ask(const struct world *world, json_t *request)
 {
     struct err err;
@@ -128,7 +128,7 @@ static char *request_for(const char *identity)
     return text;
 }
 
-/* A request for agent:left that asks for a host name, too. */
+/* Makes a request for agent:left that also asks for a host name. */
 static char *request_with_host(void)
 {
     EVP_PKEY *key = EVP_EC_gen("P-256");
@@ -237,7 +237,7 @@ static void a_caller_that_floods_or_stalls_costs_nobody_else_more_than_its_deadl
     int floods = dial(world);
     char bytes[65536];
     memset(bytes, 0xff, sizeof(bytes));
-    ssize_t ignored = write(floods, bytes, sizeof(bytes)); /* a length of 4 GiB */
+    ssize_t ignored = write(floods, bytes, sizeof(bytes)); /* claims a length of 4 GiB */
     (void)ignored;
     uint64_t begin_ns = clock_mono_ns();
     check_works(world);
@@ -298,7 +298,7 @@ static void another_user_gets_no_answer(void **state)
         print_message("SKIP: not root, nobody else to ask as\n");
         skip();
     }
-    chmod(world->socket, 0666); /* what a careless administrator may do */
+    chmod(world->socket, 0666); /* as a careless administrator may do */
     pid_t child = fork();
     if (child == 0) {
         struct err err;

@@ -1,4 +1,4 @@
-/* A throw-away cluster CA with certificates, for tests of anything that speaks TLS. */
+/* A temporary cluster CA with certificates, for tests that use TLS. */
 #ifndef MOTLEY_TESTS_CLUSTER_H
 #define MOTLEY_TESTS_CLUSTER_H
 
@@ -29,7 +29,7 @@ static inline void test_cluster_check(int result, const struct err *err)
     }
 }
 
-/* CA files under 'dir' with 'name' in their names. */
+/* Makes CA files under 'dir' with 'name' in their names. */
 static inline void test_cluster_make(struct test_cluster *cluster, const char *dir, const char *name)
 {
     struct err err;
@@ -47,8 +47,8 @@ static inline void test_cluster_fini(struct test_cluster *cluster)
     buf_fini(&cluster->ca_key);
 }
 
-/* A certificate of the cluster for 'identity', in files under 'dir'; an agent's names no host, others are
- * good for localhost, 127.0.0.1 and ::1. */
+/* Makes a certificate of the cluster for 'identity' in files under 'dir'. An agent's certificate names no
+ * host; others are valid for localhost, 127.0.0.1 and ::1. */
 static inline void test_cert_make(struct test_cert *cert, struct test_cluster *cluster, const char *dir,
                                   const char *identity)
 {

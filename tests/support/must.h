@@ -1,4 +1,4 @@
-/* What must succeed in a test. */
+/* Checks for calls that must succeed in a test. */
 #pragma once
 
 #include <setjmp.h>
@@ -17,7 +17,7 @@ static inline void must(int status, const struct err *err)
         fail_msg("%s", err->text);
 }
 
-/* The same for a call that fills `err`, which is in scope; says which call. */
+/* As must(), for a call that fills an `err` in scope; a failure names the call. */
 #define check(call)                                                                                          \
     do {                                                                                                     \
         if ((call) != 0)                                                                                     \

@@ -1,4 +1,4 @@
-/* A folder of the test's own, removed at the end. */
+/* A folder for one test, removed at the end. */
 #pragma once
 
 #include <stdio.h>
@@ -24,7 +24,7 @@ static inline void scratch_remove(struct scratch *scratch)
     file_remove_tree(scratch->dir, &ignored);
 }
 
-/* "DIR/name" into one of four rotating buffers. */
+/* Writes "DIR/name" to one of four rotating buffers and returns it. */
 static inline const char *scratch_path(const struct scratch *scratch, const char *name)
 {
     static char paths[4][512];

@@ -33,7 +33,7 @@ struct test_dir {
 };
 
 struct test_postgres {
-    char dir[112]; /* data and socket */
+    char dir[112]; /* folder with data and socket */
     char conninfo[256];
     pid_t pid; /* 0: not running */
 };
@@ -41,7 +41,7 @@ struct test_postgres {
 struct test_redis {
     char dir[112];
     char address[160]; /* for redis_config.address */
-    char acl[2048];    /* set before start: more lines of its configuration, or "" */
+    char acl[2048];    /* further lines of its configuration, set before it starts, or "" */
     pid_t pid;
 };
 
@@ -51,8 +51,8 @@ static inline void test_services_fail(const char *what, const char *why)
     exit(1);
 }
 
-/* Run a condition until it holds, every 2 ms: for processes that cannot be waited for otherwise. False: too
- * late. */
+/* Checks a condition every 2 ms until it holds, for processes that cannot be waited for in another way. False
+ * when it is too late. */
 static inline bool test_wait_until(bool (*condition)(void *), void *arg, int timeout_ms)
 {
     uint64_t deadline_ns = clock_mono_ns() + (uint64_t)timeout_ms * 1000000;
@@ -133,7 +133,7 @@ static inline bool test_postgres_answers(void *arg)
     return conn != NULL;
 }
 
-/* Start the server of an existing data folder (again). */
+/* Starts the server of an existing data folder (again). */
 static inline void test_postgres_resume(struct test_postgres *postgres)
 {
     char program[128], data[160], log[160];
@@ -158,7 +158,8 @@ static inline void test_postgres_resume(struct test_postgres *postgres)
     }
 }
 
-/* Make a cluster under 'parent' and start it. Default durability: fsync and synchronous_commit are on. */
+/* Makes a database cluster under 'parent' and starts it with the default durability: fsync and
+ * synchronous_commit are on. */
 static inline void test_postgres_start(struct test_postgres *postgres, const char *parent)
 {
     char program[128], data[160], log[160];
@@ -184,7 +185,7 @@ static inline void test_postgres_start(struct test_postgres *postgres, const cha
     test_postgres_resume(postgres);
 }
 
-/* End the server: SIGINT (fast), or SIGQUIT/SIGKILL for a crash. */
+/* Ends the server: SIGINT (fast shutdown), or SIGQUIT or SIGKILL for a crash. */
 static inline void test_postgres_end(struct test_postgres *postgres, int signal_number)
 {
     struct err err;
@@ -199,7 +200,7 @@ static inline void test_postgres_stop(struct test_postgres *postgres)
     test_postgres_end(postgres, SIGINT);
 }
 
-/* Its socket is there a moment before anybody listens, so it is connected to. */
+/* Connects, because the socket exists a moment before the server listens. */
 static inline bool test_redis_answers(void *arg)
 {
     struct test_redis *redis = arg;
@@ -219,7 +220,8 @@ static inline bool test_redis_answers(void *arg)
     return answers;
 }
 
-/* Start (again) on a unix socket, without persistence: a restart finds Redis empty. Set redis->acl before. */
+/* Starts Redis (again) on a unix socket without persistence, so a restart loses its data. Set redis->acl
+ * before. */
 static inline void test_redis_start(struct test_redis *redis, const char *parent)
 {
     char config[160], log[160];
@@ -244,7 +246,7 @@ static inline void test_redis_start(struct test_redis *redis, const char *parent
     }
 }
 
-/* End it with SIGKILL: its data is lost. */
+/* Ends Redis with SIGKILL: its data is lost. */
 static inline void test_redis_kill(struct test_redis *redis)
 {
     if (redis->pid > 0) {

@@ -1,6 +1,6 @@
-/* The artifact store's routes for workers, over plain HTTP on loopback, on a thread of its own: GET (with
- * Range) and PUT (also in parts) of /v1/blobs/SHA256, GET of its manifest. Blobs are files in a folder of the
- * test's. */
+/* The artifact store's routes for workers, over plain HTTP on loopback and on a thread of its own: GET (with
+ * Range) and PUT (also in parts) of /v1/blobs/SHA256, and GET of its manifest. Blobs are files in a folder of
+ * the test. */
 #ifndef MOTLEY_TESTS_BLOB_SERVER_H
 #define MOTLEY_TESTS_BLOB_SERVER_H
 
@@ -31,14 +31,15 @@ struct blob_server {
     int stop[2];
     atomic_ulong sent_bytes, puts;
     atomic_bool full; /* answer PUT with 507 */
-    atomic_uint away; /* so many requests to come are answered with 503 */
+    atomic_uint away; /* the next `away` requests are answered with 503 */
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    bool held;        /* PUT waits; change it with blob_server_hold */
-    unsigned waiting; /* a PUT does */
+    bool held;        /* PUTs wait; change it with blob_server_hold */
+    unsigned waiting; /* number of PUTs that wait */
 };
 
-/* The range alone is read: models come in hundreds of them. */
+/* Answers with a file or a range of it. Only the range is read, because a model is read in hundreds of them.
+ */
 static inline void blob_answer_file(struct blob_server *server, struct evhttp_request *request,
                                     const char *name)
 {
@@ -97,7 +98,7 @@ static inline void blob_answer_manifest(struct blob_server *server, struct evhtt
     manifest_fini(&manifest);
 }
 
-/* All parts are there. */
+/* Completes a blob of which all parts have arrived. */
 static inline void blob_kept(struct blob_server *server, struct evhttp_request *request, const char *name,
                              const char *parts)
 {
@@ -115,7 +116,7 @@ static inline void blob_kept(struct blob_server *server, struct evhttp_request *
     }
 }
 
-/* A part that begins where the file ends is added to it. */
+/* Adds a part that begins where the file ends. */
 static inline void blob_put(struct blob_server *server, struct evhttp_request *request, const char *name)
 {
     char path[512];
@@ -143,7 +144,7 @@ static inline void blob_put(struct blob_server *server, struct evhttp_request *r
     }
 }
 
-/* Hold PUTs until told otherwise. */
+/* Holds PUTs, or releases them. */
 static inline void blob_server_hold(struct blob_server *server, bool held)
 {
     pthread_mutex_lock(&server->lock);
@@ -152,7 +153,7 @@ static inline void blob_server_hold(struct blob_server *server, bool held)
     pthread_mutex_unlock(&server->lock);
 }
 
-/* Until a PUT waits. */
+/* Waits until a PUT is held. */
 static inline void blob_server_await_put(struct blob_server *server)
 {
     pthread_mutex_lock(&server->lock);
@@ -246,7 +247,7 @@ static inline void blob_server_stop(struct blob_server *server)
     pthread_mutex_destroy(&server->lock);
 }
 
-/* Adds bytes; writes their name. */
+/* Adds a blob and writes its name. */
 static inline int blob_server_add(struct blob_server *server, const void *data, size_t size, char name[65])
 {
     char path[512];

@@ -1,5 +1,5 @@
-/* Plans written by hand, instruction by instruction: a pipeline of any number of stages, one forward one
- * backward. What the planner's generator makes may look different; the worker must not care. */
+/* Plans written by hand, instruction by instruction: a pipeline of any number of stages that alternates
+ * forward and backward. The planner may emit other programs; the worker must run both. */
 #ifndef MOTLEY_TESTS_HAND_PLAN_H
 #define MOTLEY_TESTS_HAND_PLAN_H
 
@@ -62,7 +62,7 @@ static inline void hand_slots(struct plan_rank *rank, uint32_t window, uint64_t 
     hand_slot(&rank->slots[HAND_CACHE], SLOT_KV_CACHE, SLOT_FOR_RUN, PURPOSE_ACTIVATIONS, 1, 64);
 }
 
-/* Which instruction did what to which micro-batch, for `after`. */
+/* Numbers of the instructions for each micro-batch, for `after` lists. */
 struct hand_numbers {
     int32_t forward[HAND_MICRO_MAX], backward[HAND_MICRO_MAX], send_act[HAND_MICRO_MAX],
         send_grad[HAND_MICRO_MAX];
@@ -206,7 +206,7 @@ static inline void hand_token(struct plan *plan, uint32_t s, int kind, struct er
     program_builder_take(&b, &plan->ranks[s].programs[kind], err);
 }
 
-/* Sealed and checked, or NULL. */
+/* Makes a plan, sealed and checked; NULL on error. */
 static inline struct plan *hand_plan(const struct model_config *config, const struct hand_shape *shape,
                                      struct err *err)
 {

@@ -1,5 +1,5 @@
-/* Pipelines in every order, and replicas, as the planner emits them, for golden tiny models on real workers:
- * their memory is checked against the plan's, their numbers against one device's. */
+/* Runs golden tiny models on real workers as pipelines in every order and as replicas, as the planner emits
+ * them. Their memory is compared with the plan's, their numbers with those of one device. */
 #ifndef MOTLEY_TESTS_SHAPES_H
 #define MOTLEY_TESTS_SHAPES_H
 
@@ -11,11 +11,11 @@
 
 enum { LAPS = 2, BLOCKS_MAX = 64 };
 
-/* Adapters; with a trained embedding beside them; everything, as PyTorch's numbers have it, also with the
- * load-balancing loss. */
+/* What is trained: adapters; adapters and the embedding; every parameter, also with the load-balancing loss.
+ */
 enum trained { ADAPTERS, ADAPTERS_AND_TABLE, EVERYTHING, EVERYTHING_BALANCED };
 
-/* Stages of one rank each, or of several: replicas of a stage. */
+/* Stages of one rank each, or of several ranks that are replicas. */
 struct shape {
     enum plan_placement placement;
     enum plan_schedule order;
@@ -24,13 +24,13 @@ struct shape {
 
 struct world {
     enum trained trained;
-    int every_steps; /* checkpoints; 0: none */
+    int every_steps; /* steps between checkpoints; 0: none */
     struct workload w;
     struct cluster *cluster;
     struct problem problem;
 };
 
-/* The golden rows, and devices that are alike: what is tested is what the order computes. */
+/* Makes the golden rows and equal devices: the tests compare what an order computes. */
 static inline void world_init_in(struct world *world, const struct fixture *fix, enum workload_base base,
                                  enum trained trained, enum workload_compute compute,
                                  enum plan_dtype boundary)
@@ -98,12 +98,13 @@ static inline void world_fini(struct world *world)
     workload_fini(&world->w);
 }
 
-/* Stage s of so many, as even as they can be, and its members. */
+/* Fills stage s of `count` stages of nearly equal size, and its members. */
 static inline void stage_fill(struct stage *stage, const struct shape *shape, uint32_t s, uint32_t count,
                               uint32_t blocks)
 {
     bool groups = shape->placement == PLACE_HYBRID || shape->placement == PLACE_DATA;
-    uint32_t more = s == 0 ? shape->ranks - count : 0; /* of replicas the first stage has those left over */
+    uint32_t more =
+        s == 0 ? shape->ranks - count : 0; /* the first stage has the ranks left over by the division */
     *stage = (struct stage){(int32_t)(s * blocks / count), (int32_t)((s + 1) * blocks / count),
                             STAGE_REPLICAS, s % shape->ranks, 1};
     if (groups)
@@ -111,7 +112,7 @@ static inline void stage_fill(struct stage *stage, const struct shape *shape, ui
     stage->member_count += groups ? more : 0;
 }
 
-/* Micro-batches of one row. */
+/* Plans micro-batches of one row. */
 static inline struct plan *shape_plan(const struct world *world, const struct shape *shape)
 {
     struct err err;
@@ -158,18 +159,18 @@ static inline struct plan *shape_plan(const struct world *world, const struct sh
     return plan;
 }
 
-/* What steps and log lines say of the loss scale. */
+/* What steps and log lines report about the loss scale. */
 struct scales {
-    double scale[FIX_STEPS]; /* 0: nothing */
+    double scale[FIX_STEPS]; /* 0: not reported */
     bool skipped[FIX_STEPS];
     uint32_t warnings; /* log lines that name a scale */
 };
 
-/* What a run is given: its shape, and where it starts (no blobs: at the beginning). */
+/* What a run is given: its shape, and the checkpoint that it starts from (without blobs it starts anew). */
 struct run {
     const struct shape *shape;
     struct resume from;
-    struct scales *scales; /* or NULL: filled */
+    struct scales *scales; /* filled; or NULL */
 };
 
 static inline void prepare(void *arg, json_t *assign)
@@ -180,8 +181,8 @@ static inline void prepare(void *arg, json_t *assign)
         start_there(&run->from, assign);
 }
 
-/* What the device held of each purpose is what the plan says; of buffers at most, since boundary tensors are
- * as large as their micro-batch is, and of replicas one alone makes samples. */
+/* Compares the device's memory for each purpose with the plan's. Buffers may be smaller, because boundary
+ * tensors are as large as their micro-batch and only one replica makes samples. */
 static inline void check_memory(void *arg, struct fix_worker *workers, uint32_t rank, const json_t *event)
 {
     (void)workers;
@@ -271,8 +272,8 @@ static inline void run_from(struct fixture *fix, const struct world *world, cons
     run_seen(fix, world, shape, from, NULL, out);
 }
 
-/* Greedy choices: the same tokens. A failure says whether the losses have the same bits, too, as those of
- * pipelines do: else a near tie may have turned. */
+/* Compares greedy samples, whose tokens must be equal. A failure also reports whether the losses have equal
+ * bits, as those of pipelines do; if not, two nearly equal logits may have changed order. */
 static inline void check_sample(const struct outcome *one, const struct outcome *out, size_t i,
                                 const char *what)
 {

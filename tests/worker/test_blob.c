@@ -1,4 +1,5 @@
-/* The artifact store behind a link that breaks: what came across is not sent again, and it ends well. */
+/* Tests the artifact store's client over a connection that breaks: bytes that have arrived are not sent
+ * again, and the transfer succeeds. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,9 +17,9 @@
 #include "worker/session/blob.h"
 #include "worker/blob_server.h"
 
-enum { LIMIT_BYTES = 9 << 20 /* a part passes, two do not */, BLOB_BYTES = 20 << 20 };
+enum { LIMIT_BYTES = 9 << 20 /* one part fits, two do not */, BLOB_BYTES = 20 << 20 };
 
-/* A proxy that ends each connection after LIMIT_BYTES in either direction. */
+/* A proxy that closes each connection after LIMIT_BYTES in either direction. */
 struct link {
     int listener, port, target;
     pthread_t thread;

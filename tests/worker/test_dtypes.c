@@ -1,5 +1,6 @@
-/* Training in 16 bits on real workers: pipelines and replicas give one device's numbers, boundary tensors in
- * 16 bits stay near them, and the loss scale moves alike on all ranks, through checkpoints too. */
+/* Tests training in 16 bits on real workers: pipelines and replicas give one device's numbers, boundary
+ * tensors in 16 bits stay near them, and the loss scale changes alike on all ranks, through checkpoints too.
+ */
 #include "worker/shapes.h"
 
 #include "worker/program/scale.h"
@@ -19,7 +20,7 @@ static void scene_open(struct fixture *fix, const char *model)
     json_object_clear(fix->adapter);
 }
 
-/* The largest relative distance of losses. */
+/* The largest relative difference of losses. */
 static double distance(const struct outcome *a, const struct outcome *b)
 {
     double most = 0;
@@ -28,15 +29,15 @@ static double distance(const struct outcome *a, const struct outcome *b)
     return most;
 }
 
-/* With fp32 between the ranks a pipeline is one device, to the bit but for where norms are rounded. Replicas
- * add gradients in another order; what that moves by 1e-7 is rounded to 8 or 11 bits in the next step, now
- * and then to the other side: within 2e-4. What is computed is near fp32, and not fp32. */
+/* With fp32 boundaries a pipeline equals one device bit by bit, except where norms are rounded. Replicas add
+ * gradients in another order; that difference of 1e-7 is rounded to 8 or 11 bits in the next step and may
+ * change a bit, so they agree within 2e-4. Results in 16 bits are near those in fp32 but not equal. */
 static void splits_give_one_devices_numbers(void **state)
 {
     static const struct {
         enum workload_compute compute;
-        double from_fp32; /* less than so far from it */
-        bool all;         /* shapes, else the last */
+        double from_fp32; /* largest relative difference from fp32 */
+        bool all;         /* test all shapes, else the last one */
     } cases[] = {{COMPUTE_BF16, 2e-2, true}, {COMPUTE_FP16, 2e-3, false}};
     struct fixture fix;
     struct world world;
@@ -65,7 +66,8 @@ static void splits_give_one_devices_numbers(void **state)
     fix_close(&fix);
 }
 
-/* In 16 bits between the ranks it is near one device, in shapes from `first` on, and the same bits again. */
+/* Checks that 16-bit boundaries stay near one device, in the shapes from `first` on, and that a repeated run
+ * has equal bits. */
 static void narrow_boundaries(const char *model, enum trained trained, enum workload_compute compute,
                               enum plan_dtype boundary, double bound, size_t first)
 {
@@ -97,8 +99,8 @@ static void narrow_boundaries(const char *model, enum trained trained, enum work
     fix_close(&fix);
 }
 
-/* Within 2e-3 of the loss in bf16 (8 bits, and a rounding at each boundary), 1e-3 in fp16 (11 bits); 1e-2 of
- * a mixture, where a token near two experts may go to the other one. */
+/* The loss agrees within 2e-3 in bf16 (8 bits, one rounding at each boundary), within 1e-3 in fp16 (11 bits),
+ * and within 1e-2 for a mixture of experts, where a token near two experts may go to the other one. */
 static void boundaries_in_16_bits_stay_near_and_repeat(void **state)
 {
     (void)state;
@@ -107,7 +109,7 @@ static void boundaries_in_16_bits_stay_near_and_repeat(void **state)
     narrow_boundaries("mixtral", EVERYTHING_BALANCED, COMPUTE_BF16, PLAN_BF16, 1e-2, 2);
 }
 
-/* The checkpoint after so many steps, with another loss scale in its state. */
+/* Returns the checkpoint of step `step` with another loss scale in its state. */
 static struct resume changed(struct fixture *fix, const struct outcome *out, uint64_t step, double scale,
                              int good)
 {
@@ -143,8 +145,8 @@ static int64_t state_of(const struct fixture *fix, const struct outcome *out, ui
     return value;
 }
 
-/* fp16 with fp16 between ranks. A checkpoint of one device is gone on from by a pipeline and by replicas:
- * with its scale; with one that overflows, until it does not; with one that is due to grow. */
+/* fp16 with fp16 boundaries. A pipeline and replicas resume a checkpoint of one device with its loss scale,
+ * with one that overflows at first, and with one that is due to grow. */
 static void the_scale_goes_on_elsewhere_and_moves_alike(void **state)
 {
     struct fixture fix;
@@ -161,7 +163,7 @@ static void the_scale_goes_on_elsewhere_and_moves_alike(void **state)
         assert_true(scales.scale[t] == LOSS_SCALE_FIRST && !scales.skipped[t]);
     assert_int_equal(scales.warnings, 0);
     for (size_t s = 2; s < SHAPES; s++) {
-        /* far too large: halved step by step, which are no steps of the optimiser, then trained on */
+        /* far too large: it is halved in skipped steps until training goes on */
         struct resume start = changed(&fix, &one, from, LOSS_SCALE_MAX, 5);
         memset(&scales, 0, sizeof scales);
         run_seen(&fix, &world, &shapes[s], start, &scales, &out);
@@ -188,7 +190,7 @@ static void the_scale_goes_on_elsewhere_and_moves_alike(void **state)
     run_seen(&fix, &world, &shapes[0], start, &scales, &out);
     for (uint64_t t = from; t < LAST; t++)
         assert_true(scales.scale[t] == (t < from + 3 ? 1024 : 2048) && !scales.skipped[t]);
-    assert_true(distance(&out, &one) < 1e-3); /* as above */
+    assert_true(distance(&out, &one) < 1e-3); /* bound as above */
     json_decref(start.blobs);
     outcome_fini(&out);
     outcome_fini(&one);
@@ -196,7 +198,7 @@ static void the_scale_goes_on_elsewhere_and_moves_alike(void **state)
     fix_close(&fix);
 }
 
-/* A loss that no scale makes finite: said once, then all ranks stop. */
+/* A loss that no scale makes finite is reported once, then all ranks stop. */
 static void a_loss_that_is_lost_twice_stops_all_ranks(void **state)
 {
     struct fixture fix;
@@ -231,8 +233,8 @@ static void a_loss_that_is_lost_twice_stops_all_ranks(void **state)
     fix_close(&fix);
 }
 
-/* What torch.amp.GradScaler("cpu") of PyTorch 2.15 says after so many steps with infinite gradients or
- * without. */
+/* Expected values are those of torch.amp.GradScaler("cpu") of PyTorch 2.15 after so many steps with and
+ * without infinite gradients. */
 static void the_scale_is_torchs(void **state)
 {
     static const struct {
@@ -261,7 +263,7 @@ static void the_scale_is_torchs(void **state)
                 loss_scale_good(&scale);
         assert_true(scale.value == torch[i].scale && scale.good == torch[i].good);
     }
-    for (int s = 0; s < 14; s++) /* 2^14 to 2^0 */
+    for (int s = 0; s < 14; s++) /* from 2^14 to 2^0 */
         must(loss_scale_bad(&scale, false, &err));
     assert_true(scale.value == 1 && loss_scale_of_sums(&scale, 1000) == 0x1p-10);
     assert_int_equal(loss_scale_bad(&scale, false, &err), -1);

@@ -1,5 +1,5 @@
-/* The execution model of docs/PROGRAM.md, on programs whose instructions do nothing: queues, `after`,
- * failures. */
+/* Tests the execution model of docs/PROGRAM.md (queues, `after`, failures) on programs whose instructions do
+ * nothing. */
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,7 +16,7 @@
 
 enum { PENDING_MAX = 4096 };
 
-/* Completes what was begun from another thread, in a seeded random order: the transport. */
+/* A transport that completes instructions from another thread, in a seeded random order. */
 struct transport {
     struct exec *exec;
     pthread_t thread;
@@ -25,14 +25,15 @@ struct transport {
     uint32_t pending[PENDING_MAX], count;
     bool stop, at_once, hold;
     struct rand_stream random;
-    uint32_t begun[PENDING_MAX], begun_count; /* order of begins of any kind */
+    uint32_t begun[PENDING_MAX], begun_count; /* instructions in the order in which they began */
     uint32_t fail_at;                         /* instruction that fails, or UINT32_MAX */
     uint32_t posted;
-    bool device;                         /* a device computes by itself: what it was given is waited for */
-    uint32_t given[PENDING_MAX];         /* to the device, in order */
-    uint32_t given_count, waited, ahead; /* ahead: how often two were under way */
-    uint32_t looks, looks_before_done;   /* how often a look found what it was given not done, and should */
-    uint32_t all;                        /* with so many begun nothing keeps it from being done */
+    bool device;                 /* the device works asynchronously: submitted instructions are waited for */
+    uint32_t given[PENDING_MAX]; /* instructions submitted to the device, in order */
+    uint32_t given_count, waited, ahead; /* ahead: how often two were under way at once */
+    uint32_t looks, looks_before_done;   /* number of polls that found the instruction incomplete, and number
+                                            after which it completes */
+    uint32_t all;                        /* once this many instructions have begun the device may complete */
 };
 
 static void note_begun(struct transport *t, uint32_t number)
@@ -50,7 +51,7 @@ static int compute(void *host, uint32_t number, const struct instr *instr, struc
     if (number == t->fail_at && !t->device)
         return err_set(err, ERR_NOMEM, "instruction %u ran out", number);
     if (!t->device || number % 5 == 0)
-        return 0; /* done at once, as some are on any device */
+        return 0; /* complete at once, as some instructions are on any device */
     t->given[t->given_count++] = number;
     t->ahead += t->given_count - t->waited == 2;
     return 1;
@@ -136,7 +137,8 @@ static void transport_stop(struct transport *t)
     pthread_cond_destroy(&t->changed);
 }
 
-/* A program of random instructions on random queues of a plan of 4 ranks; `after` points anywhere before. */
+/* Makes a program of random instructions on random queues of a plan of 4 ranks; `after` names any earlier
+ * ones. */
 static void random_program(struct program *program, uint64_t seed, uint32_t count)
 {
     struct program_builder b = {0};
@@ -160,7 +162,7 @@ static void random_program(struct program *program, uint64_t seed, uint32_t coun
     assert_int_equal(program_builder_take(&b, program, &err), 0);
 }
 
-/* Begin times respect queues and `after`; everything was begun once. */
+/* Checks that begin times respect queues and `after`, and that every instruction began once. */
 static void check_order(const struct plan *plan, const struct program *program, const struct exec *exec,
                         const struct transport *t)
 {
@@ -198,7 +200,7 @@ static void random_programs_run_in_the_order_of_queues_and_after(void **state)
         transport_start(&t, seed);
         t.at_once = seed % 3 == 0;
         t.device = seed % 2 == 0;
-        t.looks_before_done = seed % 4 == 0 ? 8 : 0; /* of a program */
+        t.looks_before_done = seed % 4 == 0 ? 8 : 0; /* polls until an instruction is complete */
         assert_int_equal(exec_create(plan, &program, &ops, &t, &exec, &err), 0);
         t.exec = exec;
         for (int turn = 0; turn < 3; turn++) {
@@ -213,11 +215,12 @@ static void random_programs_run_in_the_order_of_queues_and_after(void **state)
         exec_destroy(exec);
         program_fini(&program);
     }
-    assert_true(ahead > 100); /* a device was given work before it had done the last */
+    assert_true(ahead > 100); /* the device got work before it had completed the last */
     plan_destroy(plan);
 }
 
-/* What a receive brought while the device is busy is given to it at once, not when it is done. */
+/* An instruction whose receive completes while the device is busy is submitted at once, not when the device
+ * is idle. */
 static void what_comes_meanwhile_is_queued_behind(void **state)
 {
     (void)state;
@@ -229,7 +232,7 @@ static void what_comes_meanwhile_is_queued_behind(void **state)
     struct exec *exec = NULL;
     struct instr recv = instr_init(OP_RECV, QUEUE_RECV), work = instr_init(OP_FORWARD, QUEUE_COMPUTE);
     recv.peer = 1;
-    program_add(&b, &recv, NULL, 0); /* 0 is done at once on any device */
+    program_add(&b, &recv, NULL, 0); /* instruction 0 completes at once */
     program_add(&b, &work, NULL, 0);
     program_add(&b, &recv, NULL, 0);
     int32_t after[] = {0, 2};
@@ -237,7 +240,7 @@ static void what_comes_meanwhile_is_queued_behind(void **state)
     assert_int_equal(program_builder_take(&b, &program, &err), 0);
     transport_start(&t, 1);
     t.device = true;
-    t.looks_before_done = 1000000; /* it would be looked at for hours */
+    t.looks_before_done = 1000000; /* polling would take hours */
     t.all = program.instr_count;
     assert_int_equal(exec_create(plan, &program, &ops, &t, &exec, &err), 0);
     t.exec = exec;
@@ -250,7 +253,7 @@ static void what_comes_meanwhile_is_queued_behind(void **state)
     plan_destroy(plan);
 }
 
-/* A receive that does not arrive holds up nothing but its own queue. */
+/* A receive whose message does not arrive blocks only its own queue. */
 static void a_late_receive_holds_up_only_its_queue(void **state)
 {
     (void)state;

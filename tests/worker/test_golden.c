@@ -1,9 +1,9 @@
-/* What real workers over real stages and a real mesh compute, against PyTorch in double precision. */
+/* Compares what real workers, stages and a real mesh compute with PyTorch in double precision. */
 #include "worker/worker_fixture.h"
 
 #include "model/files/safetensors.h"
 
-/* `kind`: lora_fp64, full_fp64 or full_aux_fp64 of the golden file. */
+/* Reads a value of the golden file. `kind` is lora_fp64, full_fp64 or full_aux_fp64. */
 static double golden_of(const struct fixture *fix, const char *kind, const char *what, uint64_t step)
 {
     return json_number_value(
@@ -25,7 +25,7 @@ static void check_losses(const struct fixture *fix, const struct outcome *out, c
     }
 }
 
-/* ‖a − b‖/‖b‖ of each tensor of the adapter written, against the golden one. */
+/* Checks ‖a − b‖/‖b‖ of each tensor of the stored adapter against the golden one. */
 static void check_adapter(const struct fixture *fix, const struct outcome *out, const char *name)
 {
     struct err err;
@@ -106,7 +106,7 @@ static void splits_give_pytorchs_losses_norms_and_adapter(void **state)
     run_golden("llama3-rope", 3, 1);
 }
 
-/* Equal instruction sets and micro-batches: what differs is only where Σ g² is rounded. */
+/* With equal instruction sets and micro-batches only the rounding of Σ g² differs. */
 static void splits_give_one_devices_losses_to_1e_7(void **state)
 {
     (void)state;
@@ -132,8 +132,8 @@ static void splits_give_one_devices_losses_to_1e_7(void **state)
     fix_close(&fix);
 }
 
-/* Every parameter trained, the load-balancing loss where there are experts, by one worker or by a pipeline;
- * the result is a model that the next run starts from. */
+/* Trains every parameter, with the load-balancing loss where there are experts, by one worker or by a
+ * pipeline. The result is a model that the next run starts from. */
 static void run_full(const char *name, uint32_t stages, bool aux)
 {
     struct fixture fix;

@@ -1,5 +1,5 @@
-/* The worker's side of its socket: numbers without gaps, nothing lost while the agent is away, nothing
- * unbounded. */
+/* Tests the worker's side of its socket: numbers have no gaps, nothing is lost while the agent is away,
+ * nothing is unbounded. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -110,9 +110,9 @@ static void what_is_not_acknowledged_comes_again_on_each_connection(void **state
         expect(fd, "step", i);
     emit(&place, "eval", 10);
     expect(fd, "eval", 6);
-    say(fd, json_pack("{s:s, s:i, s:i}", "type", "ack", "run", 4, "seq", 6)); /* another run's */
+    say(fd, json_pack("{s:s, s:i, s:i}", "type", "ack", "run", 4, "seq", 6)); /* of another run */
     say(fd, json_pack("{s:s, s:i, s:i}", "type", "ack", "run", 5, "seq", 3));
-    say(fd, json_pack("{s:s}", "type", "peers")); /* once this is taken the acks were as well */
+    say(fd, json_pack("{s:s}", "type", "peers")); /* when this was taken, the acks were taken too */
     json_t *peers = worker_link_take(place.link, clock_mono_ns() + SECONDS(20), &err);
     assert_non_null(peers);
     json_decref(peers);
@@ -124,8 +124,8 @@ static void what_is_not_acknowledged_comes_again_on_each_connection(void **state
     expect(fd, "eval", 6);
     assert_int_equal(worker_link_flush(place.link, 1000000, &err), -1);
     assert_int_equal(err.code, ERR_TIMEOUT);
-    say(fd,
-        json_pack("{s:s, s:i, s:i}", "type", "ack", "run", 5, "seq", 600)); /* beyond the last: up to it */
+    say(fd, json_pack("{s:s, s:i, s:i}", "type", "ack", "run", 5, "seq",
+                      600)); /* above the last number: acknowledges up to the last */
     assert_int_equal(worker_link_flush(place.link, SECONDS(20), &err), 0);
     emit(&place, "done", 1);
     expect(fd, "done", 7);
@@ -143,11 +143,12 @@ static void a_full_spool_drops_traces_first_and_then_waits(void **state)
     for (int i = 0; i < 6; i++)
         emit(&place, "step", 1000);
     for (int i = 0; i < 100; i++)
-        emit(&place, "trace", 1000); /* none of these takes a number */
+        emit(&place, "trace", 1000); /* none of these gets a number */
     for (int i = 0; i < 4; i++)
         emit(&place, "step", 1000);
     json_t *more = json_pack("{s:s}", "text", "y");
-    assert_int_equal(worker_link_emit(place.link, "step", more, &err), -1); /* nobody there to acknowledge */
+    assert_int_equal(worker_link_emit(place.link, "step", more, &err),
+                     -1); /* no agent is connected to acknowledge */
     assert_int_equal(err.code, ERR_TIMEOUT);
     int fd = dial(&place);
     expect(fd, "worker_hello", 10);
@@ -175,7 +176,7 @@ static void a_frame_beyond_its_bound_ends_the_connection_only(void **state)
         for (size_t i = 1; i <= l; i++)
             expect(fd, "step", (json_int_t)i);
         assert_int_equal(send(fd, lies[l], 8, MSG_NOSIGNAL), 8);
-        assert_true(recv(fd, &byte, 1, 0) <= 0); /* hung up on */
+        assert_true(recv(fd, &byte, 1, 0) <= 0); /* the worker closed the connection */
         close(fd);
         emit(&place, "step", 10);
     }

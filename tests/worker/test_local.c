@@ -1,4 +1,4 @@
-/* Links within a node: the numbers of the mesh, without its bytes. */
+/* Tests links within a node: a run over them gives the numbers of a run over the mesh, without its bytes. */
 #include "worker/worker_fixture.h"
 
 #include <fcntl.h>
@@ -7,11 +7,11 @@
 
 enum { RANKS_MAX = 3 };
 
-/* What the ranks said of their links, and how the run is changed. */
+/* What the ranks reported about their links, and the devices' kinds to use. */
 struct seen {
     unsigned long long mesh_bytes, local_bytes;
-    uint32_t within, refused;     /* lines of the log */
-    const char *kinds[RANKS_MAX]; /* of device, or NULL */
+    uint32_t within, refused;     /* log lines of each sort */
+    const char *kinds[RANKS_MAX]; /* kind of each rank's device, or NULL */
 };
 
 static void see(void *arg, struct fix_worker *workers, uint32_t rank, const json_t *event)
@@ -40,7 +40,7 @@ static void change_kind(void *arg, json_t *assign)
         json_object_set_new(device, "kind", json_string(seen->kinds[rank]));
 }
 
-/* All ranks on one node; `shared`: the plan has them write into each other's memory. */
+/* Puts all ranks on one node. `shared` lets them write into each other's memory. */
 static void put_on_one_node(struct plan *plan, bool shared)
 {
     struct err err;
@@ -75,7 +75,7 @@ static void check_alike(const struct outcome *a, const struct outcome *b)
     assert_true(json_equal(a->samples, b->samples));
 }
 
-/* Every boundary tensor goes within the node, and nothing but scalars and checkpoints over the mesh. */
+/* Checks that every boundary tensor goes within the node, and only scalars and checkpoints over the mesh. */
 static void check_local(const struct fixture *fix, const json_t *spec, uint32_t stages, uint32_t micro_rows,
                         const char *kind)
 {
@@ -91,8 +91,8 @@ static void check_local(const struct fixture *fix, const json_t *spec, uint32_t 
     assert_int_equal(by_local.within, 2 * (stages - 1));
     assert_int_equal(by_local.refused, 0);
     assert_true(by_local.local_bytes > 0);
-    /* a message of 24 bytes one way and one of 8 the other for each tensor, and at most 1,024 for each pair's
-     * beginning */
+    /* each tensor has a message of 24 bytes one way and one of 8 the other, and each pair at most 1,024 bytes
+     * at its beginning */
     assert_true(by_local.mesh_bytes + by_local.local_bytes > by_mesh.mesh_bytes);
     assert_true(by_local.mesh_bytes < by_mesh.mesh_bytes - by_local.local_bytes * 9 / 10 + 8192);
     outcome_fini(&mesh);
@@ -133,7 +133,8 @@ static void processes_write_into_each_other(void **state)
     fix_close(&fix);
 }
 
-/* A CPU cannot write into an emulated card, nor that into it: both say so and the mesh carries all. */
+/* A CPU cannot write into an emulated card or the reverse: both ranks log that, and the mesh carries
+ * everything. */
 static void what_cannot_be_shared_goes_by_the_mesh(void **state)
 {
     (void)state;
@@ -159,12 +160,12 @@ static void what_cannot_be_shared_goes_by_the_mesh(void **state)
 struct death {
     const char *fifo;
     uint32_t victim, survivor;
-    bool releases; /* the copy that stands still is the survivor's: it goes on after the death */
+    bool releases; /* the survivor's copy is held, and continues after the death */
     bool dead;
     uint64_t death_ns;
 };
 
-/* Lines of our own mappings that are memory of emulated devices. */
+/* Counts this process's mappings that are memory of emulated devices. */
 static uint32_t mapped_memories(void)
 {
     char line[512];
@@ -177,7 +178,7 @@ static uint32_t mapped_memories(void)
     return count;
 }
 
-/* The FIFO opens to read when the copy is half done. */
+/* Kills the victim when the copy is half done, which is when the FIFO can be opened to read. */
 static void die_in_the_copy(void *arg, struct fix_worker *workers, uint32_t rank, const json_t *event)
 {
     struct death *death = arg;
@@ -188,7 +189,7 @@ static void die_in_the_copy(void *arg, struct fix_worker *workers, uint32_t rank
     int file = open(death->fifo, O_RDONLY | O_CLOEXEC);
     assert_true(file >= 0);
     close(file);
-    assert_true(mapped_memories() > 0); /* the survivor's own and the peer's */
+    assert_true(mapped_memories() > 0); /* the survivor's own memory and the peer's */
     struct fix_worker *victim = &workers[death->victim];
     assert_int_equal(kill(victim->pid, SIGKILL), 0);
     snprintf(victim->end, sizeof victim->end, "killed");
@@ -201,7 +202,7 @@ static void die_in_the_copy(void *arg, struct fix_worker *workers, uint32_t rank
     close(file);
 }
 
-/* Rank 0 copies; the survivor is a thread of ours, so that what it leaves mapped is seen. */
+/* Rank 0 copies. The survivor is a thread of this process, so that its remaining mappings can be counted. */
 static void peer_dies(struct fixture *fix, const json_t *spec, const char *program, uint32_t victim)
 {
     struct outcome out;
@@ -256,11 +257,11 @@ static void a_peer_that_dies_in_a_copy_ends_the_run_typed_and_unmapped(void **st
     fix_open(&fix, "llama");
     snprintf(program, sizeof program, "%s/motley-worker", programs ? programs : "bin");
     json_t *spec = spec_of(&fix);
-    peer_dies(&fix, spec, program, 0); /* that wrote */
-    peer_dies(&fix, spec, program, 1); /* that was written into */
+    peer_dies(&fix, spec, program, 0); /* the victim is the writer */
+    peer_dies(&fix, spec, program, 1); /* the victim is the one written into */
     struct outcome out;
     struct seen seen = {.kinds = {"emulated", "emulated"}};
-    run(&fix, spec, 2, 2, true, &seen, &out); /* the next attempt */
+    run(&fix, spec, 2, 2, true, &seen, &out); /* the next attempt succeeds */
     assert_int_equal(out.done, 2);
     outcome_fini(&out);
     json_decref(spec);

@@ -1,4 +1,4 @@
-/* What a worker's process holds beside its device's memory: said by the plan before, and kept. */
+/* Compares the host memory of a worker's process with what the plan predicted. */
 #include "worker/worker_fixture.h"
 
 #include "program/host.h"
@@ -27,7 +27,7 @@ static void see(void *arg, struct fix_worker *workers, uint32_t rank, const json
     seen->base[rank] = number_of(event, "process_base_bytes");
 }
 
-/* Two stages as processes, a checkpoint every second step, LoRA of that rank. */
+/* Runs two stages as processes with a checkpoint every second step and LoRA of this rank. */
 static void run_with_rank(struct fixture *fix, int lora_rank, struct seen *seen)
 {
     struct outcome out;
@@ -37,7 +37,7 @@ static void run_with_rank(struct fixture *fix, int lora_rank, struct seen *seen)
     json_object_set_new(json_object_get(spec, "checkpoint"), "every_steps", json_integer(2));
     json_object_set_new(json_object_get(spec, "train"), "steps", json_integer(4));
     struct plan *plan = fix_plan(fix, RANKS, 2);
-    for (uint32_t r = 0; r < RANKS; r++) { /* as the planner has it: values and gradients of two layers */
+    for (uint32_t r = 0; r < RANKS; r++) { /* as the planner counts: values and gradients of two layers */
         uint64_t width = fix->config.hidden, kv = (uint64_t)fix->config.kv_heads * fix->config.head_dim;
         uint64_t layer = 4ull * (uint64_t)lora_rank * (4 * width + 2 * width + 2 * kv);
         plan->ranks[r].memory_bytes -= plan->ranks[r].memory_peak[PURPOSE_ADAPTERS];
@@ -66,7 +66,7 @@ static void the_processes_growth_is_predicted(void **state)
     skip();
 #endif
     fix_open(&fix, "llama");
-    json_object_clear(fix.adapter); /* it is of another rank */
+    json_object_clear(fix.adapter); /* the adapter has another LoRA rank */
     snprintf(program, sizeof program, "%s/motley-worker", programs ? programs : "bin");
     fix.program = program;
     run_with_rank(&fix, 8, &small);
@@ -77,26 +77,28 @@ static void the_processes_growth_is_predicted(void **state)
         print_message("rank %d: beside the device %.1f MB more, %.1f MB predicted at most\n", r, grew / 1e6,
                       said / 1e6);
         assert_true(said > 0);
-        assert_true(grew <= said + 4e6); /* the allocator's own rounding */
+        assert_true(grew <= said + 4e6); /* tolerance for the allocator's rounding */
         assert_true(grew >= 0.3 * said);
     }
     fix_close(&fix);
 }
 
-/* The hand-written pipeline: four travelling slots in the middle, a ring of two each. */
+/* The hand-written pipeline has four travelling slots in the middle, with a ring of two each. */
 static void the_plan_says_what_travels_and_what_a_checkpoint_takes(void **state)
 {
     (void)state;
     struct fixture fix;
     fix_open(&fix, "llama");
     struct plan *plan = fix_plan(&fix, 3, 2);
-    uint64_t boundary = ((uint64_t)fix.tokens_bound * fix.config.hidden * 4 + 4095) / 4096 * 4096, one = ((uint64_t)1 << 26) / 2;
+    uint64_t boundary = ((uint64_t)fix.tokens_bound * fix.config.hidden * 4 + 4095) / 4096 * 4096,
+             one = ((uint64_t)1 << 26) / 2;
     static const uint64_t slots[] = {2, 4, 2};
     for (uint32_t r = 0; r < 3; r++) {
         struct plan_host host = plan_host_bytes(plan, r, 0);
         assert_int_equal(host.cells, slots[r] * HAND_RING * boundary);
         assert_int_equal(host.collectives, 0);
-        assert_int_equal(host.checkpoint, r == 0 ? 7 * one : 5 * one); /* the root has the parts of two */
+        assert_int_equal(host.checkpoint,
+                         r == 0 ? 7 * one : 5 * one); /* the root holds the parts of two ranks */
     }
     plan_destroy(plan);
     fix_close(&fix);

@@ -1,8 +1,9 @@
-/* Every order of a pipeline, and replicas, as the planner emits them, on real workers: the losses of one
- * device (where PyTorch's are at hand, those), the same bits again, and the memory that was planned. */
+/* Tests every order of a pipeline, and replicas, as the planner emits them, on real workers: they give the
+ * losses of one device (PyTorch's where the golden file has them), equal bits when repeated, and the planned
+ * memory. */
 #include "worker/shapes.h"
 
-/* PyTorch's, in double precision. */
+/* Compares with PyTorch in double precision. */
 static void check_golden(const struct fixture *fix, enum trained trained, const struct outcome *out,
                          const char *what)
 {
@@ -17,7 +18,8 @@ static void check_golden(const struct fixture *fix, enum trained trained, const 
     }
 }
 
-/* Each of the shapes (every second of them only in make equality); of several the first twice, and groups. */
+/* Checks each shape (only in `make equality`; otherwise every second one). The first shape and replicas run
+ * twice. */
 static void check_shapes(const char *model, enum trained trained, const struct shape *shapes, size_t count)
 {
     struct fixture fix;
@@ -25,7 +27,7 @@ static void check_shapes(const char *model, enum trained trained, const struct s
     struct outcome one, out, again;
     bool repeated = false, everything = getenv("MOTLEY_EQUALITY") != NULL;
     fix_open(&fix, model);
-    json_object_clear(fix.adapter); /* as peft begins: with dropout what is golden no longer counts */
+    json_object_clear(fix.adapter); /* start as peft does: with dropout the golden values do not apply */
     world_init(&world, &fix, BASE_FP32, trained);
     run_from(&fix, &world, &(struct shape){PLACE_SINGLE, SCHEDULE_1F1B, 1}, (struct resume){0}, &one);
     for (size_t i = 0; i < count; i += everything ? 1 : 2) {
@@ -46,7 +48,7 @@ static void check_shapes(const char *model, enum trained trained, const struct s
             run_from(&fix, &world, &shapes[i], (struct resume){0}, &again);
             assert_memory_equal(out.loss, again.loss, sizeof out.loss);
             assert_memory_equal(out.norm, again.norm, sizeof out.norm);
-            assert_true(json_equal(out.artifacts, again.artifacts)); /* by their sha256 */
+            assert_true(json_equal(out.artifacts, again.artifacts)); /* compared by SHA-256 */
             outcome_fini(&again);
         }
         outcome_fini(&out);
@@ -77,7 +79,7 @@ static void every_order_gives_one_devices_numbers_of_a_mixture(void **state)
     check_shapes("mixtral", ADAPTERS, SHAPES(shapes));
 }
 
-/* What it sums over layers goes from stage to stage with the boundary tensors. */
+/* The loss's sums over layers travel from stage to stage with the boundary tensors. */
 static void the_load_balancing_loss_is_over_all_stages(void **state)
 {
     static const struct shape shapes[] = {{PLACE_PIPELINE, SCHEDULE_INTERLEAVED, 2},
@@ -91,7 +93,8 @@ static void the_load_balancing_loss_is_over_all_stages(void **state)
     check_shapes("olmoe", EVERYTHING_BALANCED, SHAPES(few));
 }
 
-/* The table is kept with block 0, copied to the head, and both uses' gradients are added there. */
+/* The embedding belongs to block 0 and is copied to the head; the gradients of both uses are added at block
+ * 0. */
 static void a_tied_embedding_is_trained_in_every_order(void **state)
 {
     static const struct shape shapes[] = {{PLACE_PIPELINE, SCHEDULE_INTERLEAVED, 2},
@@ -112,7 +115,7 @@ static void replicas_train_everything_as_pytorch_does(void **state)
     check_shapes("qwen3", EVERYTHING, SHAPES(shapes));
 }
 
-/* To the bit; what the device holds is compared with the plan (check_memory). */
+/* Results are equal bit by bit; check_memory compares the device's memory with the plan. */
 static void moments_on_the_host_change_no_number(void **state)
 {
     static const struct shape shapes[] = {{PLACE_SINGLE, SCHEDULE_1F1B, 1},
@@ -123,7 +126,7 @@ static void moments_on_the_host_change_no_number(void **state)
     struct outcome here, there;
     (void)state;
     fix_open(&fix, "qwen2");
-    json_object_clear(fix.adapter); /* there is none */
+    json_object_clear(fix.adapter); /* full training has no adapter */
     world_init(&world, &fix, BASE_FP32, EVERYTHING);
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         world.w.moments_on_host = false;
@@ -132,7 +135,7 @@ static void moments_on_the_host_change_no_number(void **state)
         run_from(&fix, &world, &shapes[i], (struct resume){0}, &there);
         assert_memory_equal(here.loss, there.loss, sizeof here.loss);
         assert_memory_equal(here.norm, there.norm, sizeof here.norm);
-        assert_true(json_equal(here.artifacts, there.artifacts)); /* by their sha256 */
+        assert_true(json_equal(here.artifacts, there.artifacts)); /* compared by SHA-256 */
         outcome_fini(&here);
         outcome_fini(&there);
     }
@@ -140,7 +143,8 @@ static void moments_on_the_host_change_no_number(void **state)
     fix_close(&fix);
 }
 
-/* With a copied embedding, as replicas, on one device: what one wrote another reads. */
+/* A checkpoint that one shape wrote is read by the others: with a copied embedding, as replicas, on one
+ * device. */
 static void a_checkpoint_resumes_in_another_shape(void **state)
 {
     static const struct shape shapes[] = {{PLACE_PIPELINE, SCHEDULE_SPLIT, 2},
@@ -156,7 +160,8 @@ static void a_checkpoint_resumes_in_another_shape(void **state)
     world_init(&world, &fix, BASE_FP32, EVERYTHING);
     world.every_steps = 8;
     run_from(&fix, &world, &shapes[0], (struct resume){0}, &out[0]);
-    for (size_t i = 1; i < COUNT; i++) { /* the second from the first's, the others from the second's */
+    for (size_t i = 1; i < COUNT;
+         i++) { /* the second run starts from the first's checkpoint, the others from the second's */
         struct resume from = {.step = i == 1 ? 8 : 16};
         from.blobs = json_object_get(checkpoint_at(&out[i == 1 ? 0 : 1], from.step), "blobs");
         run_from(&fix, &world, &shapes[i], from, &out[i]);
@@ -172,7 +177,8 @@ static void a_checkpoint_resumes_in_another_shape(void **state)
     fix_close(&fix);
 }
 
-/* Beside an fp32 base of the same file, on one device and on two, whose blocks are of unlike types. */
+/* Compares a packed base with an fp32 base of the same file, on one device and on two whose blocks have
+ * different types. */
 static void a_packed_base_gives_the_numbers_of_what_it_unpacks_to(void **state)
 {
     (void)state;
@@ -193,7 +199,7 @@ static void a_packed_base_gives_the_numbers_of_what_it_unpacks_to(void **state)
     snprintf(adapter, sizeof adapter, "%s/adapter_init", dir);
     must(packed_model_write(&model, 31, path, &err));
     fix_open_files(&fix, path, expected, adapter);
-    json_object_clear(fix.adapter); /* that one is for another shape */
+    json_object_clear(fix.adapter); /* that adapter is for another shape */
     for (int packed = 0; packed < 2; packed++) {
         world_init(&world, &fix, packed ? BASE_PACKED : BASE_FP32, ADAPTERS);
         struct plan *plan = shape_plan(&world, &single);

@@ -1,4 +1,4 @@
-/* Profile mode through the worker's socket. */
+/* Tests profile mode through the worker's socket. */
 #include "worker/worker_fixture.h"
 
 static json_t *profile_message(const struct fixture *fix, const json_t *method, const char *compute)
@@ -14,7 +14,8 @@ static json_t *profile_message(const struct fixture *fix, const json_t *method, 
         (json_int_t)1 << 28, "api", fix->store.url);
 }
 
-/* The first event that is no greeting; the worker is then acknowledged and joined. */
+/* Sends a message and returns the first event that is not a worker_hello; then acknowledges and joins the
+ * worker. */
 static json_t *ask(const struct fixture *fix, json_t *message)
 {
     struct fix_worker w;
@@ -59,7 +60,7 @@ static void a_profile_answers_with_the_document_of_the_contract(void **state)
     fix_close(&fix);
 }
 
-/* An order with a specification is measured as that says. */
+/* A request with a specification is measured as the specification says. */
 static void a_profile_is_that_of_the_specification(void **state)
 {
     (void)state;

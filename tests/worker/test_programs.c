@@ -1,4 +1,5 @@
-/* The worker knows no placement: programs written here, line by line, that no generator makes. */
+/* Tests programs that no generator makes, written here line by line: the worker must not depend on a
+ * placement. */
 #include "worker/worker_fixture.h"
 
 static void check_golden(struct fixture *fix, struct plan *plan)
@@ -19,9 +20,9 @@ static void check_golden(struct fixture *fix, struct plan *plan)
     json_decref(spec);
 }
 
-/* The device buffers of a ring whose bytes are enough for one go from cell to cell: what an instruction was
- * given (its slots are two, or one and the same cell) is never taken from it, and what it read or wrote is in
- * the transport's memory by then. */
+/* In a ring with bytes for one buffer the device buffer moves from cell to cell. It is never taken from an
+ * instruction that was given it (which has two slots, or one cell twice), and data that was read or written
+ * is in the transport's memory by then. */
 static void a_ring_with_bytes_for_one_buffer_keeps_the_numbers(void **state)
 {
     struct fixture fix;
@@ -40,7 +41,7 @@ static void a_ring_with_bytes_for_one_buffer_keeps_the_numbers(void **state)
     fix_close(&fix);
 }
 
-/* op, micro-batch, in, out, save, after: one line of a program. */
+/* One line of a program: op, slots in, out and save, and `after`. */
 struct line {
     int op, in, out, save, after[2];
 };
@@ -122,10 +123,10 @@ static int32_t add_group(struct plan *plan, uint32_t ranks)
     return (int32_t)plan->group_count++;
 }
 
-/* Replicas of the whole model, micro-batches dealt in turn; gradients are added round the ring of all of
- * them. Gradients go over group `gradients`, beside the scalars' group 0; when there are two, every other
- * rank begins with the gradients and the others with the scalars. Groups between those have `between` ranks.
- */
+/* Makes replicas of the whole model, which take micro-batches in turn; gradients are added round the ring of
+ * all replicas. Gradients use group `gradients`, in addition to the scalars' group 0. When the two differ,
+ * every other rank begins with the gradients and the others with the scalars. Groups between the two have
+ * `between` ranks. */
 static struct plan *replicas_plan(const struct fixture *fix, uint32_t replicas, int32_t gradients,
                                   uint32_t between)
 {
@@ -133,7 +134,7 @@ static struct plan *replicas_plan(const struct fixture *fix, uint32_t replicas, 
     struct plan *plan = fix_plan(fix, replicas, 1);
     plan->placement = PLACE_DATA;
     const int32_t counting =
-        add_group(plan, 1); /* rank 0 alone counts for the norm: the replicas are equal */
+        add_group(plan, 1); /* only rank 0 contributes to the norm, because replicas are equal */
     while ((int32_t)plan->group_count <= gradients)
         add_group(plan, (int32_t)plan->group_count < gradients ? between : replicas);
     for (uint32_t r = 0; r < replicas; r++) {
@@ -214,7 +215,7 @@ static void replicas_reduce_their_gradients(void **state)
         replicas_reduce(replicas, 0);
 }
 
-/* As many groups as a large plan has: two of them between the same ranks must not meet on the wire. */
+/* A plan has as many groups as a large one: messages of two groups with the same ranks must not mix. */
 static void groups_of_the_same_ranks_do_not_mix(void **state)
 {
     (void)state;
@@ -234,8 +235,8 @@ static void more_groups_than_a_pair_can_keep_apart_are_refused(void **state)
     struct plan *plan = replicas_plan(&fix, 2, 60, 2);
     fix_run(&fix, plan, spec, NULL, NULL, NULL, &out);
     assert_int_equal(out.done, 0);
-    const char *text = json_string_value(
-        json_object_get(json_array_get(out.failures, 0), "text")); /* group 1 has one rank */
+    const char *text = json_string_value(json_object_get(
+        json_array_get(out.failures, 0), "text")); /* one fewer, because group 1 has one rank */
     if (!text || !strstr(text, "group 60 is the 60th that ranks"))
         fail_msg("not as expected: %s", text ? text : "no failure");
     outcome_fini(&out);
@@ -248,13 +249,13 @@ static void more_groups_than_a_pair_can_keep_apart_are_refused(void **state)
 
 enum { LOCAL_ACT = HAND_SLOTS, LOCAL_GRAD, LOCAL_SLOTS };
 
-/* Which of a rank's instructions became which: `after` names the last of them. */
+/* Maps a rank's old instructions to new ones: `after` names the last part of each. */
 struct parts {
     struct program_builder b;
-    int32_t last[256], computed; /* computed: the last of the compute queue */
+    int32_t last[256], computed; /* computed: the last instruction of the compute queue */
 };
 
-/* Instruction `x` of the old program, over blocks [begin, end) of its own; in and out as given. */
+/* Adds instruction i of the old program as a part over blocks [begin, end), with the given slots. */
 static void add_part(struct parts *parts, const struct program *old, uint32_t i, int op, int32_t begin,
                      int32_t end, int32_t in, int32_t out)
 {
@@ -273,8 +274,8 @@ static void add_part(struct parts *parts, const struct program *old, uint32_t i,
     parts->last[i] = parts->computed = program_add(&parts->b, &x, after, x.after_count);
 }
 
-/* Every FORWARD and BACKWARD of the program as the first block by itself and the others; the first block's
- * backward in halves, the weights' at once (the others' whole). */
+/* Divides every FORWARD and BACKWARD into the first block and the others. The first block's backward is
+ * divided in halves with the weights' half following at once; the other blocks' backward stays whole. */
 static void cut_program(struct program *program)
 {
     struct parts parts = {0};
@@ -292,14 +293,14 @@ static void cut_program(struct program *program)
             int32_t sent = parts.last[i];
             add_part(&parts, program, i, OP_BACKWARD_WEIGHT, x->block_begin, cut, PLAN_NONE, PLAN_NONE);
             if (x->slot_out >= 0)
-                parts.last[i] = sent; /* nobody waits for the weights' half */
+                parts.last[i] = sent; /* nothing waits for the weights' half */
         } else {
             struct instr same = *x;
             int32_t after[16];
             assert_true(x->after_count <= 16);
             for (uint32_t a = 0; a < x->after_count; a++)
                 after[a] = parts.last[program->after[x->after_first + a]];
-            if (x->op == OP_ALL_REDUCE) /* all that was computed before */
+            if (x->op == OP_ALL_REDUCE) /* waits for everything computed before */
                 after[same.after_count++] = parts.computed;
             parts.last[i] = program_add(&parts.b, &same, after, same.after_count);
         }
@@ -308,7 +309,7 @@ static void cut_program(struct program *program)
     must(program_builder_take(&parts.b, program, &err));
 }
 
-/* What the parts leave to each other stays in slots of the rank; what they save has a ring of blocks. */
+/* Adds slots for the tensors between parts, and a ring of blocks for saved activations. */
 static void cut_plan(struct plan *plan)
 {
     struct err err;
@@ -347,7 +348,7 @@ static void blocks_of_a_rank_run_in_parts(void **state)
 
 /* --- what this worker does not do --- */
 
-/* A run of the plan fails at once, on every rank, with that code and those words. */
+/* Checks that a run of the plan fails at once on every rank, with this error code and text. */
 static void check_refused(struct fixture *fix, struct plan *plan, const char *words)
 {
     struct outcome out;
@@ -383,7 +384,7 @@ static void what_is_not_done_here_is_refused_by_name(void **state)
     (void)state;
     fix_open(&fix, "llama");
     struct plan *plan = fix_plan(&fix, 1, 2);
-    find_op(plan, OP_FORWARD)->flags |= INSTR_RECOMPUTE; /* of the first of two micro-batches */
+    find_op(plan, OP_FORWARD)->flags |= INSTR_RECOMPUTE; /* for the first of two micro-batches */
     check_refused(&fix, plan, "RECOMPUTE: of 2 FORWARDs in blocks 0..6 1 have it");
     plan = fix_plan(&fix, 1, 4);
     find_op(plan, OP_STEP)->group = 0;

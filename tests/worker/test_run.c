@@ -1,5 +1,5 @@
-/* What a run does beside its steps: evaluations, samples, checkpoints, stops, failures, an agent that goes
- * away. */
+/* Tests what a run does apart from its steps: evaluations, samples, checkpoints, stops, failures, a lost
+ * agent. */
 #include "worker/worker_fixture.h"
 
 #include "model/files/safetensors.h"
@@ -31,8 +31,7 @@ static void expect_success(const struct outcome *out)
         fail_msg("failed: %s", text_of(json_array_get(out->failures, 0), "text"));
 }
 
-/* A tiny golden model, its specification, which a test may change before it runs, one plan and what came out.
- */
+/* A tiny golden model, its specification (which a test may change before it runs), a plan and the outcome. */
 struct scene {
     struct fixture fix;
     json_t *spec;
@@ -48,7 +47,7 @@ static void scene_open(struct scene *scene, const char *model, uint32_t stages, 
     scene->plan = fix_plan(&scene->fix, stages, micro_rows);
 }
 
-/* Many more steps than the test waits for. */
+/* Sets many more steps than the test waits for. */
 static void scene_prolong(struct scene *scene)
 {
     set(scene->spec, "train", "steps", json_integer(FIX_STEPS));
@@ -134,7 +133,7 @@ static void resume_on(const struct scene *scene, uint32_t stages)
     resume_from(scene, json_object_get(checkpoint_at(&scene->out, 8), "blobs"), stages);
 }
 
-/* Every parameter and both moments, in 32 bits and in 8, from two ranks onto one and three. */
+/* Every parameter and both moments, in 32 bits and in 8, move from two ranks to one and to three. */
 static void a_whole_models_checkpoint_resumes_on_any_split(void **state)
 {
     (void)state;
@@ -163,7 +162,7 @@ static void a_checkpoint_resumes_on_any_split(void **state)
     set(scene.spec, "checkpoint", "every_steps", json_integer(8));
     scene_run(&scene, NULL, NULL);
     expect_success(&scene.out);
-    assert_int_equal(json_array_size(scene.out.checkpoints), 3); /* 8, 16 and the last */
+    assert_int_equal(json_array_size(scene.out.checkpoints), 3); /* steps 8, 16 and the last */
     const json_t *blobs = json_object_get(checkpoint_at(&scene.out, 8), "blobs");
     static const char *const files[] = {"adapter_config.json", "adapter_model.safetensors", "state.json",
                                         "optimizer-0.safetensors", "optimizer-1.safetensors"};
@@ -174,7 +173,8 @@ static void a_checkpoint_resumes_on_any_split(void **state)
     scene_close(&scene);
 }
 
-/* Ranks, factors and adapted matrices that differ by layer: each tensor has its own shape in the files. */
+/* With LoRA ranks, factors and adapted matrices that differ by layer, each tensor has its own shape in the
+ * files. */
 static void an_adapter_that_differs_by_layer_resumes_on_any_split(void **state)
 {
     (void)state;
@@ -193,7 +193,8 @@ static void an_adapter_that_differs_by_layer_resumes_on_any_split(void **state)
     scene_close(&scene);
 }
 
-/* As four ranks write it, two replicas of each of two stages: the second's files hold the same names. */
+/* Returns the checkpoint as four ranks write it: two replicas of each of two stages, where the second
+ * replica's files have the same names. */
 static json_t *written_by_replicas(const json_t *blobs)
 {
     json_t *copy = json_copy((json_t *)blobs);
@@ -237,12 +238,12 @@ static void a_checkpoint_of_replicas_resumes_on_fewer_ranks(void **state)
     scene_close(&scene);
 }
 
-/* The store takes nothing until a later step was reported. */
+/* A store that holds PUTs until a later step was reported. */
 struct slow_store {
     struct blob_server *store;
     uint64_t until;
     bool released;
-    uint64_t last_step; /* reported before the first `checkpoint` */
+    uint64_t last_step; /* last step reported before the first `checkpoint` */
 };
 
 static void release_at(void *arg, struct fix_worker *workers, uint32_t rank, const json_t *event)
@@ -273,11 +274,11 @@ static void steps_go_on_while_a_checkpoint_is_stored(void **state)
     assert_true(slow.released);
     assert_int_equal(scene.out.steps, 20);
     assert_int_equal(json_array_size(scene.out.checkpoints), 3);
-    for (size_t c = 0; c < 3; c++) { /* said in their order */
+    for (size_t c = 0; c < 3; c++) { /* reported in order */
         static const uint64_t steps[] = {8, 16, 20};
         assert_int_equal(number_of(json_array_get(scene.out.checkpoints, c), "step"), steps[c]);
     }
-    resume_on(&scene, 1); /* what was stored is the state of step 8, not of a later one */
+    resume_on(&scene, 1); /* the stored state is that of step 8, not of a later step */
     scene_close(&scene);
 }
 
@@ -285,7 +286,8 @@ static void *release_later(void *arg)
 {
     struct slow_store *slow = arg;
     blob_server_await_put(slow->store);
-    struct timespec long_enough = {.tv_nsec = 300 * 1000 * 1000}; /* for many steps, were they not held up */
+    struct timespec long_enough = {.tv_nsec = 300 * 1000 *
+                                              1000}; /* enough for many steps if they were not blocked */
     nanosleep(&long_enough, NULL);
     blob_server_hold(slow->store, false);
     return NULL;
@@ -314,7 +316,7 @@ static void the_next_checkpoint_waits_for_the_one_before(void **state)
     scene_run(&scene, note_steps, &slow);
     pthread_join(thread, NULL);
     expect_success(&scene.out);
-    assert_true(slow.last_step <= 3); /* 4 steps are done: the second checkpoint is due */
+    assert_true(slow.last_step <= 3); /* after 4 steps the second checkpoint is due */
     assert_int_equal(json_array_size(scene.out.checkpoints), 10);
     scene_close(&scene);
 }
@@ -335,7 +337,7 @@ static void wait_a_second(void *arg, json_t *assign)
     set(assign, "limits", "wait", json_integer(1));
 }
 
-/* A rank that still stores its part is no rank that hangs. */
+/* A rank that is still storing its part does not count as hanging. */
 static void a_slow_store_is_no_transfer_that_stands_still(void **state)
 {
     (void)state;
@@ -361,7 +363,8 @@ static void a_checkpoint_under_way_is_kept_when_the_run_fails(void **state)
     scene_open(&scene, "llama", 2, 2);
     set(scene.spec, "checkpoint", "every_steps", json_integer(1));
     plan_destroy(scene.plan);
-    scene.fix.tokens_bound = 110; /* the batches have 107, 126, … tokens: step 1 is beyond the plan's bound */
+    scene.fix.tokens_bound =
+        110; /* the batches have 107, 126, … tokens, so step 1 exceeds the plan's bound */
     scene.plan = fix_plan(&scene.fix, 2, 4);
     struct slow_store slow = {.store = &scene.fix.store};
     blob_server_hold(&scene.fix.store, true);
@@ -383,7 +386,7 @@ static void two_runs_of_one_plan_are_bit_identical(void **state)
     scene_open(&scene, "llama3-rope", 3, 1);
     set(scene.spec, "method", "dropout", json_real(0.1));
     set(scene.spec, "data", "shuffle", json_true());
-    json_object_clear(scene.fix.adapter); /* its dropout is another one; start from the seed */
+    json_object_clear(scene.fix.adapter); /* the adapter has another dropout: start from the seed */
     scene_run(&scene, NULL, NULL);
     first = scene.out;
     scene_run(&scene, NULL, NULL);
@@ -410,7 +413,7 @@ static void stop_hook(void *arg, struct fix_worker *workers, uint32_t rank, cons
     struct stop_at *stop = arg;
     if (stop->sent || strcmp(text_of(event, "type"), "step") != 0 || number_of(event, "step") != stop->step)
         return;
-    stop->sent = true; /* to one rank alone: the others must learn it in the same step */
+    stop->sent = true; /* sent to one rank only: the others must learn of it in the same step */
     fix_send(&workers[stop->kill ? rank : 0],
              json_pack("{s:s, s:i, s:I, s:s, s:b, s:b}", "type", "stop", "run", 70, "epoch", stop->epoch,
                        "why", "cancel", "checkpoint", 1, "kill", (int)stop->kill));
@@ -494,7 +497,7 @@ static void go_away(void *arg, struct fix_worker *workers, uint32_t rank, const 
     if (away->gone || strcmp(text_of(event, "type"), "step") != 0 || number_of(event, "step") != 4)
         return;
     away->gone = true;
-    close(workers[rank].fd); /* this event and what follows are not acknowledged */
+    close(workers[rank].fd); /* this event and later ones are not acknowledged */
     workers[rank].fd = fix_connect(workers[rank].socket);
     json_t *hello = fix_receive(&workers[rank]);
     assert_string_equal(text_of(hello, "type"), "worker_hello");
@@ -503,7 +506,7 @@ static void go_away(void *arg, struct fix_worker *workers, uint32_t rank, const 
     away->hello_seq = json_integer_value(json_object_get(hello, "seq"));
     assert_true(away->hello_seq >= workers[rank].last_seq + 1);
     json_decref(hello);
-    json_t *again = fix_receive(&workers[rank]); /* the event at hand comes once more */
+    json_t *again = fix_receive(&workers[rank]); /* the present event is sent again */
     assert_true(json_equal(again, event));
     json_decref(again);
 }
@@ -599,8 +602,8 @@ static void wrong_assignments_are_refused_by_name(void **state)
     fix_close(&fix);
 }
 
-/* A worker that the system gives so little that the stage cannot be made, though the device's limit is far.
- */
+/* A worker whose system gives it so little memory that the stage cannot be made, although the device's limit
+ * is far. */
 static void memory_that_the_node_lacks_is_not_the_jobs_fault(void **state)
 {
     (void)state;
@@ -620,7 +623,7 @@ static void memory_that_the_node_lacks_is_not_the_jobs_fault(void **state)
     fix.program = path;
     json_t *spec = fix_spec(&fix);
     struct plan *plan = fix_plan(&fix, 1, 4);
-    plan->tokens_bound = 500000; /* gigabytes of activations, of the 16 that the plan allows */
+    plan->tokens_bound = 500000; /* needs gigabytes of activations, of the 16 GiB that the plan allows */
     plan->ranks[0].memory_limit_bytes = (uint64_t)16 << 30;
     must(plan_seal(plan, &err));
     fails_with(&fix, plan, spec, NULL, "no-memory", false, "the system refused");
@@ -657,7 +660,7 @@ static void a_store_that_does_not_answer_for_a_moment_fails_nothing(void **state
     (void)state;
     struct scene scene;
     scene_open(&scene, "llama", 1, 4);
-    atomic_store(&scene.fix.store.away, 4); /* the first is for a manifest of the model's files */
+    atomic_store(&scene.fix.store.away, 4); /* the first request is for a manifest of the model's files */
     scene_run(&scene, NULL, NULL);
     expect_success(&scene.out);
     assert_int_equal(scene.out.steps, 20);

@@ -1,7 +1,6 @@
-/* SmolLM2-135M through worker processes, whole and split over unlike instruction sets, against PyTorch in
- * double precision. Needs the model (.cache/, or MOTLEY_SMOLLM2) and the golden files (MOTLEY_GOLDEN, or
- * golden/smollm2 in
- * ../shared); skips visibly without. */
+/* Runs SmolLM2-135M through worker processes, whole and split over different instruction sets, and compares
+ * with PyTorch in double precision. Needs the model (.cache/, or MOTLEY_SMOLLM2) and the golden files
+ * (MOTLEY_GOLDEN, or golden/smollm2 in ../shared); prints a skip without them. */
 #include "worker/worker_fixture.h"
 
 static char model_path[512], golden[512], program[512];
@@ -24,7 +23,7 @@ static bool find_files(void)
     return file_exists(model_path) && file_exists(golden) && file_exists(program);
 }
 
-/* The rest of the 20 steps, and the adapter, are tests/system/test_golden_smollm2.py's. */
+/* tests/system/test_golden_smollm2.py checks the other steps of the 20, and the adapter. */
 enum { STEPS = 5 };
 
 static void stop_after_steps(void *arg, struct fix_worker *workers, uint32_t rank, const json_t *event)

@@ -1,5 +1,5 @@
-/* Real workers on threads, the agent's and scheduler's side of their sockets, an artifact store: a job of a
- * golden tiny model through all of it. */
+/* Runs a job of a golden tiny model through real workers on threads, with the agent's and scheduler's side of
+ * their sockets and an artifact store. */
 #ifndef MOTLEY_TESTS_WORKER_FIXTURE_H
 #define MOTLEY_TESTS_WORKER_FIXTURE_H
 
@@ -51,7 +51,7 @@ static inline void fix_must(int result, const char *what, const struct err *err,
 struct fix_worker {
     struct worker *worker;
     pthread_t thread;
-    pid_t pid; /* of a process instead of worker and thread */
+    pid_t pid; /* process, if the worker is one instead of a thread */
     int fd, result;
     struct err err;
     char dir[300], socket[320];
@@ -66,13 +66,13 @@ struct fixture {
     struct test_cert certs[FIX_RANKS];
     struct model_config config;
     json_t *model;              /* the assignment's model object */
-    json_t *expected;           /* expected.json */
-    const json_t *lora;         /* its settings of the method */
-    const char *program;        /* motley-worker to run as processes, or NULL: threads */
+    json_t *expected;           /* content of expected.json */
+    const json_t *lora;         /* the method's settings in `expected` */
+    const char *program;        /* path of motley-worker to run as processes, or NULL to use threads */
     const char *isa[FIX_RANKS]; /* instruction set of a rank's device, or NULL */
     json_t *adapter;            /* {file: sha256} of adapter_init */
     char train[65], eval[65];
-    uint32_t tokens_bound, labelled_bound; /* of a batch of 4 rows */
+    uint32_t tokens_bound, labelled_bound; /* bounds for a batch of 4 rows */
     uint32_t batch_rows;
 };
 
@@ -86,11 +86,11 @@ struct outcome {
     uint32_t evals;
     json_t *samples;     /* array of `sample` events */
     json_t *checkpoints; /* array of `checkpoint` events */
-    json_t *artifacts;   /* of `done` of rank 0, or NULL */
+    json_t *artifacts;   /* artifacts in `done` of rank 0, or NULL */
     json_t *failures;    /* array of `failed` events */
     json_t *stopped;     /* array of `stopped` events */
     uint32_t done, traces, ranks, memories;
-    uint64_t ready_ns; /* from `assign` to the last `worker_ready` */
+    uint64_t ready_ns; /* time from `assign` to the last `worker_ready` */
 };
 
 static inline void outcome_fini(struct outcome *outcome)
@@ -127,7 +127,7 @@ static inline void fix_model(struct fixture *fix, const char *dir)
         char path[1024], sha256[65];
         snprintf(path, sizeof path, "%s/%s", dir, file->name);
         if (!file_exists(path))
-            snprintf(path, sizeof path, "%s", dir); /* the model is one file */
+            snprintf(path, sizeof path, "%s", dir); /* the model is a single file */
         fix_add_file(fix, path, sha256, NULL);
         json_array_append_new(json_object_get(fix->model, "files"),
                               json_pack("{s:s, s:I, s:s}", "name", file->name, "size", (json_int_t)file->size,
@@ -137,7 +137,7 @@ static inline void fix_model(struct fixture *fix, const char *dir)
     must(model_config_load(dir, &fix->config, &err));
 }
 
-/* The rows of all golden batches, one after the other. */
+/* Makes the rows of all golden batches, one after the other. */
 static inline void fix_rows(struct fixture *fix)
 {
     struct err err;
@@ -164,7 +164,7 @@ static inline void fix_rows(struct fixture *fix)
         fix->labelled_bound = learnt > fix->labelled_bound ? learnt : fix->labelled_bound;
     }
     struct rows train = {.count = rows, .offset = offset, .ids = ids, .labels = labels}, eval = train;
-    eval.count = 6; /* not a multiple of the batch: the last one is short */
+    eval.count = 6; /* not a multiple of the batch, so the last batch is short */
     struct buf file;
     buf_init(&file, 1 << 24);
     must(rows_save(&train, &file, &err));
@@ -177,7 +177,8 @@ static inline void fix_rows(struct fixture *fix)
     free(labels);
 }
 
-/* A model (a folder or a file), the golden file of its training, and the adapter it starts from. */
+/* Opens a model (a folder or a file), the golden file of its training, and the adapter that it starts from.
+ */
 static inline void fix_open_files(struct fixture *fix, const char *model, const char *expected,
                                   const char *adapter)
 {
@@ -212,7 +213,7 @@ static inline void fix_open_files(struct fixture *fix, const char *model, const 
     }
 }
 
-/* One of the tiny golden models. */
+/* Opens one of the tiny golden models. */
 static inline void fix_open(struct fixture *fix, const char *name)
 {
     char dir[300], expected[400], adapter[400];
@@ -240,7 +241,7 @@ static inline double fix_golden(const struct fixture *fix, const char *what, uin
     return json_number_value(json_array_get(of, step));
 }
 
-/* The specification of the golden LoRA run. */
+/* Returns the specification of the golden LoRA run. */
 static inline json_t *fix_spec(const struct fixture *fix)
 {
     const json_t *lora = fix->lora, *betas = json_object_get(fix->expected, "betas");
@@ -259,7 +260,7 @@ static inline json_t *fix_spec(const struct fixture *fix)
         json_object_get(fix->expected, "clip"), "checkpoint", "every_steps", 0);
 }
 
-/* The `assign` of one rank. Borrows all. */
+/* Makes the `assign` of one rank. Borrows everything. */
 static inline json_t *fix_assign(const struct fixture *fix, const struct plan *plan, const json_t *spec,
                                  uint32_t rank, json_int_t epoch)
 {
@@ -302,8 +303,8 @@ static inline void *fix_worker_main(void *arg)
     return NULL;
 }
 
-/* Takes the message. A worker that a hook has killed cannot be sent any: what it said is what tests look at.
- */
+/* Sends and frees a message. Sending to a worker that a hook has killed may fail; tests look at what it
+ * reported. */
 static inline void fix_send(const struct fix_worker *w, json_t *message)
 {
     struct err err;
@@ -381,7 +382,7 @@ static inline void fix_note_step(struct outcome *out, const json_t *event)
     out->steps++;
 }
 
-/* One event of one rank into the outcome; its last word becomes `end`. */
+/* Adds an event of one rank to the outcome; its last event sets `end`. */
 static inline void fix_note(struct outcome *out, struct fix_worker *w, const json_t *event)
 {
     const char *type = json_string_value(json_object_get(event, "type"));
@@ -415,7 +416,7 @@ static inline void fix_note(struct outcome *out, struct fix_worker *w, const jso
         snprintf(w->end, sizeof w->end, "%s", type);
 }
 
-/* Called for every event (borrowed) before it is noted: a test's chance to act. */
+/* Called for every event (borrowed) before it is recorded, so that a test can act on it. */
 typedef void fix_hook(void *arg, struct fix_worker *workers, uint32_t rank, const json_t *event);
 
 static inline bool fix_ended(const struct fix_worker *workers, uint32_t count)
@@ -426,7 +427,7 @@ static inline bool fix_ended(const struct fix_worker *workers, uint32_t count)
     return r == count;
 }
 
-/* Read and acknowledge until every rank said its last word (or a hook wrote one for it: `end`). */
+/* Reads and acknowledges events until every rank has sent its last one, or a hook has set `end`. */
 static inline void fix_watch(struct fix_worker *workers, uint32_t count, json_int_t epoch,
                              struct outcome *out, fix_hook *hook, void *arg)
 {
@@ -443,7 +444,7 @@ static inline void fix_watch(struct fix_worker *workers, uint32_t count, json_in
             if (!fds[r].revents || workers[r].end[0])
                 continue;
             json_t *event = fix_receive(&workers[r]);
-            deadline_ns = clock_mono_ns() + FIX_SECONDS * 1000000000ull; /* it goes on */
+            deadline_ns = clock_mono_ns() + FIX_SECONDS * 1000000000ull; /* progress was made */
             if (hook)
                 hook(arg, workers, r, event);
             if (strcmp(json_string_value(json_object_get(event, "type")), "worker_ready") == 0) {
@@ -488,7 +489,7 @@ static inline void fix_join(struct fix_worker *workers, uint32_t count)
     }
 }
 
-/* A whole run: one worker a rank. `change` (may be NULL) edits each rank's assignment. */
+/* Runs a job with one worker for each rank. `change` (may be NULL) edits each rank's assignment. */
 static inline void fix_run(const struct fixture *fix, const struct plan *plan, const json_t *spec,
                            void (*change)(void *arg, json_t *assign), fix_hook *hook, void *arg,
                            struct outcome *out)
@@ -508,7 +509,7 @@ static inline void fix_run(const struct fixture *fix, const struct plan *plan, c
     fix_join(workers, plan->rank_count);
 }
 
-/* A pipeline of `stages` over the golden batches. */
+/* Makes a pipeline of `stages` stages over the golden batches. */
 static inline struct plan *fix_plan(const struct fixture *fix, uint32_t stages, uint32_t micro_rows)
 {
     struct err err;
@@ -527,7 +528,7 @@ static inline struct plan *fix_plan(const struct fixture *fix, uint32_t stages, 
     return plan;
 }
 
-/* The same model with values of one tensor so large that its products overflow. */
+/* Makes the values of one tensor so large that its products overflow. */
 static inline void fix_spoil_model(struct fixture *fix, const char *tensor_name)
 {
     struct err err;
@@ -559,13 +560,13 @@ static inline void fix_spoil_model(struct fixture *fix, const char *tensor_name)
 
 /* --- going on from a checkpoint --- */
 
-/* Where a run starts that goes on from a checkpoint. */
+/* The checkpoint that a run resumes. */
 struct resume {
     uint64_t step;
     json_t *blobs; /* {name: {sha256, size}} */
 };
 
-/* A change of `assign`; arg: a struct resume. */
+/* A `change` that makes `assign` resume; arg is a struct resume. */
 static inline void start_there(void *arg, json_t *assign)
 {
     const struct resume *resume = arg;
