@@ -6,6 +6,7 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include "common/json.h"
 #include "common/program_json.h"
 
 enum { ANSWER_SECONDS = 30, CARDS_ALONE_MAX = 64 };
@@ -13,12 +14,6 @@ static const uint64_t RESERVE_BYTES =
     500000000; /* bytes of a card that stay free beside the share that plans use */
 static const uint64_t STEP_BYTES =
     64 << 20; /* limits are rounded to this, so that a few bytes more or less do not make another device */
-
-static const char *text_of(const json_t *object, const char *key)
-{
-    const char *text = json_string_value(json_object_get(object, key));
-    return text != NULL ? text : "";
-}
 
 /* Returns the card that a process sees when only `uuid` is visible to it, or why it sees none. */
 static json_t *card_alone(const char *worker, const char *uuid)
@@ -29,8 +24,8 @@ static json_t *card_alone(const char *worker, const char *uuid)
     size_t i;
     json_array_foreach(json_object_get(answer, "drivers"), i, driver)
     {
-        const char *said = text_of(driver, "why");
-        if (*said != '\0' && strcmp(text_of(driver, "kind"), "cuda") == 0) {
+        const char *said = json_text_of(driver, "why");
+        if (*said != '\0' && strcmp(json_text_of(driver, "kind"), "cuda") == 0) {
             snprintf(why.text, sizeof(why.text), "%s", said);
         }
     }

@@ -199,25 +199,19 @@ int agent_config_read(const json_t *document, const char *fallback_host, struct 
 
 /* ---- cards ---- */
 
-static const char *text_of(const json_t *object, const char *key)
-{
-    const char *text = json_string_value(json_object_get(object, key));
-    return text != NULL ? text : "";
-}
-
 static bool card_excluded(const struct agent_config *config, const json_t *card)
 {
     char number[48];
     const json_t *item;
     size_t i;
-    snprintf(number, sizeof(number), "%s:%lld", text_of(card, "kind"),
+    snprintf(number, sizeof(number), "%s:%lld", json_text_of(card, "kind"),
              (long long)json_integer_value(json_object_get(card, "index")));
     json_array_foreach((json_t *)config->exclude, i, item)
     {
         const char *name = json_string_value(item);
         if (name != NULL && *name != '\0' &&
-            (strcmp(name, number) == 0 || strcmp(name, text_of(card, "uuid")) == 0 ||
-             strcmp(name, text_of(card, "pci")) == 0)) {
+            (strcmp(name, number) == 0 || strcmp(name, json_text_of(card, "uuid")) == 0 ||
+             strcmp(name, json_text_of(card, "pci")) == 0)) {
             return true;
         }
     }
@@ -262,10 +256,10 @@ static bool card_take(const struct agent_config *config, json_t *card, struct ag
     }
     device->locked = device->lock >= 0;
     if (device->like[0] == '\0') {
-        snprintf(device->like, sizeof(device->like), "%s", text_of(card, "name"));
+        snprintf(device->like, sizeof(device->like), "%s", json_text_of(card, "name"));
     }
-    snprintf(device->arch, sizeof(device->arch), "%s", text_of(card, "arch"));
-    snprintf(device->visible, sizeof(device->visible), "%s", text_of(card, "visible"));
+    snprintf(device->arch, sizeof(device->arch), "%s", json_text_of(card, "arch"));
+    snprintf(device->visible, sizeof(device->visible), "%s", json_text_of(card, "visible"));
     json_int_t base = json_integer_value(json_object_get(card, "base_bytes"));
     device->base_bytes = base > 0 ? (uint64_t)base : 0;
     json_object_set_new(card, "device", json_string(device->name));
@@ -279,8 +273,8 @@ static const char *card_missing(const struct agent_config *config, const char *k
     size_t i;
     json_array_foreach(json_object_get(config->cards, "drivers"), i, driver)
     {
-        if (strcmp(text_of(driver, "kind"), kind) == 0 && text_of(driver, "why")[0] != '\0') {
-            return text_of(driver, "why");
+        if (strcmp(json_text_of(driver, "kind"), kind) == 0 && json_text_of(driver, "why")[0] != '\0') {
+            return json_text_of(driver, "why");
         }
     }
     return "the driver shows no such card";
@@ -313,19 +307,20 @@ static void refused_drivers(const struct agent_config *config, json_t *list)
     size_t i, k;
     json_array_foreach(json_object_get(config->cards, "drivers"), i, driver)
     {
-        const char *kind = text_of(driver, "kind");
-        bool wanted = text_of(driver, "why")[0] != '\0' && !json_is_true(json_object_get(driver, "missing"));
+        const char *kind = json_text_of(driver, "kind");
+        bool wanted =
+            json_text_of(driver, "why")[0] != '\0' && !json_is_true(json_object_get(driver, "missing"));
         json_array_foreach(gpus, k, gpu)
         {
-            const char *vendor = text_of(gpu, "vendor");
-            wanted = wanted || (text_of(driver, "why")[0] != '\0' &&
+            const char *vendor = json_text_of(gpu, "vendor");
+            wanted = wanted || (json_text_of(driver, "why")[0] != '\0' &&
                                 strcmp(kind, strcmp(vendor, "nvidia") == 0 ? "cuda"
                                              : strcmp(vendor, "amd") == 0  ? "hip"
                                                                            : "none") == 0);
         }
         json_array_foreach(list, k, gpu)
         {
-            wanted = wanted && strcmp(text_of(gpu, "kind"), kind) != 0;
+            wanted = wanted && strcmp(json_text_of(gpu, "kind"), kind) != 0;
         }
         if (wanted) {
             json_array_append_new(list, json_pack("{s:s, s:b, s:O}", "kind", *kind != '\0' ? kind : "cards",
@@ -345,7 +340,7 @@ static void found_cards(struct agent_config *config, json_t *list)
         if (json_object_get(card, "device") != NULL) {
             continue; /* the configuration named it */
         }
-        snprintf(device.kind, sizeof(device.kind), "%s", text_of(card, "kind"));
+        snprintf(device.kind, sizeof(device.kind), "%s", json_text_of(card, "kind"));
         device.index = (uint32_t)json_integer_value(json_object_get(card, "index"));
         if (strcmp(device.kind, "emulated") == 0) {
             snprintf(device.isa, sizeof(device.isa), "%s", warps[0]);

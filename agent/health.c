@@ -13,6 +13,7 @@
 
 #include "agent/cards.h"
 #include "common/clock.h"
+#include "common/json.h"
 #include "common/log.h"
 #include "common/process.h"
 
@@ -52,12 +53,6 @@ struct health {
 
 /* ---- one reading ---- */
 
-static const char *text_of(const json_t *object, const char *key)
-{
-    const char *text = json_string_value(json_object_get(object, key));
-    return text != NULL ? text : "";
-}
-
 /* Whether two UUIDs are equal apart from their prefix ("GPU-5f3a…", "MIG-5f3a…"). */
 static bool same_uuid(const char *one, const char *other)
 {
@@ -68,15 +63,15 @@ static bool same_uuid(const char *one, const char *other)
 
 static bool is_card(const struct card *card, const json_t *record)
 {
-    if (strcmp(text_of(record, "kind"), card->device->kind) != 0) {
+    if (strcmp(json_text_of(record, "kind"), card->device->kind) != 0) {
         return false;
     }
     if (card->inventory == NULL) {
-        return strcmp(text_of(record, "device"), card->device->name) == 0;
+        return strcmp(json_text_of(record, "device"), card->device->name) == 0;
     }
-    const char *pci = text_of(record, "pci");
-    return same_uuid(text_of(record, "uuid"), text_of(card->inventory, "uuid")) ||
-           (*pci != '\0' && strcasecmp(pci, text_of(card->inventory, "pci")) == 0);
+    const char *pci = json_text_of(record, "pci");
+    return same_uuid(json_text_of(record, "uuid"), json_text_of(card->inventory, "uuid")) ||
+           (*pci != '\0' && strcasecmp(pci, json_text_of(card->inventory, "pci")) == 0);
 }
 
 static const json_t *record_of(const struct card *card, const json_t *reading)
@@ -99,7 +94,7 @@ static const json_t *memory_of(const struct card *card, const json_t *record)
     size_t i;
     json_array_foreach(json_object_get(json_object_get(record, "mig"), "slices"), i, slice)
     {
-        if (same_uuid(text_of(slice, "uuid"), text_of(card->inventory, "uuid"))) {
+        if (same_uuid(json_text_of(slice, "uuid"), json_text_of(card->inventory, "uuid"))) {
             return slice;
         }
     }
@@ -242,7 +237,7 @@ static const char *why_unknown(const struct card *card, const json_t *reading)
     json_array_foreach(json_object_get(reading, "libraries"), i, library)
     {
         const char *why = json_string_value(json_object_get(library, "why"));
-        if (why != NULL && strcmp(text_of(library, "kind"), card->device->kind) == 0) {
+        if (why != NULL && strcmp(json_text_of(library, "kind"), card->device->kind) == 0) {
             return why;
         }
     }

@@ -89,6 +89,12 @@ static int print_some(const char *text, size_t size, void *data)
     return buf_append(target->out, text, size, target->err);
 }
 
+const char *json_text_of(const json_t *object, const char *key)
+{
+    const char *text = json_string_value(json_object_get(object, key));
+    return text != NULL ? text : "";
+}
+
 int json_print(const json_t *value, bool sorted, struct buf *out, struct err *err)
 {
     struct print_target target = {.out = out, .err = err};

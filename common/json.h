@@ -34,6 +34,9 @@ json_t *json_parse_limited(const char *text, size_t size, unsigned depth_max, st
 /* As json_parse_limited, but of duplicate keys the last one counts, as in Python's json. */
 json_t *json_parse_last(const char *text, size_t size, unsigned depth_max, struct err *err);
 
+/* The text under `key` of an object, borrowed; "" when there is none. */
+const char *json_text_of(const json_t *object, const char *key);
+
 /* Appends 'value' as compact JSON. 'sorted' sorts keys, which digests need; otherwise keys keep their
  * insertion order. */
 int json_print(const json_t *value, bool sorted, struct buf *out, struct err *err);
