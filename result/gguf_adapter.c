@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/array.h"
 #include "common/file.h"
 #include "common/half.h"
 #include "model/shape/blocks.h"
@@ -31,7 +32,8 @@ struct adapter {
     const struct model_config *config;
     const struct result_state *state;
     struct matrix *list;
-    uint32_t count, capacity;
+    uint32_t count;
+    size_t capacity;
     double alpha; /* of the file */
     enum spec_result_dtype dtype;
     struct err *err;
@@ -51,16 +53,8 @@ static bool matrix_name(struct adapter *a, const struct block_tensor *tensor, st
 
 static struct matrix *add_matrix(struct adapter *a)
 {
-    if (a->count == a->capacity) {
-        uint32_t capacity = a->capacity ? 2 * a->capacity : 256;
-        struct matrix *grown = realloc(a->list, capacity * sizeof(*grown));
-        if (!grown) {
-            err_set(a->err, ERR_NOMEM, "no memory for %u matrices", capacity);
-            return NULL;
-        }
-        a->list = grown;
-        a->capacity = capacity;
-    }
+    if (ARRAY_RESERVE(a->list, a->capacity, (size_t)a->count + 1, a->err) < 0)
+        return NULL;
     struct matrix *m = &a->list[a->count++];
     *m = (struct matrix){.copies = 1, .factor = 1};
     return m;

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/array.h"
 #include "common/file.h"
 #include "common/half.h"
 #include "model/shape/blocks.h"
@@ -34,7 +35,8 @@ struct writer {
     const struct result_state *state;
     const struct result_folder_options *options;
     struct part *parts;
-    uint32_t count, capacity, shards;
+    uint32_t count, shards;
+    size_t capacity;
     bool untied; /* the head is written although the base ties it */
     struct err *err;
     /* what is being written: values of rows [row - …, row), as bytes from `at` to `size` */
@@ -95,14 +97,8 @@ static int add_part(const struct block_tensor *tensor, void *arg)
     struct writer *w = arg;
     const struct result_state *s = w->state;
     uint64_t rows, columns;
-    if (w->count == w->capacity) {
-        uint32_t capacity = w->capacity ? 2 * w->capacity : 256;
-        struct part *grown = realloc(w->parts, capacity * sizeof(*grown));
-        if (!grown)
-            return err_set(w->err, ERR_NOMEM, "no memory for %u tensors", capacity);
-        w->parts = grown;
-        w->capacity = capacity;
-    }
+    if (ARRAY_RESERVE(w->parts, w->capacity, (size_t)w->count + 1, w->err) < 0)
+        return -1;
     struct part *part = &w->parts[w->count++];
     *part = (struct part){.rank = tensor->rank, .rows = tensor->shape[0], .columns = tensor->shape[1]};
     snprintf(part->name, sizeof(part->name), "%s", tensor->name);

@@ -11,6 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "common/array.h"
 #include "common/clock.h"
 #include "common/digest.h"
 #include "common/file.h"
@@ -155,14 +156,9 @@ static bool listing_add(struct listing *list, int folder, const char *name)
             unlinkat(folder, name, 0);
         return true;
     }
-    if (list->count == list->capacity) {
-        size_t capacity = list->capacity ? list->capacity * 2 : 1024;
-        struct cached *grown = realloc(list->items, capacity * sizeof(*grown));
-        if (!grown)
-            return false;
-        list->items = grown;
-        list->capacity = capacity;
-    }
+    struct err ignored;
+    if (ARRAY_RESERVE(list->items, list->capacity, list->count + 1, &ignored) < 0)
+        return false;
     struct cached *item = &list->items[list->count++];
     memcpy(item->name, name, DIGEST_HEX_SIZE);
     item->size = (uint64_t)st.st_size;

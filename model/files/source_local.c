@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/array.h"
 #include "common/file.h"
 #include "model/files/hub_json.h"
 #include "model/files/source.h"
@@ -107,7 +108,8 @@ out:
 /* A growing list of plain names. */
 struct names {
     char (*names)[MODEL_FILE_NAME_MAX + 1];
-    uint32_t count, capacity;
+    uint32_t count;
+    size_t capacity;
 };
 
 static int names_add(struct names *list, const char *name, struct err *err)
@@ -121,14 +123,8 @@ static int names_add(struct names *list, const char *name, struct err *err)
         return err_set(err, ERR_INVALID, "\"%.80s\" is no plain file name", name);
     if (list->count == MODEL_FILES_MAX)
         return err_set(err, ERR_TOO_BIG, "a model of more than %d files", MODEL_FILES_MAX);
-    if (list->count == list->capacity) {
-        uint32_t capacity = list->capacity ? list->capacity * 2 : 16;
-        void *grown = realloc(list->names, (size_t)capacity * sizeof(*list->names));
-        if (!grown)
-            return err_set(err, ERR_NOMEM, "no memory for a model's list of files");
-        list->names = grown;
-        list->capacity = capacity;
-    }
+    if (ARRAY_RESERVE(list->names, list->capacity, (size_t)list->count + 1, err) < 0)
+        return -1;
     memcpy(list->names[list->count++], name, length + 1);
     return 0;
 }

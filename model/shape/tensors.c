@@ -6,6 +6,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "common/array.h"
 #include "model/shape/arch.h"
 #include "model/shape/blocks.h"
 #include "model/shape/gguf_config.h"
@@ -21,7 +22,8 @@ struct model {
     struct gguf *gguf;            /* or NULL */
     struct safetensors **st;      /* [file_count], or NULL */
     struct model_tensor *tensors; /* by name; the names are theirs */
-    uint32_t count, capacity;
+    uint32_t count;
+    size_t capacity;
     uint32_t unused; /* tensors of the file that the model does not have */
     char first_unused[ARCH_NAME_MAX];
     bool own_head; /* tied by the config, and not by the file */
@@ -52,14 +54,8 @@ static int add_named(struct model *m, const char *name, struct model_tensor tens
 {
     if (m->count == SAFETENSORS_TENSORS_MAX)
         return err_set(err, ERR_TOO_BIG, "more than %d tensors", SAFETENSORS_TENSORS_MAX);
-    if (m->count == m->capacity) {
-        uint32_t want = m->capacity ? 2 * m->capacity : 256;
-        struct model_tensor *grown = realloc(m->tensors, want * sizeof(*grown));
-        if (!grown)
-            return err_set(err, ERR_NOMEM, "no memory for %u tensors", want);
-        m->tensors = grown;
-        m->capacity = want;
-    }
+    if (ARRAY_RESERVE(m->tensors, m->capacity, (size_t)m->count + 1, err) < 0)
+        return -1;
     tensor.name = strdup(name);
     if (!tensor.name)
         return err_set(err, ERR_NOMEM, "no memory for a tensor's name");
