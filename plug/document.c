@@ -1,4 +1,3 @@
-/* Reading an assignment into a candidate. */
 #include "plug/document.h"
 
 #include <math.h>
@@ -12,15 +11,16 @@ static const char *const placement_words[] = {"single", "pipeline", "data",   "h
 static const char *const schedule_words[] = {"1f1b", "gpipe", "interleaved", "split backward", NULL};
 static const char *const kind_words[] = {"replicas", "sharded", "server", "tensor", "expert", NULL};
 
-/* The assignment being read. */
+/* The assignment that is being read. */
 struct reading {
     const struct problem *problem;
     const struct kind *kind;
     struct candidate *c;
-    uint32_t stages;   /* that there will be */
-    uint32_t cut;      /* of these: say their blocks */
-    bool said, eager;  /* anything that settling would say; eager itself */
-    bool rows_by_each; /* members' micro-batches are their own: data and server */
+    uint32_t stages; /* stages of the document */
+    uint32_t cut;    /* stages so far that have blocks */
+    /* said: the document has something that settling would choose; eager: "eager" was given */
+    bool said, eager;
+    bool rows_by_each; /* members have micro-batches of their own: data and server */
 };
 
 /* --- members --- */
@@ -94,7 +94,7 @@ static int member_read(struct json_reader *r, struct reading *reading)
 
 /* --- stages --- */
 
-/* Where none says its blocks, they are even to begin with. */
+/* If no stage has blocks, the blocks are divided evenly first. */
 static int blocks_read(struct json_reader *r, struct reading *reading, struct stage *stage)
 {
     const uint32_t s = reading->c->stage_count;
@@ -149,7 +149,7 @@ static int stage_read(struct json_reader *r, struct reading *reading)
     return jr_finish(r);
 }
 
-/* --- the whole --- */
+/* --- the document --- */
 
 static int frame_read(struct json_reader *r, struct reading *reading, const json_t **stages)
 {
@@ -182,7 +182,7 @@ static int frame_read(struct json_reader *r, struct reading *reading, const json
     return kind->supports(p, r->err) ? 0 : err_wrap(r->err, "placement: %s", placement_words[placement]);
 }
 
-/* What is said of micro-batches: together they are the batch. */
+/* Checks that the micro-batches make up the batch. */
 static int rows_check(struct json_reader *r, const struct reading *reading)
 {
     struct candidate *c = reading->c;
@@ -228,22 +228,22 @@ static int document_read(struct reading *reading, const json_t *document, struct
     return reading->said ? rows_check(&r, reading) : 0;
 }
 
-/* --- what is left out --- */
+/* --- missing fields --- */
 
-/* At the size of micro-batches that *now has. Returns 1 when it fits, 0, −1 on ERR_NOMEM. */
+/* Completes *now at its micro-batch size. Returns 1 if it fits, 0, −1 on ERR_NOMEM. */
 static int complete(const struct reading *reading, struct workbench *bench, struct candidate *now)
 {
     const struct kind *kind = reading->kind;
     int fits = reading->cut || now->stage_count == 1 ? 1 : cut_blocks(bench, kind, now);
     if (fits > 0 && !reading->said)
         return kind->settle(bench, now);
-    /* cutting tries who would recompute */
+    /* cutting may have changed who recomputes */
     memcpy(now->members, reading->c->members, now->member_count * sizeof(*now->members));
     now->estimate_s = 0;
     return fits;
 }
 
-/* Does what was settled fit to the byte, too? The estimates of windows' buffers are of means. */
+/* Does the settled candidate fit exactly? The estimated windows are based on mean buffers. */
 static bool emits(const struct reading *reading, const struct candidate *now, struct err *why)
 {
     struct plan *plan = reading->said ? NULL : reading->kind->emit(reading->problem, now, false, why);
@@ -251,8 +251,8 @@ static bool emits(const struct reading *reading, const struct candidate *now, st
     return reading->said || plan;
 }
 
-/* Tries all sizes of micro-batches where none is said, and takes the fastest. Returns 1; 0 where none fits,
- * then *why may say what is too small; −1 on ERR_NOMEM. */
+/* Tries all micro-batch sizes if none is given, and takes the fastest. Returns 1; 0 if none fits, and *why
+ * may say what is too small; −1 on ERR_NOMEM. */
 static int sizes_try(const struct reading *reading, struct workbench *bench, struct err *why)
 {
     struct candidate *c = reading->c, now = {0}, best = {.estimate_s = INFINITY};

@@ -1,16 +1,18 @@
-/* An assignment as a document, what a planner of somebody else's answers where it does not write programs
- * itself: a candidate (planner/candidate) with names for devices. The least of it:
+/* An assignment: the answer of an external planner that does not write programs. It is a candidate
+ * (planner/candidate) with names for devices. The smallest one is
  *
  *     {"version": 1, "placement": "pipeline", "stages": [{"members": [{"device": "left/cpu0"}]},
  *                                                        {"members": [{"device": "right/cpu0"}]}]}
  *
- * Stages without blocks are cut by the kind. Where members say nothing but their devices, and no schedule,
- * eager or together is said, the kind settles all of that, at micro_batch_rows or the best size. Where
- * anything is said, it stands as it is, and what a member leaves out is: rows, those of a micro-batch; count
- * 0; window, stages from here to the last (gpipe: all); delay 0; recompute as the specification asks, or
- * false; state_share 1, expert_share 0, tensor: whole matrices.
+ * If stages have no blocks, the kind cuts them. If members have only their devices, and schedule, eager
+ * and together are missing, the kind settles all of that, at micro_batch_rows or at the best size. If any
+ * of these is given, it is taken as it is, and the missing fields of a member are: rows, those of a
+ * micro-batch; count 0; window, the number of stages from its own to the last (gpipe: all micro-batches);
+ * delay 0; recompute as the specification asks, or false; state_share 1, expert_share 0, tensor: whole
+ * matrices.
  *
- * Pure. */
+ * Pure.
+ */
 #ifndef MOTLEY_PLUG_DOCUMENT_H
 #define MOTLEY_PLUG_DOCUMENT_H
 
@@ -19,15 +21,16 @@
 #include "planner/candidate/candidate.h"
 
 #define ASSIGNMENT_VERSION 1u
-#define ASSIGNMENT_CELLS_MAX (1u << 19) /* candidate_cells: what is emitted and simulated in some seconds */
+/* Most candidate_cells, which are emitted and simulated in some seconds. */
+#define ASSIGNMENT_CELLS_MAX (1u << 19)
 
-/* *candidate becomes new (candidate_fini, also on failure), of a shape that its kind has. runnable_only:
- * nothing else is looked at further; otherwise, kinds that workers of this release do not run may have shares
- * and parts that say nothing sensible, and must not be emitted. −1: ERR_INVALID with the path,
- * ERR_UNSUPPORTED for what cannot be said so, or run; ERR_NOFIT, ERR_TOO_BIG, ERR_NOMEM. */
+/* *candidate becomes new (candidate_fini, also on failure) and has a shape that its kind allows.
+ * runnable_only: refuses what workers of this release cannot run. Otherwise candidates of such kinds may
+ * have invalid shares and parts, and must not be emitted. −1: ERR_INVALID with the path; ERR_UNSUPPORTED
+ * for what this form cannot express, or workers cannot run; ERR_NOFIT, ERR_TOO_BIG, ERR_NOMEM. */
 int candidate_from_document(const struct problem *problem, const json_t *document, bool runnable_only,
                             struct candidate *candidate, struct err *err);
-/* Can workers of this release carry it out? ERR_UNSUPPORTED. */
+/* Checks that workers of this release can run the candidate. ERR_UNSUPPORTED. */
 int candidate_run_check(const struct problem *problem, const struct candidate *candidate, struct err *err);
 
 #endif

@@ -1,4 +1,4 @@
-/* An answer of somebody else's planner: accepted, compared, taken or not. */
+/* Acceptance of an external planner's answer, and the comparison with the built-in one. */
 #include "plug/plug.h"
 
 #include <stdio.h>
@@ -17,7 +17,7 @@
 #include "program/check/check.h"
 #include "program/codec.h"
 
-#define LARGE_PLAN 4000u /* candidate_cells from which one step is priced, as plan_search does */
+#define LARGE_PLAN 4000u /* candidate_cells from which one step is priced, as in plan_search */
 
 /* ---- accepting ---- */
 
@@ -30,7 +30,7 @@ static int assignment_read(const struct problem *problem, const json_t *document
     return *plan ? from_plan_check(problem, *plan, err) : -1;
 }
 
-/* Whole plans meet the checker before anything else looks at them, and our own formulas last. */
+/* Reads a whole plan; the checker comes first, and the comparison with our formulas last. */
 static int whole_read(const struct problem *problem, const json_t *document, struct candidate *c,
                       struct plan **plan, struct err *err)
 {
@@ -94,7 +94,7 @@ static bool plan_has(const struct plan *plan, const char *device)
     return false;
 }
 
-/* Who is left out of this plan, in place of who was of another. */
+/* Replaces the list of left-out devices by those that this plan leaves out. */
 static int left_out_fill(const struct problem *problem, const char *planner, struct plan_answer *answer,
                          struct err *err)
 {
@@ -174,7 +174,7 @@ int plug_replace(const struct workload *workload, const struct cluster *cluster,
 
 /* ---- choosing ---- */
 
-/* The built-in plan stays; says so. */
+/* Keeps the built-in plan and records why. */
 static int built_in_stays(struct plan_answer *answer, const char *name, const char *why, json_t *told,
                           struct err *err)
 {
@@ -190,7 +190,8 @@ static int compared(const struct plug_answer *theirs, const struct workload *wor
                     struct plan_answer *answer, json_t *told, struct err *err)
 {
     const double most = theirs->slower_at_most > 0 ? theirs->slower_at_most : PLUG_SLOWER_AT_MOST;
-    const struct problem asked = {.workload = workload, .cluster = cluster}; /* all that values rest on */
+    /* Values depend on these two only. */
+    const struct problem asked = {.workload = workload, .cluster = cluster};
     const double ours = answer->plan ? objective_value(&asked, answer->plan, answer->step_s) : 0;
     const double ratio = ours > 0 ? objective_value(&asked, plan, step_s) / ours : 0;
     char why[320], their_time[32], our_time[32];

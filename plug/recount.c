@@ -1,8 +1,9 @@
-/* A whole plan's memory, worked out anew.
+/* A whole plan's memory, computed anew.
  *
- * The checker holds a plan's slots against its own sums; here sums and slots are held against those of the
- * plan that our generator emits for the same devices, blocks, windows and micro-batches. So a plan can say
- * too much and not too little. */
+ * The checker compares a plan's slots with the plan's own sums. Here both are compared with those of the
+ * plan that our generator emits for the same devices, blocks, windows and micro-batches. So a plan can
+ * state too much memory but not too little.
+ */
 #include "plug/recount.h"
 
 #include <string.h>
@@ -22,8 +23,8 @@ static double ring_of(const struct plan_slot *slot)
     return (double)slot->ring_micro_batches * slot->ring_blocks;
 }
 
-/* Bytes that the slot must have in all, by ours; the least of two rules where its ring is another: in
- * proportion, and all its buffers full. */
+/* Bytes that the slot needs in total. If its ring differs from ours, two rules apply, and the smaller
+ * result counts: in proportion to the rings, and all its buffers full. */
 static double slot_needs(const struct plan_slot *slot, const struct plan_slot *ours)
 {
     double scaled = (double)ours->bytes_total * (ring_of(slot) / ring_of(ours));
@@ -31,7 +32,7 @@ static double slot_needs(const struct plan_slot *slot, const struct plan_slot *o
     return scaled < full ? scaled : full;
 }
 
-/* One slot beside ours; adds to more[] what it has beyond ours. */
+/* Compares a slot with ours; adds its excess to more[]. */
 static int slot_check(const struct plan_rank *rank, uint32_t number, uint32_t s, const struct plan_rank *ours,
                       double more[PURPOSE_COUNT], struct err *err)
 {
@@ -79,8 +80,8 @@ static int sums_check(const struct plan_rank *rank, uint32_t number, const struc
     return 0;
 }
 
-/* A rank does nothing that ours does not (this release's workers would not), and keeps no more than one that
- * says whether it recomputes. */
+/* Checks that a rank has no instruction that ours lacks (workers of this release would not run it), and
+ * saves no more than its `recompute` states. */
 static int program_check(const struct plan_rank *rank, uint32_t number, const struct plan_rank *ours,
                          int kind, struct err *err)
 {
@@ -141,7 +142,7 @@ static bool has_shared_slots(const struct plan *plan)
     return false;
 }
 
-/* Our plan for the candidate, with memory shared within nodes where the plan given shares any. */
+/* Our plan for the candidate, with memory shared within nodes if the given plan shares any. */
 static struct plan *ours_for(const struct problem *problem, const struct candidate *candidate,
                              const struct plan *plan, struct err *err)
 {

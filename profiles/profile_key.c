@@ -1,4 +1,4 @@
-/* The digest of all that a profile rests on beside the device itself. */
+/* The digest of everything that a profile depends on besides the device. */
 #include "profiles/profile_key.h"
 
 #include <string.h>
@@ -23,7 +23,7 @@ int profile_key(const json_t *spec, const json_t *config, char key[DIGEST_HEX_SI
     buf_init(&text, (size_t)8 << 20);
     for (size_t i = 0; list && i < sizeof(parts) / sizeof(parts[0]); i++)
         json_array_append(list, parts[i] ? (json_t *)parts[i] : null);
-    /* Younger settings count where they are used, so that older tables keep their keys. */
+    /* Newer settings enter the key only if they are used, so that older tables keep their keys. */
     const json_t *ranks = json_object_get(method, "rank_pattern"),
                  *saved = json_object_get(method, "modules_to_save");
     if (list && (json_object_size(ranks) > 0 || json_array_size(saved) > 0))

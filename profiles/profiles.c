@@ -1,4 +1,4 @@
-/* Tables that travel: checked before they are believed, and marked as imported wherever they are used. */
+/* Profile documents are checked before they are used, and their tables are marked as imported. */
 #include "profiles/profiles.h"
 
 #include <stdio.h>
@@ -40,7 +40,7 @@ static int device_check(struct json_reader *r, struct cluster *cluster, struct d
     return cluster_add_device(cluster, &add, err) < 0 ? err_wrap(err, "%s", r->path) : 0;
 }
 
-/* "measured" unless it says otherwise. */
+/* "measured" if the profile has no origin. */
 static const char *origin_of(const json_t *profile)
 {
     const char *origin = json_string_value(json_object_get(profile, "origin"));
@@ -55,7 +55,7 @@ static bool known_device(const struct cluster *cluster, const char *name)
     return false;
 }
 
-/* seen: what devices have under which keys so far. */
+/* seen: the keys found so far for each device. */
 static int profile_check(struct json_reader *r, const json_t *profile, struct cluster *cluster, json_t *seen,
                          struct err *err)
 {
@@ -161,7 +161,7 @@ static json_t *device_made(const json_t *from)
     return to;
 }
 
-/* Is it an imported one of what was measured here? */
+/* Is it an imported copy of a profile that is measured here? */
 static bool measured_too(const json_t *profiles, const json_t *profile)
 {
     if (strcmp(origin_of(profile), "measured") == 0)
@@ -198,7 +198,7 @@ json_t *profiles_make(const json_t *devices, const json_t *profiles, const json_
             !measured_too(profiles, profile))
             bad |= json_array_append(some_profiles, profile);
     }
-    for (size_t i = 0; i < json_array_size(links); i++) { /* between nodes of which a device is there */
+    for (size_t i = 0; i < json_array_size(links); i++) { /* links of nodes with a named device */
         json_t *link = json_array_get(links, i);
         const char *from = json_string_value(json_object_get(link, "from"));
         const char *to = json_string_value(json_object_get(link, "to"));
@@ -282,7 +282,7 @@ void profiles_describe(const json_t *document, const char *device, json_t *clust
     }
 }
 
-/* The node of that name in a cluster file under construction; made when it is not there. */
+/* Returns the node of that name in a cluster file under construction, and makes it if necessary. */
 static json_t *node_of(json_t *nodes, const char *name)
 {
     json_t *found = (json_t *)named(nodes, name);

@@ -1,4 +1,4 @@
-/* `motley replay --from`: cases in, a line each out. */
+/* `motley replay --from`: reads cases and writes a line for each. */
 #include "published/cases.h"
 
 #include <string.h>
@@ -24,7 +24,7 @@ const char *const *replay_import_files(const char *from)
     return importer ? importer->files : NULL;
 }
 
-/* "case.inputs.gpus: …" of the case's own reader, by its place in the file. */
+/* Puts the case's position in the file into the path of its error: "case.inputs.gpus: …". */
 static void case_named(struct err *why, const char *list, size_t number)
 {
     char rest[sizeof(why->text)];

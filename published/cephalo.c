@@ -1,4 +1,3 @@
-/* The exact solver. */
 #include "published/cephalo.h"
 
 #include <math.h>
@@ -7,7 +6,7 @@
 
 #define COARSE_TURNS 6
 
-/* One way for a GPU of some kind to do `total` rows. */
+/* One way for a GPU of some kind to take `total` rows. */
 struct option {
     double ms, gib;
     uint32_t total, rows;
@@ -15,10 +14,10 @@ struct option {
 
 struct solver {
     const struct cephalo_problem *p;
-    uint32_t *first;        /* [kinds + 1] into options */
-    struct option *options; /* of each kind, by total */
-    /* per kind, at the time looked at: the totals it can do and the least memory for each; [kinds · (batch +
-     * 1)] */
+    uint32_t *first;        /* [kinds + 1] range in options */
+    struct option *options; /* of each kind, sorted by total */
+    /* For each kind, at the current time limit: the possible totals, and the least memory for each total
+     * [kinds · (batch + 1)]. */
     double *least;
     uint32_t *totals, *total_count; /* total_count: [kinds] */
     double *table;                  /* [(gpus + 1) · (batch + 1)] */
@@ -36,7 +35,8 @@ double cephalo_gpu_ms(const struct cephalo_problem *p, uint32_t kind, uint32_t c
     return first + (both > work ? both : work);
 }
 
-/* The ways to make each total of equal micro-batches, once for all kinds: rows of ways[first[total] …]. */
+/* Lists the ways to make each total from equal micro-batches, once for all kinds: rows of
+ * ways[first[total] …]. */
 static uint32_t ways_fill(uint32_t most, uint32_t *first, uint32_t *rows)
 {
     uint32_t count = 0;
@@ -101,7 +101,7 @@ static void options_prune(struct solver *s, double ms)
     s->first[s->p->kind_count] = out;
 }
 
-/* No plan is faster than the batch over the sum of the GPUs' best rates. */
+/* A lower bound of the time: the batch over the sum of the GPUs' best rates. */
 static double time_bound(const struct solver *s)
 {
     double rate = 0;
@@ -117,7 +117,7 @@ static double time_bound(const struct solver *s)
     return rate > 0 ? s->p->batch / rate : INFINITY;
 }
 
-/* Least memory by total for one kind at time limit `ms`. */
+/* Writes the least memory by total for one kind at time limit `ms`. */
 static void kind_options(struct solver *s, uint32_t kind, double ms)
 {
     size_t base = (size_t)kind * (s->p->batch + 1);
@@ -145,7 +145,7 @@ static void least_of(double *restrict to, const double *restrict from, double ad
     }
 }
 
-/* to[j + total] = min(from[j] + gib) for one way of a GPU to do `total` rows, within both windows. */
+/* to[j + total] = min(from[j] + gib) for one way of a GPU to take `total` rows, within both windows. */
 static void way_add(double *to, const uint32_t to_window[2], const double *from,
                     const uint32_t from_window[2], uint32_t total, double gib)
 {
@@ -158,15 +158,15 @@ static void way_add(double *to, const uint32_t to_window[2], const double *from,
         least_of(&to[begin + total], &from[begin], gib, end - begin + 1);
 }
 
-/* Least total memory of all GPUs doing the whole batch within `ms` each; INFINITY if they cannot. Only
- * batches that the GPUs before can have done and those behind can finish are looked at: few, near the least
- * time. */
+/* The least memory of all GPUs together if each takes at most `ms`; INFINITY if the batch is impossible.
+ * Only totals that the previous GPUs can reach and the following ones can complete are visited; near the
+ * least time these are few. */
 static double memory_at(struct solver *s, double ms)
 {
     const struct cephalo_problem *p = s->p;
     uint32_t width = p->batch + 1, from_window[2] = {0, 0};
     uint64_t low = 0, high = 0, low_left = 0,
-             high_left = 0; /* rows at least and at most: before, and behind */
+             high_left = 0; /* least and most rows: of the previous GPUs, and of the following ones */
     s->table[0] = 0;
     for (uint32_t k = 0; k < p->kind_count; k++)
         kind_options(s, k, ms);
@@ -213,8 +213,8 @@ static int number_compare(const void *left, const void *right)
     return a < b ? -1 : a > b;
 }
 
-/* The least feasible time among the options' own times, or −1: upwards from the bound until one is feasible,
- * halved a few times, then exactly among the times between. */
+/* The least feasible time among the options', or −1. It goes up from the bound until a time is feasible,
+ * halves the interval a few times, and then searches the times in it exactly. */
 static double least_time(struct solver *s, double *sorted)
 {
     double low = time_bound(s) * (1 - 1e-9), slowest = 0, factor = 1.03;
@@ -245,7 +245,7 @@ static double least_time(struct solver *s, double *sorted)
             sorted[count++] = s->options[i].ms;
     }
     qsort(sorted, count, sizeof(*sorted), number_compare);
-    uint32_t from = 0, to = count; /* the largest one is feasible: nothing lies between it and `high` */
+    uint32_t from = 0, to = count; /* the largest is feasible: no time lies between it and `high` */
     while (to - from > 1) {
         uint32_t middle = (from + to) / 2;
         if (feasible_at(s, sorted[middle - 1]))
@@ -256,7 +256,7 @@ static double least_time(struct solver *s, double *sorted)
     return count ? sorted[to - 1] : high;
 }
 
-/* Walks the table back; it still holds the last memory_at(ms). */
+/* Follows the table back, which is still that of the last memory_at(ms). */
 static void parts_trace(struct solver *s, double ms, struct cephalo_part *parts)
 {
     const struct cephalo_problem *p = s->p;
@@ -344,12 +344,12 @@ void cephalo_shares(const double *room, uint32_t count, double state, double *sh
         high = each > high ? each : high;
         sum += each;
     }
-    if (sum < state) { /* nothing fits; say so by shares beyond the rooms */
+    if (sum < state) { /* nothing fits; the shares then exceed the rooms */
         for (uint32_t g = 0; g < count; g++)
             shares[g] = sum > 0 ? (room[g] > 0 ? room[g] : 0) / sum : 1.0 / count;
         return;
     }
-    for (int turn = 0; turn < 200; turn++) { /* the level at which the rooms together hold the state */
+    for (int turn = 0; turn < 200; turn++) { /* finds the level at which the rooms together hold the state */
         double level = (low + high) / 2, held = 0;
         for (uint32_t g = 0; g < count; g++)
             held += room[g] > 0 ? (room[g] < level ? room[g] : level) : 0;
@@ -363,7 +363,7 @@ void cephalo_shares(const double *room, uint32_t count, double state, double *sh
         shares[g] = room[g] > 0 ? (room[g] < high ? room[g] : high) / state : 0;
         held += shares[g];
     }
-    /* what rounding left over goes to those below their room */
+    /* The rounding error goes to shares below their room. */
     for (uint32_t g = 0; g < count && held != 1; g++) {
         if (room[g] > high || held > 1) {
             shares[g] += 1 - held;

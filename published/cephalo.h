@@ -1,9 +1,9 @@
-/* Uneven rows × uneven state over fully sharded GPUs: Cephalo's problem, solved exactly.
+/* Uneven rows and uneven state over fully sharded GPUs: Cephalo's problem, solved exactly.
  *
- * Minimise the largest layer time over GPUs, every GPU working, Σ batch = B, and total memory under a cap.
- * Bisects over the finite set of times; for each, a table over the batch assigned so far holds the least
- * memory. docs/PLANNER.md, Search 1; formulas: Cephalo (sections 3 to 6 of its fixtures' README). For this
- * room only; pure.
+ * Minimises the largest layer time over the GPUs, where every GPU works, Σ batch = B, and total memory is
+ * below a cap. Bisects over the finite set of times; for each, a table over the batch assigned so far has
+ * the least memory. docs/PLANNER.md, Search 1; formulas: Cephalo (sections 3 to 6 of its fixtures'
+ * README). For this room only; pure.
  */
 #ifndef MOTLEY_PUBLISHED_CEPHALO_H
 #define MOTLEY_PUBLISHED_CEPHALO_H
@@ -16,11 +16,12 @@
 #define CEPHALO_GPUS_MAX 4096u
 #define CEPHALO_BATCH_MAX 65536u
 
-/* One kind of GPU: what n micro-batches of m rows take (ms a layer) and hold (GiB). */
+/* One kind of GPU: time (ms per layer) and memory (GiB) of n micro-batches of m rows. */
 struct cephalo_kind {
-    const double *forward_ms, *backward_ms; /* [batch + 1], by rows of a micro-batch; index 0 unused */
+    const double *forward_ms, *backward_ms; /* [batch + 1], by rows of a micro-batch; index 0 is unused */
     uint32_t micro_max;                     /* most rows that memory allows (X) */
-    uint32_t even_max; /* beyond it the GPU cannot hold an even share (E): collectives slow down */
+    uint32_t even_max; /* most rows with which the GPU can hold an even share (E); beyond it collectives are
+                          slower */
 };
 
 struct cephalo_problem {
@@ -29,7 +30,7 @@ struct cephalo_problem {
     const struct cephalo_kind *kinds;
     const double *memory_gib; /* [batch + 1], by rows of a micro-batch */
     double gather_ms, scatter_ms, uneven_factor, accumulate_ms;
-    double state_gib, cap_gib; /* Σ memory + state must stay below cap */
+    double state_gib, cap_gib; /* Σ memory + state must be below cap */
 };
 
 struct cephalo_part {
@@ -38,13 +39,13 @@ struct cephalo_part {
 
 double cephalo_gpu_ms(const struct cephalo_problem *problem, uint32_t kind, uint32_t count, uint32_t rows);
 
-/* Fills parts[gpu_count] and *layer_ms. Returns 1 when there is a plan, 0 when none is feasible, −1
- * ERR_NOMEM. Among plans of least time it takes one of least memory. */
+/* Fills parts[gpu_count] and *layer_ms. Returns 1 if there is a plan, 0 if none is feasible, −1 ERR_NOMEM.
+ * Of the plans with the least time it takes one with the least memory. */
 int cephalo_solve(const struct cephalo_problem *problem, struct cephalo_part *parts, double *layer_ms,
                   struct err *err);
 
-/* Shares of the state, as even as room allows (water filling): Σ = 1 and none beyond its room whenever Σ room
- * ≥ state; else in proportion to room. room in the state's unit. */
+/* Shares of the state, as even as room allows (water filling). Their sum is 1, and none exceeds its room
+ * if Σ room ≥ state; otherwise they are in proportion to room. room has the state's unit. */
 void cephalo_shares(const double *room, uint32_t count, double state, double *shares);
 
 #endif

@@ -1,5 +1,5 @@
-/* Importers of others' published planning cases: one file each, behind the table in cases.c. For this room
- * only. */
+/* Importers of other projects' planning cases: one file each, listed in the table of cases.c. For this
+ * room only. */
 #ifndef MOTLEY_PUBLISHED_IMPORT_H
 #define MOTLEY_PUBLISHED_IMPORT_H
 
@@ -9,12 +9,12 @@
 
 struct importer {
     const char *name;
-    const char *const *files; /* of --data, NULL-terminated */
+    const char *const *files; /* files of --data, NULL-terminated */
     /* Prepares what all cases need from the documents: returns new (freed by `end`), or NULL with file and
      * path. */
     void *(*begin)(const json_t *documents, struct err *err);
-    /* One case → its line, without plan_s. Returns new, or NULL: ERR_INVALID for a nonsense case, naming the
-     * key. */
+    /* Turns one case into its line, without plan_s. Returns new, or NULL: ERR_INVALID for an invalid case,
+     * naming the key. */
     json_t *(*line)(void *state, const json_t *one, struct err *err);
     void (*end)(void *state);
 };

@@ -1,6 +1,7 @@
 /* Cephalo's cases: its plan priced by its formulas, and the exact optimum of the same problem.
  *
- * Section numbers are those of the fixtures' README (benson-guo/cephalo, MIT). */
+ * Section numbers are those of the fixtures' README (benson-guo/cephalo, MIT).
+ */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,9 +14,9 @@
 
 #define GIB 1073741824.0
 #define ROUNDING 1e-14
-#define GROWTH_POINTS 5 /* section 4 */
+#define GROWTH_POINTS 5 /* points for extrapolating memory (section 4) */
 #define MEMORY_GIB_MAX 1e6
-#define CELLS_MAX (1u << 24) /* GPUs times batch: 128 MiB of table */
+#define CELLS_MAX (1u << 24) /* most GPUs × batch: 128 MiB of table */
 
 static const char *const files[] = {"model_latencies.json", "model_memory.json", NULL};
 
@@ -23,7 +24,7 @@ struct cephalo_state {
     const json_t *latencies, *memory; /* borrowed for the run */
 };
 
-/* A case as read, with its tables. */
+/* One case with its tables. */
 struct cephalo_case {
     const char *id, *model, *cluster, *dtype;
     int64_t sequence, bytes_per_param;
@@ -132,7 +133,7 @@ static int case_alloc(struct cephalo_case *c, struct err *err)
     return err_set(err, ERR_NOMEM, "cephalo: out of memory for %zu GPUs", gpus);
 }
 
-/* GPUs of one name and memory are of one kind. */
+/* Finds the kinds of GPUs: those of one name and memory are one kind. */
 static int kinds_find(const struct cephalo_state *state, struct cephalo_case *c, struct err *err)
 {
     struct cephalo_problem *p = &c->problem;
@@ -165,7 +166,7 @@ static int kinds_find(const struct cephalo_state *state, struct cephalo_case *c,
     return 0;
 }
 
-/* Section 4: M(m) for m = 1..batch. */
+/* Fills M(m) for m = 1..batch (section 4). */
 static int memory_fill(const struct cephalo_state *state, struct cephalo_case *c, struct err *err)
 {
     const json_t *table = json_object_get(json_object_get(state->memory, c->cluster), c->model);
@@ -230,7 +231,7 @@ static int kinds_fill(struct cephalo_case *c, uint32_t micro_max, struct err *er
     return 0;
 }
 
-/* Their recorded plan under their formulas; null when the case holds none. */
+/* Prices the recorded plan by its formulas; null if the case has none. */
 static json_t *theirs_json(const struct cephalo_case *c, const json_t *one)
 {
     const struct cephalo_problem *p = &c->problem;
@@ -255,7 +256,8 @@ static json_t *solved_json(struct cephalo_case *c, double layer_ms, json_t *thei
 {
     const struct cephalo_problem *p = &c->problem;
     json_t *counts = json_array(), *sizes = json_array(), *shares = json_array(), *memory = json_array();
-    double hair = ROUNDING * (p->state_gib + p->cap_gib), all = 0; /* a full GPU must not be a bit over */
+    /* tolerance, so that rounding does not overfill a full GPU */
+    double hair = ROUNDING * (p->state_gib + p->cap_gib), all = 0;
     for (uint32_t g = 0; g < p->gpu_count; g++) {
         c->room[g] = c->fraction * c->kind_cap[p->kind_of[g]] - c->memory[c->parts[g].micro_rows];
         all += c->room[g] > hair ? c->room[g] - hair : 0;
@@ -275,7 +277,7 @@ static json_t *solved_json(struct cephalo_case *c, double layer_ms, json_t *thei
                      "memory_gib", memory, "theirs_layer_ms", theirs);
 }
 
-/* What is doubtful about the tables, where something is. */
+/* Adds warnings about suspicious tables. */
 static void doubts_add(const struct cephalo_case *c, json_t *line)
 {
     char where[512];

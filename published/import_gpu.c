@@ -1,4 +1,3 @@
-/* Latency curves of the Cephalo and Zorse files. */
 #include "published/import_gpu.h"
 
 #include <math.h>
@@ -6,13 +5,13 @@
 
 #include "planner/given/catalogue.h"
 
-/* Of a card's highest peak, what a layer of dense products takes forward. The 280 published curves of cards
- * in the catalogue lie between 0.03 and 1.2 (a test model's two below 0.01): outside of these, thousands are
- * lost or gained. */
+/* Plausible range of a layer's forward FLOP/s, relative to the card's highest peak. The 280 published
+ * curves of cards in the catalogue lie between 0.03 and 1.2 (a test model's two below 0.01); outside of
+ * the range a unit is off by a thousand. */
 #define PEAK_MOST 2.0
 #define PEAK_LEAST 2e-3
-#define FALL 0.95      /* of a smaller batch's time: more is noise */
-#define LINE_POINTS 8u /* batches at which lines without tables are looked at */
+#define FALL 0.95      /* least plausible ratio to a smaller batch's time; more is noise */
+#define LINE_POINTS 8u /* batches at which curves without tables are checked */
 
 static bool number_pair(const json_t *value, double *a, double *b)
 {
@@ -49,7 +48,7 @@ int gpu_curve_find(const json_t *latencies, const char *model, const char *gpu, 
     if (!entry)
         return err_set(err, ERR_INVALID, "model_latencies.json: nothing at %s.%s.%s.%s", model, gpu, length,
                        dtype);
-    if (json_is_number(entry)) { /* old format: ms a sample, forward and backward together */
+    if (json_is_number(entry)) { /* old format: ms per sample, forward and backward together */
         curve->slope[0] = json_number_value(entry);
         return 0;
     }

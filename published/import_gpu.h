@@ -1,4 +1,4 @@
-/* What the Cephalo and Zorse files have in common: latency curves by model, GPU, sequence length and dtype.
+/* The common part of the Cephalo and Zorse files: latency curves by model, GPU, sequence length and dtype.
  * For this room only. Schema: docs of `motley replay`, and the READMEs of the published data. */
 #ifndef MOTLEY_PUBLISHED_IMPORT_GPU_H
 #define MOTLEY_PUBLISHED_IMPORT_GPU_H
@@ -11,9 +11,10 @@
 
 #define GPU_TABLE_MAX 4096u
 
-/* Milliseconds of one transformer layer at batch m: the tables where they reach, else slope·m + intercept. */
+/* Milliseconds of one transformer layer at batch m: from the tables as far as they reach, else slope·m +
+ * intercept. */
 struct gpu_curve {
-    double slope[2], intercept[2]; /* forward, backward */
+    double slope[2], intercept[2]; /* [0] forward, [1] backward */
     uint32_t count[2];
     const json_t *table[2]; /* borrowed; index 0 is batch 1 */
 };
@@ -22,9 +23,9 @@ struct gpu_curve {
  * ERR_INVALID naming the path. */
 int gpu_curve_find(const json_t *latencies, const char *model, const char *gpu, int64_t sequence,
                    const char *dtype, struct gpu_curve *curve, struct err *err);
-/* Appends sentences on times that fall as batches grow and, for a card of the catalogue, on rates beyond its
- * peak or a thousandth of what it does. `where`: the curve's path in the file; flops_per_row: of a layer
- * forward, 0: not known. */
+/* Appends sentences about times that fall as batches grow and, for a card of the catalogue, about rates
+ * above its peak or a thousandth of it. `where`: the curve's path in the file; flops_per_row: of a layer's
+ * forward, 0: unknown. */
 void gpu_curve_doubts(const struct gpu_curve *curve, const char *where, const char *gpu, double flops_per_row,
                       json_t *warnings);
 double gpu_curve_ms(const struct gpu_curve *curve, int way, uint32_t batch);

@@ -42,15 +42,15 @@
 #define MESSAGE_S 4.367e-3
 #define STAGING_GRADIENTS 46.47e9 /* bytes/s */
 #define STEP_S 6.450e-3
-#define CONTEXT_BYTES 4.083e9 /* driver, kernels, NCCL */
-#define FRAGMENTS 1.124       /* allocator's bytes per byte of activations */
-#define STATE_BYTES 24.0      /* a parameter */
-#define RUN_MAX 256           /* micro-batches run one by one: more only add periods */
-#define BUCKET_BYTES 5e8      /* gradients are reduced in pieces of this */
+#define CONTEXT_BYTES 4.083e9 /* bytes of driver, kernels, NCCL */
+#define FRAGMENTS 1.124       /* allocated bytes per byte of activations */
+#define STATE_BYTES 24.0      /* bytes per parameter */
+#define RUN_MAX 256           /* most micro-batches that are simulated; further ones add one period each */
+#define BUCKET_BYTES 5e8      /* bytes of gradients that are reduced at a time */
 #define STAGES_MAX 256u
 #define REPLICAS_MAX 4096u
 #define LAYERS_MAX 4096
-#define PLAIN_LAYER 1 /* 0 is the embedding */
+#define PLAIN_LAYER 1 /* index of a layer; 0 is the embedding */
 
 static const char *const files[] = {"profiles.json", "network.json", NULL};
 
@@ -62,15 +62,16 @@ struct sailor_plan {
     const char *id, *model;
     uint32_t stages, replicas, micro_batches;
     int64_t micro_rows, tensor;
-    const json_t *stage_list, *memory, *memory_whole; /* of the model, at its tp and at 1 */
+    /* Of the model, at the plan's tensor parallelism and at 1. */
+    const json_t *stage_list, *memory, *memory_whole;
     const json_t *times;
     double params[STAGES_MAX], activations[STAGES_MAX]; /* of one rank */
     struct {
-        double forward, backward; /* of its layers, with what is gathered for them */
+        double forward, backward; /* seconds of its layers, including their gathers */
         double ahead, back;       /* transfers between it and the next stage */
         double clock;
-    } run[STAGES_MAX]; /* of one replica, seconds: scratch */
-    double over_s;     /* when the last replica has done its last backward */
+    } run[STAGES_MAX]; /* scratch for one replica, in seconds */
+    double over_s;     /* time at which the last replica ends its last backward */
     double update_s;
 };
 
@@ -143,7 +144,8 @@ static int number_of(const json_t *array, size_t index, const char *what, double
     return 0;
 }
 
-/* Both ways of one layer in a run. `sizes` has the GPU's profiles by rows, `own` is that of these rows. */
+/* Seconds of one layer's forward and backward in a run. `sizes` has the GPU's profiles by rows, `own` the
+ * one for these rows. */
 static double layer_seconds(const json_t *sizes, int64_t rows, int64_t tensor, size_t layer, double own)
 {
     const json_t *twice = by_number(by_number(sizes, 2 * rows), tensor);
@@ -162,9 +164,10 @@ static double forward_alone(const json_t *sizes, int64_t rows)
     return fmax(0, json_number_value(json_array_get(forward, PLAIN_LAYER)));
 }
 
-/* What the tensor-parallel ranks take to gather a message. A layer's forward all-reduces as many bytes twice,
- * and a ring's all-reduce moves twice what its all-gather does: a quarter of what the profile takes beyond
- * its share of one GPU's work. Where one GPU has no profile of so many rows: of half as many, and so on. */
+/* Seconds in which the tensor-parallel ranks gather a message. A layer's forward all-reduces as many bytes
+ * twice, and a ring's all-reduce moves twice what its all-gather does; so a gather takes a quarter of what
+ * the profile takes beyond its share of one GPU's work. If one GPU has no profile of so many rows, half as
+ * many are tried, and so on. */
 static int gather_seconds(const json_t *sizes, int64_t rows, int64_t tensor, double *seconds, struct err *err)
 {
     const json_t *forward = json_object_get(by_number(by_number(sizes, rows), tensor), "fwd");
@@ -256,8 +259,8 @@ static const json_t *replica_at(const struct sailor_plan *p, uint32_t stage, uin
     return json_array_get(json_object_get(json_array_get(p->stage_list, stage), "replicas"), replica);
 }
 
-/* Bytes/s between two replicas' nodes for a message of that size, all tensor-parallel ranks of the sender
- * together. */
+/* Bytes/s between two replicas' nodes for messages of that size, summed over the sender's tensor-parallel
+ * ranks. */
 static int link_rate(const struct sailor_state *state, const json_t *from, const json_t *to, double bytes,
                      double *rate, struct err *err)
 {
@@ -269,9 +272,9 @@ static int link_rate(const struct sailor_state *state, const json_t *from, const
         return err_set(err, ERR_INVALID, "case.stages: a replica without a gpu");
     const json_t *sender = json_object_get(state->links, a), *receiver = json_object_get(state->links, b);
     const json_t *fit = by_number(json_object_get(by_number(sender, k), b), m);
-    fit =
-        fit ? fit
-            : by_number(json_object_get(by_number(receiver, m), a), k); /* only the other way was measured */
+    fit = fit ? fit
+              /* Only the other direction was measured. */
+              : by_number(json_object_get(by_number(receiver, m), a), k);
     fit = fit ? fit : by_number(json_object_get(by_number(sender, 1), b), 1);
     double u = log2(bytes / 1e6), c[3];
     for (size_t i = 0; i < 3; i++) {
@@ -289,7 +292,7 @@ static int link_rate(const struct sailor_state *state, const json_t *from, const
     return 0;
 }
 
-/* Both transfers between stages s and s + 1 of one replica. */
+/* Finds both transfers between stages s and s + 1 of one replica. */
 static int transfer_seconds(const struct sailor_state *state, struct sailor_plan *p, uint32_t s,
                             uint32_t replica, struct err *err)
 {
@@ -307,7 +310,7 @@ static int transfer_seconds(const struct sailor_state *state, struct sailor_plan
     return 0;
 }
 
-/* Stages `last` - 1 and `last` meet before half turn k, in which the latter's forward comes. */
+/* Lets stages `last` - 1 and `last` meet before half turn k, in which the latter has a forward. */
 static void stages_meet(struct sailor_plan *p, uint32_t last, int64_t k, int64_t micro_batches)
 {
     int64_t gradient = (k + last) / 2 - p->stages, activations = (k - last) / 2;
@@ -321,7 +324,7 @@ static void stages_meet(struct sailor_plan *p, uint32_t last, int64_t k, int64_t
     *upper += back || ahead ? MESSAGE_S : 0;
 }
 
-/* Seconds until the last backward: 2(M + stages - 1) half turns, those beyond RUN_MAX micro-batches by the
+/* Seconds until the last backward: 2(M + stages - 1) half turns; micro-batches beyond RUN_MAX add the
  * period. */
 static double pipeline_seconds(struct sailor_plan *p)
 {
@@ -349,7 +352,7 @@ static double pipeline_seconds(struct sailor_plan *p)
     return over + (double)(p->micro_batches - count) * period;
 }
 
-/* One replica of the pipeline by itself; keeps the latest end. */
+/* Runs one replica of the pipeline by itself; the latest end of all replicas is kept. */
 static int replica_run(const struct sailor_state *state, struct sailor_plan *p, uint32_t replica,
                        struct err *err)
 {
@@ -364,7 +367,7 @@ static int replica_run(const struct sailor_state *state, struct sailor_plan *p, 
     return 0;
 }
 
-/* The ring over a stage's replicas, all ranks of a node at once. */
+/* Seconds of the ring over a stage's replicas, with all ranks of a node at once. */
 static int sync_seconds(const struct sailor_state *state, const struct sailor_plan *p, uint32_t s,
                         double *seconds, struct err *err)
 {
@@ -396,8 +399,7 @@ static json_t *memory_json(const struct sailor_plan *p, double *peak)
     return list;
 }
 
-/* Plans are recorded that leave out the model's last layers: they are priced as they are, and that is said.
- */
+/* Some recorded plans leave out the model's last layers: they are priced as they are, with a warning. */
 static void doubts_add(const struct sailor_plan *p, json_t *line)
 {
     const json_t *last = json_object_get(json_array_get(p->stage_list, p->stages - 1), "layers");

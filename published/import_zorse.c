@@ -1,4 +1,5 @@
-/* Zorse's cases: its recorded layout under its formula, and its and our layouts simulated in true units. */
+/* Zorse's cases: its recorded layout priced by its formula, and both its and our layouts simulated in
+ * consistent units. */
 #include <math.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -43,7 +44,7 @@ struct zorse_inputs {
     const char *id, *model, *autocast, *reduce;
     const json_t *machines, *memory, *within, *between, *within_latency, *between_latency;
     int64_t sequence;
-    json_t *doubts; /* about curves, by path; of each once */
+    json_t *doubts; /* warnings about curves, by path, so that each is given once */
 };
 
 static double dtype_bytes(const char *name)
@@ -86,7 +87,7 @@ static int inputs_read(const json_t *one, struct zorse_inputs *in, struct zorse_
     return jr_finish_loose(&r);
 }
 
-/* name[index] of a list, or name[row][index] of a list of lists (row −1: none). */
+/* Reads name[index] of a list, or name[row][index] of a list of lists (row −1: none). */
 static int number_at(const json_t *array, int row, size_t index, const char *name, double *out,
                      struct err *err)
 {
@@ -192,7 +193,7 @@ static int theirs_group(const json_t *item, const struct zorse_problem *p, struc
         static const char *const names[4] = {"ag_as_used", "rs_as_used", "send_recv_next_ms",
                                              "send_recv_prev_ms"};
         const json_t *value = json_object_get(item, names[k]);
-        if (k >= 2 && (!value || json_is_null(value))) /* a group without a neighbour there */
+        if (k >= 2 && (!value || json_is_null(value))) /* there is no neighbouring group */
             continue;
         if (!json_is_number(value) || !(json_number_value(value) >= 0))
             return err_set(err, ERR_INVALID, "case.zorse.groups_in_pipeline_order: %s is no time", names[k]);
@@ -201,7 +202,7 @@ static int theirs_group(const json_t *item, const struct zorse_problem *p, struc
     return 0;
 }
 
-/* A layout that is priced and searched on from does all of the work, and no GPU is in two groups. */
+/* Checks that a recorded layout does all of the work and has no GPU in two groups. */
 static int theirs_check(const struct zorse_problem *p, const struct zorse_layout *l, struct err *err)
 {
     bool taken[ZORSE_GPUS_MAX] = {false};
@@ -224,7 +225,7 @@ static int theirs_check(const struct zorse_problem *p, const struct zorse_layout
     return 0;
 }
 
-/* Returns 1 with their layout as recorded, 0 when the case holds none, −1 when it is nonsense. */
+/* Returns 1 with their layout as recorded, 0 if the case has none, −1 if it is invalid. */
 static int theirs_read(const json_t *one, const struct zorse_problem *p, struct zorse_layout *l,
                        struct err *err)
 {
@@ -290,7 +291,7 @@ static json_t *ours_json(const struct zorse_layout *l)
     return json_pack("{s:o,s:i}", "stages", stages, "microbatch_size", 1 << l->micro_shift);
 }
 
-/* Null where a link that is needed does not exist. */
+/* Null if a link that is needed does not exist. */
 static json_t *real_json(double value)
 {
     return isfinite(value) ? json_real(value) : json_null();
@@ -353,7 +354,7 @@ static json_t *zorse_line(void *opaque, const json_t *one, struct err *err)
         zorse_links_fill(p, theirs);
         theirs_ms = zorse_simulate_ms(p, theirs);
     }
-    /* what was recorded is a start only where it can be had: their cards may have had more memory */
+    /* A recorded layout is a start only if it fits; the recorded cards may have had more memory. */
     bool fits = !recorded || zorse_fits(p, theirs), start = recorded && fits && isfinite(theirs_ms);
     if (!fits)
         json_object_set_new(in.doubts, "zorse",

@@ -1,11 +1,10 @@
-/* Pricing Zorse's layouts. */
 #include "published/zorse.h"
 
 #include <math.h>
 #include <string.h>
 
-#define COLLECTIVE_SLOWNESS 1.15 /* theirs */
-#define MESSAGE_REFERENCE 1e7    /* bytes */
+#define COLLECTIVE_SLOWNESS 1.15 /* Zorse's factor */
+#define MESSAGE_REFERENCE 1e7    /* bytes of the message whose seconds are stored as latency */
 #define GIB 1073741824.0
 
 static double larger(double a, double b)
@@ -14,7 +13,7 @@ static double larger(double a, double b)
 }
 
 struct group_times {
-    double forward, both; /* the slowest GPU's, a layer, ms */
+    double forward, both; /* of the slowest GPU, ms per layer */
 };
 
 static struct group_times group_times(const struct zorse_problem *p, const struct zorse_layout *l,
@@ -104,7 +103,7 @@ static double ring_ms(const struct zorse_problem *p, const struct zorse_group *g
     return (n - 1) * worst * 1000 * COLLECTIVE_SLOWNESS;
 }
 
-/* Worst pair of machines between two groups; a stored latency is seconds of a message of 10 MB. */
+/* The slowest pair of machines between two groups; a stored latency is the seconds of a message of 10 MB. */
 static double message_ms(const struct zorse_problem *p, const struct zorse_group *a,
                          const struct zorse_group *b, double bytes)
 {
@@ -136,7 +135,7 @@ void zorse_links_fill(const struct zorse_problem *p, struct zorse_layout *l)
         l->groups[g].next_ms = l->groups[g + 1].previous_ms = ms;
     }
     if (l->group_count > 1 &&
-        l->stage_count > l->group_count) { /* interleaved: around from the last to the first */
+        l->stage_count > l->group_count) { /* interleaved: from the last group back to the first */
         double ms = message_ms(p, &l->groups[l->group_count - 1], &l->groups[0], message);
         l->groups[l->group_count - 1].next_ms = larger(l->groups[l->group_count - 1].next_ms, ms);
         l->groups[0].previous_ms = larger(l->groups[0].previous_ms, ms);
@@ -145,12 +144,12 @@ void zorse_links_fill(const struct zorse_problem *p, struct zorse_layout *l)
 
 #define EVENTS_MICRO_MAX 4096u
 
-/* Which GPU of each group takes micro-batch m. */
+/* The GPU of each group that takes micro-batch m. */
 struct takers {
     uint8_t gpu[ZORSE_GROUPS_MAX][EVENTS_MICRO_MAX];
 };
 
-/* Spread so that shares are kept at every prefix. */
+/* Distributes micro-batches so that every prefix is as close to the shares as possible. */
 static void takers_fill(const struct zorse_group *g, uint32_t micro_batches, uint8_t *gpu)
 {
     uint32_t given[ZORSE_GPUS_MAX] = {0};
@@ -167,7 +166,8 @@ static void takers_fill(const struct zorse_group *g, uint32_t micro_batches, uin
     }
 }
 
-/* One direction through the stages; micro[m] holds when micro-batch m is ready and then done. */
+/* Simulates one direction through the stages; ready[m] is when micro-batch m is ready, and afterwards when
+ * it is done. */
 static double sweep(const struct zorse_problem *p, const struct zorse_layout *l, struct takers *takers,
                     bool backward, double begin, double *ready,
                     double gpu_free[ZORSE_GROUPS_MAX][ZORSE_GPUS_MAX])
@@ -182,7 +182,7 @@ static double sweep(const struct zorse_problem *p, const struct zorse_layout *l,
         const struct zorse_group *group = &l->groups[g];
         double layers = l->stages[stage].layers, gathered = wire_free[g] + group->gather_ms * layers,
                over = 0;
-        /* the first layer's weights are enough to begin; all of them are needed to end */
+        /* The first layer's weights are enough to begin; all are needed to end. */
         double first = wire_free[g] + group->gather_ms;
         uint32_t neighbour = backward ? (stage ? l->stages[stage - 1].group : g)
                                       : (stage + 1 < l->stage_count ? l->stages[stage + 1].group : g);
@@ -198,7 +198,7 @@ static double sweep(const struct zorse_problem *p, const struct zorse_layout *l,
             ready[m] = end + message;
             last = larger(last, end);
         }
-        /* gathers of the next visit run behind; scatters follow the last backward */
+        /* Gathers for the next visit overlap; scatters follow the last backward. */
         wire_free[g] =
             backward ? larger(gathered, over - group->scatter_ms * (layers - 1)) + group->scatter_ms * layers
                      : gathered;

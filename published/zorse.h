@@ -1,9 +1,9 @@
-/* Pipelines over fully sharded groups of unlike GPUs: Zorse's layouts, its formula, and a better search in
- * true units.
+/* Pipelines over fully sharded groups of different GPUs: Zorse's layouts, its formula, and a better search
+ * in consistent units.
  *
- * Formula and schema: the fixtures' README (benson-guo/zorse, MIT). Their collectives and latencies are
- * seconds added to milliseconds; `theirs` keeps that for comparison, everything else is in milliseconds. For
- * this room only; pure.
+ * Formula and schema: the fixtures' README (benson-guo/zorse, MIT). Zorse adds seconds of collectives and
+ * latencies to milliseconds. zorse_formula_ms keeps that for comparison; everything else is in
+ * milliseconds. For this room only; pure.
  */
 #ifndef MOTLEY_PUBLISHED_ZORSE_H
 #define MOTLEY_PUBLISHED_ZORSE_H
@@ -14,7 +14,7 @@
 #include "common/err.h"
 
 #define ZORSE_GPUS_MAX 64u
-#define ZORSE_GROUPS_MAX (ZORSE_GPUS_MAX + 1) /* one more than there can be: says "left out" */
+#define ZORSE_GROUPS_MAX (ZORSE_GPUS_MAX + 1) /* the highest index means "left out" */
 #define ZORSE_STAGES_MAX 512u
 #define ZORSE_MACHINES_MAX 64u
 #define ZORSE_MICRO_SIZES 16u /* 1, 2, 4 … 2^15 rows */
@@ -23,19 +23,19 @@ struct zorse_problem {
     uint32_t gpu_count, machine_count, layers, batch;
     uint32_t machine_of[ZORSE_GPUS_MAX];
     double memory_bytes[ZORSE_GPUS_MAX];
-    /* ms of one layer at a micro-batch of 2^k rows */
+    /* ms of one layer for a micro-batch of 2^k rows */
     double forward_ms[ZORSE_GPUS_MAX][ZORSE_MICRO_SIZES], backward_ms[ZORSE_GPUS_MAX][ZORSE_MICRO_SIZES];
-    double params_per_layer, hidden, sequence, gather_bytes, scatter_bytes,
-        message_bytes; /* bytes a number */
+    /* Bytes per number. */
+    double params_per_layer, hidden, sequence, gather_bytes, scatter_bytes, message_bytes;
     double reserved_bytes;
     double within_gib_s[ZORSE_MACHINES_MAX], between_gib_s[ZORSE_MACHINES_MAX][ZORSE_MACHINES_MAX];
-    double within_latency[ZORSE_MACHINES_MAX],
-        between_latency[ZORSE_MACHINES_MAX][ZORSE_MACHINES_MAX]; /* as stored */
+    /* In the file's unit. */
+    double within_latency[ZORSE_MACHINES_MAX], between_latency[ZORSE_MACHINES_MAX][ZORSE_MACHINES_MAX];
 };
 
 struct zorse_group {
     uint32_t count, rank[ZORSE_GPUS_MAX], micro[ZORSE_GPUS_MAX];
-    double gather_ms, scatter_ms; /* a layer, true units */
+    double gather_ms, scatter_ms; /* per layer, in milliseconds */
     double next_ms, previous_ms;  /* one message to the neighbouring group */
 };
 
@@ -47,26 +47,26 @@ struct zorse_layout {
     } stages[ZORSE_STAGES_MAX];
 };
 
-/* Zorse's predicted latency of a layout whose collectives and messages are filled in, ms. */
+/* Zorse's predicted latency in ms of a layout whose collectives and messages are filled in. */
 double zorse_formula_ms(const struct zorse_problem *problem, const struct zorse_layout *layout);
-/* Fills collectives and messages from bandwidths, in true milliseconds. */
+/* Fills collectives and messages from bandwidths, in milliseconds. */
 void zorse_links_fill(const struct zorse_problem *problem, struct zorse_layout *layout);
-/* Its step by events: all forwards, then all backwards with recomputation, gathers ahead of each stage, ms.
- */
+/* Simulates a step in ms: all forwards, then all backwards with recomputation; gathers run ahead of each
+ * stage. */
 double zorse_simulate_ms(const struct zorse_problem *problem, const struct zorse_layout *layout);
-/* Bytes that each GPU of a group of `gpus` holds by Zorse's memory formula: `layers` in all, at most `active`
- * of them gathered at a time, micro-batches of `rows`. */
+/* Bytes on each GPU of a group of `gpus` by Zorse's memory formula: `layers` in all, at most `active` of
+ * them gathered at a time, micro-batches of `rows`. */
 double zorse_bytes(const struct zorse_problem *problem, double gpus, double layers, double active,
                    double rows);
-/* Most layers that fit, over all ways to group the GPUs and to cut the layers into chunks, at one row a
- * micro-batch: below problem->layers there is no plan. */
+/* The most layers that fit, over all ways to group the GPUs and to cut the layers into chunks, with one
+ * row per micro-batch. If it is below problem->layers, there is no plan. */
 uint32_t zorse_capacity(const struct zorse_problem *problem);
-/* Does each group fit its smallest GPU, by Zorse's memory formula? */
+/* True if each group fits its smallest GPU by Zorse's memory formula. */
 bool zorse_fits(const struct zorse_problem *problem, const struct zorse_layout *layout);
 
-/* Searches within `evaluations`. `theirs` (links filled, or NULL) is one of the starts; the answer is at
- * least as good by formula and by events. Returns 1 with *best, 0 when nothing fits (exact: zorse_capacity),
- * −1 ERR_NOMEM. */
+/* Searches within `evaluations`. `theirs` (with links filled, or NULL) is one of the starts; the result is
+ * at least as good by formula and by simulation. Returns 1 with *best, 0 if nothing fits (exact:
+ * zorse_capacity), −1 ERR_NOMEM. */
 int zorse_search(const struct zorse_problem *problem, const struct zorse_layout *theirs, uint32_t evaluations,
                  struct zorse_layout *best, struct err *err);
 

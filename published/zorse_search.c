@@ -1,4 +1,4 @@
-/* Searching layouts: a few starts, then hill climbing over groups, order, layers, interleaving and
+/* Search for layouts: a few starts, then hill climbing over groups, order, layers, interleaving and
  * micro-batch size. */
 #include <math.h>
 #include <stddef.h>
@@ -9,7 +9,7 @@
 
 #define INTERLEAVE_MAX 8u
 
-/* What is varied; a layout follows from it. */
+/* What the search varies; a layout is made from it. */
 struct genome {
     uint32_t group_count, shift, interleave;
     uint32_t group_of[ZORSE_GPUS_MAX]; /* ZORSE_GROUPS_MAX: left out */
@@ -18,20 +18,20 @@ struct genome {
 
 struct climb {
     const struct zorse_problem *p;
-    double formula_ms, events_ms; /* of theirs; 0: there is none */
-    uint32_t left;                /* evaluations */
+    double formula_ms, events_ms; /* of the recorded layout; 0: there is none */
+    uint32_t left;                /* evaluations that are left */
     struct genome best;
     double best_score;
     struct zorse_layout trial, best_layout;
 };
 
-/* Only such micro-batches are tried, and their times are known to be positive. */
+/* Only micro-batches that divide the batch are tried; their times are known to be positive. */
 static bool divides(const struct zorse_problem *p, uint32_t shift)
 {
     return p->batch % (1u << shift) == 0;
 }
 
-/* Micro-batches one by one to whoever would be done first: exact for the group's slowest. */
+/* Gives each micro-batch to the GPU that would finish it first, which is exact for the group's slowest. */
 static void micro_share(const struct zorse_problem *p, struct zorse_group *g, uint32_t shift, uint32_t count)
 {
     double each[ZORSE_GPUS_MAX], over[ZORSE_GPUS_MAX];
@@ -109,7 +109,7 @@ static bool genome_try(struct climb *c, const struct genome *genome)
     return true;
 }
 
-/* Layers in proportion to a group's speed, at least one chunk each. */
+/* Divides layers in proportion to a group's speed, at least one per chunk. */
 static void layers_share(const struct zorse_problem *p, struct genome *genome)
 {
     double speed[ZORSE_GROUPS_MAX] = {0}, all = 0;
@@ -126,7 +126,8 @@ static void layers_share(const struct zorse_problem *p, struct genome *genome)
         genome->layers[g] = genome->layers[g] < genome->interleave ? genome->interleave : genome->layers[g];
         given += genome->layers[g];
     }
-    while (given != p->layers) { /* the group with the most or least work for its speed gives or takes */
+    while (given !=
+           p->layers) { /* the group with the most or least work for its speed gives or takes a layer */
         uint32_t pick = UINT32_MAX;
         double best = given > p->layers ? -INFINITY : INFINITY;
         for (uint32_t g = 0; g < genome->group_count; g++) {
@@ -254,8 +255,8 @@ static void climb_run(struct climb *c)
     }
 }
 
-/* Starts: all in one group, a group a machine, a group a kind of GPU, a group a kind and machine, each GPU
- * alone, and the groups that hold the most layers; kinds are told by their times. */
+/* Starts: all GPUs in one group, a group per machine, per kind of GPU, per kind and machine, each GPU
+ * alone, and the groups that hold the most layers. Kinds are told apart by their times. */
 #define STARTS 6
 
 static void start_groups(const struct zorse_problem *p, int kind, struct genome *g)
@@ -275,8 +276,8 @@ static void start_groups(const struct zorse_problem *p, int kind, struct genome 
     }
 }
 
-/* Most layers that `count` GPUs, the smallest with `memory` bytes, hold in `interleave` chunks; 0 when not
- * even one a chunk. */
+/* The most layers that `count` GPUs, the smallest with `memory` bytes, hold in `interleave` chunks; 0 if
+ * not even one per chunk. */
 static uint32_t group_capacity(const struct zorse_problem *p, uint32_t count, double memory,
                                uint32_t interleave, double rows)
 {
@@ -293,7 +294,7 @@ static uint32_t group_capacity(const struct zorse_problem *p, uint32_t count, do
     return low >= interleave ? low : 0;
 }
 
-/* GPUs by memory, the largest first. */
+/* Sorts GPUs by memory, the largest first. */
 static void gpus_order(const struct zorse_problem *p, uint32_t *order)
 {
     for (uint32_t i = 0; i < p->gpu_count; i++) {
@@ -304,10 +305,10 @@ static void gpus_order(const struct zorse_problem *p, uint32_t *order)
     }
 }
 
-/* Groups that together hold the most layers, few enough that no chunk is empty. Only a group's size and its
- * smallest memory count, so some best division is contiguous once GPUs are sorted by memory (swapping two
- * GPUs between groups towards that order lowers no minimum): exact by a table over numbers of groups and the
- * sorted GPUs, each of which may be left out. Returns the layers held. */
+/* Groups that together hold the most layers, few enough that no chunk is empty. Only a group's size and
+ * its smallest memory count, so some best division is contiguous once GPUs are sorted by memory:
+ * exchanging two GPUs between groups towards that order lowers no minimum. It is exact, by a table over
+ * numbers of groups and the sorted GPUs, each of which may be left out. Returns the layers held. */
 static uint32_t groups_holding_most(const struct zorse_problem *p, struct genome *g)
 {
     uint32_t order[ZORSE_GPUS_MAX], most[ZORSE_GPUS_MAX + 1][ZORSE_GPUS_MAX + 1];
@@ -348,7 +349,7 @@ static uint32_t groups_holding_most(const struct zorse_problem *p, struct genome
     return most[groups][p->gpu_count];
 }
 
-/* Takes away what is held beyond the model's layers; a chunk of one layer stays of each. */
+/* Removes layers beyond the model's; every chunk keeps one layer. */
 static void layers_trim(const struct zorse_problem *p, struct genome *g, uint32_t held)
 {
     for (uint32_t k = 0; k < g->group_count && held > p->layers; k++) {
@@ -369,7 +370,7 @@ uint32_t zorse_capacity(const struct zorse_problem *p)
     return best;
 }
 
-/* Few interleavings; all of them where none of those has a plan. */
+/* Tries a few interleavings first, and all of them if none of those has a plan. */
 static void start_holding_most(struct climb *c, uint32_t shift)
 {
     for (int all = 0; all < 2; all++) {

@@ -1,4 +1,4 @@
-/* Changes are made on the document rather than on the cluster, because a cluster only grows. */
+/* The document is changed instead of the cluster, because a cluster has no removal. */
 #include "replay/change.h"
 
 #include <stdio.h>
@@ -55,7 +55,8 @@ int plan_inputs_without(json_t *document, const char *device, struct err *err)
     for (size_t i = 0; i < json_array_size(devices); i++) {
         if (json_array_get(devices, i) == gone) {
             names_remove(json_object_get(placement, "devices"), device);
-            if (json_array_size(json_object_get(placement, "devices")) == 0) /* the others may serve */
+            /* The other devices may be used then. */
+            if (json_array_size(json_object_get(placement, "devices")) == 0)
                 json_object_set_new(placement, "devices", json_null());
             names_remove(json_object_get(placement, "exclude"), device);
             json_array_remove(devices, i);
@@ -65,8 +66,8 @@ int plan_inputs_without(json_t *document, const char *device, struct err *err)
     return 0;
 }
 
-/* Links of a new node: as the model's node has them; towards that node itself as towards its first
- * neighbour. */
+/* Gives a new node the links of the node that it is modelled on; its link to that node is a copy of that
+ * node's link to its first neighbour. */
 static int links_copy(json_t *links, const char *like_node, const char *node)
 {
     json_t *more = json_array(), *link;
@@ -196,7 +197,7 @@ int plan_inputs_link(json_t *document, const char *a, const char *b, double byte
     for (int k = 0; k < 2; k++) { /* a later link document replaces an earlier one */
         json_t *link = json_pack("{s:s,s:s,s:f,s:f,s:s}", "from", ends[k], "to", ends[1 - k], "latency_s",
                                  latency_s, "bytes_per_s", bytes_per_s, "origin",
-                                 cost_origin_name(ORIGIN_IMPORTED)); /* somebody said so */
+                                 cost_origin_name(ORIGIN_IMPORTED)); /* the value was stated, not measured */
         if (json_array_append_new(links, link) < 0)
             return err_set(err, ERR_NOMEM, "out of memory for a link");
     }

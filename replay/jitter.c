@@ -1,4 +1,3 @@
-/* One step, simulated again and again. */
 #include "replay/jitter.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* Staying or moving: one search that starts from the plan that runs, and what the move would carry. */
+/* Staying or moving: one search that starts from the present plan, and the transfers of a move. */
 #include "replay/replan.h"
 
 #include <math.h>
@@ -10,12 +10,13 @@
 #include "planner/cost/problem.h"
 #include "planner/given/cluster.h"
 
-#define MOVED_BYTES_A_TRAINED 12.0 /* a parameter and two moments, fp32; gradients are not moved */
+/* Per trained parameter: its value and two moments, fp32; gradients are not moved. */
+#define MOVED_BYTES_A_TRAINED 12.0
 
-/* --- what is moved --- */
+/* --- migration --- */
 
-struct held {     /* by a device of the cluster: a share of each block, 0: nothing */
-    float *share; /* [block_count] */
+struct held {     /* blocks of one device */
+    float *share; /* [block_count] share of each block on the device, 0: nothing */
 };
 
 struct migration {
@@ -31,7 +32,7 @@ static int held_fill(struct migration *m, const struct plan *from, struct err *e
     const struct cluster *cluster = m->problem->cluster;
     for (uint32_t r = 0; r < from->rank_count; r++) {
         uint32_t d = cluster_device_find(cluster, from->ranks[r].device);
-        if (d == UINT32_MAX) /* gone with all it held */
+        if (d == UINT32_MAX) /* the device is gone with all its blocks */
             continue;
         if (!m->held[d].share)
             m->held[d].share = calloc((size_t)m->problem->block_count + 1, sizeof(float));
@@ -45,7 +46,7 @@ static int held_fill(struct migration *m, const struct plan *from, struct err *e
     return 0;
 }
 
-/* From the device that has the block and the fastest way there. */
+/* Moves a block from the device that has it and has the fastest link. */
 static void move(struct migration *m, uint32_t to, int32_t block, double bytes)
 {
     const struct cluster *cluster = m->problem->cluster;
@@ -69,7 +70,7 @@ static void move(struct migration *m, uint32_t to, int32_t block, double bytes)
     m->bytes += bytes;
     m->out_s[source] += best;
     m->in_s[to] += best;
-    if (a != b) { /* a node's devices leave through one card */
+    if (a != b) { /* all devices of a node send through one card */
         m->node_out_s[a] += best;
         m->node_in_s[b] += best;
     }
@@ -193,7 +194,7 @@ static bool same_plan(const struct plan *a, const struct plan *b)
     return *a->digest && strcmp(a->digest, b->digest) == 0;
 }
 
-/* Fills everything but verdict and words; the new plan is the answer's until here. */
+/* Fills everything but verdict and words; the new plan belongs to the answer until this returns. */
 static int weigh(const struct replan_input *input, struct plan_answer *answer, struct replan_decision *d,
                  struct err *err)
 {
@@ -219,7 +220,8 @@ static int weigh(const struct replan_input *input, struct plan_answer *answer, s
     return 0;
 }
 
-/* "left/cpu0 is no longer there" of "The plan given cannot be kept: left/cpu0 is no longer there." */
+/* Extracts "left/cpu0 is no longer there" from "The plan given cannot be kept: left/cpu0 is no longer
+ * there." */
 static void reason_of(const struct plan_answer *answer, char *text, size_t size)
 {
     const char *reason = answer->from_words ? strstr(answer->from_words, ": ") : NULL;

@@ -1,7 +1,5 @@
-/* Recorded runs, played again: from their own instruction times, and changed.
- *
- * Pure: documents in, documents out; the caller reads files.
- */
+/* Re-execution of recorded runs with their own instruction times, unchanged or with changes. Pure:
+ * documents in, documents out; the caller reads files. */
 #ifndef MOTLEY_REPLAY_REPLAY_H
 #define MOTLEY_REPLAY_REPLAY_H
 
@@ -11,39 +9,40 @@
 #include "common/err.h"
 #include "planner/answer/plan.h"
 
-/* What `motley replay JOB` may change of a run without planning again. */
+/* Changes of a run that `motley replay JOB` can make without planning again. */
 struct replay_change {
-    double *device_speed; /* per rank, 1: as recorded; NULL: none changed */
+    double *device_speed; /* per rank, factor on the recorded speed; NULL: no change */
     uint32_t link_count;
     struct {
-        const char *from, *to; /* nodes, either way round */
+        const char *from, *to; /* nodes, in either order */
         double bytes_per_s, latency_s;
     } links[16];
 };
 
 struct replay_answer {
-    uint32_t steps; /* recorded steps that were complete */
-    double
-        recorded_s; /* a step, median over them: as the run measured it, where `metrics` say, else traced */
-    double simulated_s; /* put together from its own times (replay_walk.h) */
-    double changed_s;   /* with the change; without one: simulated_s */
-    double gaps_s;      /* mean a step: what the ranks' compute queues could have run and had not begun yet */
-    double outside_s;   /* median: of recorded_s outside the program (the batch is filled) */
-    double *compute_s;  /* [ranks], mean a step: on the compute queue; may be NULL, else the caller's */
+    uint32_t steps;     /* complete recorded steps */
+    double recorded_s;  /* median seconds of a step: as the run measured it if `metrics` tell, else traced */
+    double simulated_s; /* recomposed from the recorded instruction times (replay_walk.h) */
+    double changed_s;   /* with the change; without one equal to simulated_s */
+    double gaps_s; /* mean seconds per step in which compute queues could have run an instruction and had not
+                      begun it */
+    double outside_s; /* median part of recorded_s outside the program (the batch is filled) */
+    /* [ranks], mean seconds per step on the compute queue; may be NULL, else the caller's */
+    double *compute_s;
 };
 
-/* A recorded run from its own instruction times: plan and the trace of at least one step. metrics: an array
- * of step lines ({"step","seconds","tokens","rows"}) or NULL. links: link documents (CONTRACTS.md) as they
- * were, or NULL; they say what a changed link changes from. `change` NULL: none. `timeline` gets the last
- * step's, changed if there is a change; initialised by the caller, may be NULL.
- * ERR_INVALID: no complete step; a link between nodes that exchange nothing; a document that is nonsense. */
+/* Replays a recorded run: a plan and the trace of at least one step. metrics: an array of step lines
+ * ({"step","seconds","tokens","rows"}) or NULL. links: the link documents (CONTRACTS.md) of the run, or
+ * NULL; a changed link is compared with them. `change` NULL: none. `timeline` receives the last step's
+ * events, with the change if there is one; the caller initialises it, or passes NULL. ERR_INVALID: no
+ * complete step, a link between nodes that exchange nothing, or an invalid document. */
 int replay_run(const struct plan *plan, const struct trace *recorded, const json_t *metrics,
                const json_t *links, const struct replay_change *change, struct replay_answer *answer,
                struct trace *timeline, struct err *err);
 
-/* Makes the tables of an inputs document (planner/given/inputs.h) price this plan's computing as the run
- * recorded it: each device's `speed` is set to table seconds / compute_s[rank]. *priced_s becomes what the
- * recorded plan takes at these costs, 0 when the document lacks one of its devices. */
+/* Changes an inputs document (planner/given/inputs.h) so that its tables price this plan's computing as
+ * the run recorded it: each device's `speed` becomes table seconds / compute_s[rank]. *priced_s receives
+ * the seconds of the recorded plan at these costs, 0 if the document lacks one of its devices. */
 int replay_calibrate(struct plan *plan, const double *compute_s, json_t *inputs, double *priced_s,
                      struct err *err);
 

@@ -1,14 +1,14 @@
-/* Collectives as messages: what the worker sends for them, and when each member is through. */
+/* Collectives as the worker's messages, and the end of each member. */
 #include <math.h>
 
 #include "replay/replay_walk.h"
 
-/* One collective: its members by position in the group. */
+/* One collective; members are numbered by position in the group. */
 struct meeting {
     const struct plan_graph *g;
     const struct replay_costs *costs;
     bool as_recorded, tree;
-    uint32_t first, count; /* members: g->members[first + …] */
+    uint32_t first, count; /* members are g->members[first + …] */
     const struct plan_group *group;
     const struct instr *instr;
     const double *begin;
@@ -32,7 +32,7 @@ enum replay_waits replay_waits_of(const struct plan_graph *g, uint32_t n)
     return WAITS_FOR_ALL;
 }
 
-/* The member that is a rank; count when there is none. */
+/* The position of a rank; count if it is no member. */
 static uint32_t member_of(const struct meeting *m, uint32_t rank)
 {
     uint32_t k = 0;
@@ -46,7 +46,7 @@ static double begin_of(const struct meeting *m, uint32_t member)
     return m->begin[m->g->members[m->first + member]];
 }
 
-/* Seconds a message holds its sender, and until it is there. */
+/* Seconds that a message holds its sender, and seconds until it arrives. */
 static void message(const struct meeting *m, uint32_t from, uint32_t to, double *hold_s, double *flight_s)
 {
     int direction = 0;
@@ -60,7 +60,8 @@ static void message(const struct meeting *m, uint32_t from, uint32_t to, double 
     *flight_s = *hold_s + (rate > 0 ? latency : 0);
 }
 
-/* Children of a member: the tree's, or everybody of the star's centre. Returns how many. */
+/* Finds the nth child of a member: of the tree, or of the star's centre, whose children are all others.
+ * Returns how many children there are. */
 static uint32_t children_of(const struct meeting *m, uint32_t centre, uint32_t member, uint32_t nth,
                             uint32_t *child)
 {
@@ -79,8 +80,9 @@ static uint32_t children_of(const struct meeting *m, uint32_t centre, uint32_t m
     return 1;
 }
 
-/* Round a ring, a part of the bytes a member: to be summed, and once more with the sums. ends[k] is when
- * member k is through a step; a step begins when both its transfers of the one before are done. */
+/* All-reduces round a ring: each member passes an n-th of the bytes, first for the sums and then with the
+ * sums. end[k] is the end of member k's current step; a step begins when both transfers of the previous
+ * one are done. */
 static void go_round(struct meeting *m, double *end)
 {
     uint32_t n = m->count;
@@ -98,7 +100,7 @@ static void go_round(struct meeting *m, double *end)
     }
 }
 
-/* When a member's contribution, its children's in it, is complete. */
+/* The time at which a member's contribution, including those of its children, is complete. */
 static double collect(const struct meeting *m, uint32_t centre, uint32_t member)
 {
     double done = begin_of(m, member), wire_free = -INFINITY;
@@ -106,7 +108,7 @@ static double collect(const struct meeting *m, uint32_t centre, uint32_t member)
     for (uint32_t nth = 0; children_of(m, centre, member, nth, &child); nth++) {
         double hold, flight;
         message(m, child, member, &hold, &flight);
-        /* messages to one receiver share its way in */
+        /* Messages to one receiver share its incoming wire. */
         double arrives = fmax(collect(m, centre, child) + flight, wire_free + hold);
         wire_free = arrives;
         done = fmax(done, arrives);
@@ -114,7 +116,8 @@ static double collect(const struct meeting *m, uint32_t centre, uint32_t member)
     return done;
 }
 
-/* Hands the result down from a member that has it at `has`; writes ends below it and its own. */
+/* Passes the result down from a member that has it at `has`; writes the ends of the member and of all
+ * below it. */
 static void hand_down(const struct meeting *m, uint32_t centre, uint32_t member, double has, double *end)
 {
     uint32_t child;
@@ -166,7 +169,7 @@ void replay_collective_ends(const struct plan_graph *g, const struct replay_cost
             }
         if (all)
             end[centre] = collect(&m, centre, centre);
-    } else if (all) { /* no worker does these yet: they end together */
+    } else if (all) { /* no worker runs these yet: all members end together */
         for (uint32_t k = 0; k < m.count; k++)
             end[k] = last;
     }

@@ -1,5 +1,5 @@
-/* The costs that a run itself had, for planning it again. Apart from replay_run.c because it reads whole
- * problems, specifications among them. */
+/* The costs of a recorded run, for planning again. Separate from replay_run.c because it needs whole
+ * planning problems and specifications. */
 #include <string.h>
 
 #include "planner/given/cluster.h"
@@ -8,7 +8,8 @@
 #include "replay/replay.h"
 #include "planner/cost/price.h"
 
-/* What the plan takes at the document's costs; fills the ranks' busy_s. 0 when a device is missing. */
+/* Prices the plan at the document's costs and fills the ranks' busy_s. *step_s is 0 if a device is
+ * missing. */
 static int price(struct plan *plan, const json_t *inputs, double *step_s, struct err *err)
 {
     struct plan_inputs given;
@@ -40,7 +41,7 @@ int replay_calibrate(struct plan *plan, const double *compute_s, json_t *inputs,
     for (uint32_t r = 0; r < plan->rank_count; r++) {
         if (!(compute_s[r] > 0) || !(plan->ranks[r].busy_s > 0))
             continue;
-        bool first = true; /* a device that holds several ranks is corrected once, by its first */
+        bool first = true; /* a device with several ranks is corrected once, by its first rank */
         for (uint32_t before = 0; before < r; before++)
             first &= strcmp(plan->ranks[before].device, plan->ranks[r].device) != 0;
         if (first &&

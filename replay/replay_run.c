@@ -1,4 +1,3 @@
-/* `motley replay JOB`: a recorded run from its own instruction times. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,13 +7,13 @@
 
 #define STEPS_MAX 64u
 #define LINKS_MAX 1000000u
-#define WIRES_MAX 4096u     /* pairs of this run's nodes whose links are known */
-#define STEADY_TURNS 8      /* of finding when the ranks begin a changed step */
-#define STEADY_SECONDS 1e-7 /* what may still move then */
+#define WIRES_MAX 4096u     /* most pairs of nodes whose links are known */
+#define STEADY_TURNS 8      /* most iterations to find when the ranks begin a changed step */
+#define STEADY_SECONDS 1e-7 /* seconds of change at which the iteration ends */
 
-struct node_wire { /* between two nodes of the run */
+struct node_wire { /* the connection of two nodes of the run */
     const char *a, *b;
-    struct replay_wire wire, before; /* after and before the change */
+    struct replay_wire wire, before; /* wire: with the change; before: without it */
 };
 
 struct replay {
@@ -29,9 +28,9 @@ struct replay {
     uint32_t reporter; /* the rank whose steps the run measures: the first with the head */
 };
 
-/* --- what was recorded --- */
+/* --- recorded steps --- */
 
-/* Fills beginning and end of every instruction of one step; how many there are. */
+/* Reads begin and end of every instruction of one step; returns their number. */
 static uint32_t step_read(const struct replay *r, const struct trace *trace, uint32_t step)
 {
     const struct plan_graph *g = &r->graph;
@@ -45,7 +44,7 @@ static uint32_t step_read(const struct replay *r, const struct trace *trace, uin
             continue;
         uint32_t n = g->base[e->rank] + e->instr;
         found += isinf(r->end[n]) != 0;
-        /* from the trace's beginning: wall clocks are too long for a double */
+        /* relative to the trace's begin, because wall-clock nanoseconds exceed a double's precision */
         r->begin[n] = (double)(e->begin_ns - trace->events[0].begin_ns) / 1e9;
         r->end[n] = (double)(e->end_ns - trace->events[0].begin_ns) / 1e9;
     }
@@ -78,7 +77,7 @@ static void metrics_read(const json_t *metrics, struct replay_step *step)
     }
 }
 
-/* --- what is changed --- */
+/* --- changes --- */
 
 static bool same_link(const char *a, const char *b, const char *from, const char *to)
 {
@@ -101,7 +100,7 @@ static struct replay_wire *wire_between(void *context, uint32_t from, uint32_t t
     return found ? &found->wire : NULL;
 }
 
-/* The same before the change. */
+/* The wire without the change. */
 static struct replay_wire *wire_before(void *context, uint32_t from, uint32_t to, int *direction)
 {
     struct replay *r = context;
@@ -130,7 +129,7 @@ static struct node_wire *wire_add(struct replay *r, const char *a, const char *b
     return wire;
 }
 
-/* The wires as they were, then those of the change. */
+/* Makes the wires of the run, then applies the changes. */
 static int wires_init(struct replay *r, const json_t *links, struct err *err)
 {
     size_t index;
@@ -167,7 +166,7 @@ static int wires_init(struct replay *r, const json_t *links, struct err *err)
     return 0;
 }
 
-/* Each changed link must be one that this run's ranks meet over. */
+/* Checks that each changed link is used by this run's ranks. */
 static int links_used(const struct replay *r, struct err *err)
 {
     const struct plan_graph *g = &r->graph;
@@ -190,9 +189,9 @@ static int links_used(const struct replay *r, struct err *err)
     return 0;
 }
 
-/* --- the steps --- */
+/* --- steps --- */
 
-/* From when the reporting rank began its program until it ended it; what the run measures, but for what lies
+/* The time from the reporting rank's first begin to its last end: what the run measures, without what is
  * outside the program. */
 static double reporter_s(const struct replay *r)
 {
@@ -237,7 +236,7 @@ static void wires_clear(struct replay *r)
         r->wires[i].wire.free_s[0] = r->wires[i].wire.free_s[1] = 0;
 }
 
-/* When each rank is through, from the reporter's end. */
+/* Writes each rank's last end, relative to the reporter's. */
 static void ends_of(const struct replay *r, double *ends)
 {
     const struct plan_graph *g = &r->graph;
@@ -252,8 +251,9 @@ static void ends_of(const struct replay *r, double *ends)
     ends[r->reporter] = 0;
 }
 
-/* The changed step among steps like it: a rank that is through later than before begins the next one later by
- * as much. The recorded beginnings are the start; each turn takes the ends of the one before. */
+/* Recomposes the changed step in a series of such steps: a rank that ends later than recorded begins the
+ * next step as much later. It starts from the recorded begins; each iteration takes the ends of the
+ * previous one. */
 static int change_steadily(struct replay *r, const struct replay_costs *costs, struct err *err)
 {
     uint32_t ranks = r->plan->rank_count;
@@ -261,7 +261,7 @@ static int change_steadily(struct replay *r, const struct replay_costs *costs, s
     double *begin = calloc(ranks, sizeof *begin);
     int result = were && are && begin ? 0 : err_set(err, ERR_NOMEM, "replay: out of memory");
     if (result == 0) {
-        ends_of(r, were); /* of the step as recorded, which was put together just now */
+        ends_of(r, were); /* of the unchanged step, which was recomposed before */
         memcpy(begin, r->step.rank_begin, ranks * sizeof *begin);
     }
     double moved = INFINITY;
@@ -277,7 +277,7 @@ static int change_steadily(struct replay *r, const struct replay_costs *costs, s
             first = fmin(first, are[k]);
         }
         moved = 0;
-        for (uint32_t k = 0; k < ranks; k++) { /* from the first of all */
+        for (uint32_t k = 0; k < ranks; k++) { /* relative to the first of all ranks */
             moved = fmax(moved, fabs(are[k] - first - r->step.rank_begin[k]));
             r->step.rank_begin[k] = are[k] - first;
         }

@@ -1,12 +1,12 @@
-/* Recorded times taken apart and put together. Beginnings are handled in order of time (a heap), which is
- * what lets transfers queue for a changed wire; without such a wire any order would give the same. */
+/* Begins are handled in order of time (a heap), so that transfers can queue for a changed wire; without
+ * such a wire any order gives the same. */
 #include "replay/replay_walk.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* --- taking apart --- */
+/* --- decomposition --- */
 
 static bool sends(const struct instr *x)
 {
@@ -21,7 +21,7 @@ static void transfer_ends(const struct plan_graph *g, uint32_t meeting, uint32_t
     *recv = first ? b : a;
 }
 
-/* When each instruction could have begun, by the recorded ends of what it waits for. */
+/* Writes when each instruction could have begun, by the recorded ends of its predecessors. */
 static void ready_times(const struct plan_graph *g, const double *end, const double *rank_begin,
                         double *ready)
 {
@@ -32,8 +32,8 @@ static void ready_times(const struct plan_graph *g, const double *end, const dou
             ready[g->dependents[d]] = fmax(ready[g->dependents[d]], end[n]);
 }
 
-/* How much later than its send's end a receive that was waiting ends, at least: what remains of a flight
- * once the sender is free. */
+/* The least lag, over all transfers of a pair of ranks, between a send's end and the end of a receive that
+ * was waiting: the rest of the flight after the sender is free. */
 static double least_lag(const struct plan_graph *g, const double *begin, const double *end, uint32_t from,
                         uint32_t to)
 {
@@ -54,13 +54,14 @@ static void transfer_apart(const struct plan_graph *g, uint32_t meeting, const d
 {
     uint32_t send, recv, ranks = g->plan->rank_count;
     transfer_ends(g, meeting, &send, &recv);
-    /* `most` may be below 0 where two machines' clocks differ; put together it gives the same again */
+    /* `most` is below 0 if the two machines' clocks differ; recomposition restores the recorded times all
+     * the same. */
     double hold = fmax(0, end[send] - begin[send]), most = end[recv] - begin[send];
     double *lag = &lags[(size_t)g->rank_of[send] * ranks + g->rank_of[recv]];
     parts[send].work = hold;
-    if (begin[recv] <= end[send]) { /* somebody was there to take it: it was under way until it was taken */
+    if (begin[recv] <= end[send]) { /* the receiver was waiting, so the flight ends with the receive */
         parts[send].flight = most;
-    } else { /* it came early and lay there; when exactly, nobody saw */
+    } else { /* the data arrived before the receive began, at an unknown time */
         if (*lag < 0)
             *lag = least_lag(g, begin, end, g->rank_of[send], g->rank_of[recv]);
         parts[send].flight = fmin(hold + *lag, most);
@@ -68,7 +69,7 @@ static void transfer_apart(const struct plan_graph *g, uint32_t meeting, const d
     parts[recv].copy = fmax(0, end[recv] - fmax(begin[recv], begin[send] + parts[send].flight));
 }
 
-/* What the collective's messages do not explain. */
+/* Finds the part of a collective's time that its messages do not explain. */
 static void collective_apart(const struct plan_graph *g, const struct replay_costs *costs, uint32_t meeting,
                              const double *begin, const double *end, double *by_messages,
                              struct replay_part *parts)
@@ -85,8 +86,8 @@ int replay_take_apart(const struct plan_graph *g, const struct replay_costs *cos
     uint32_t ranks = g->plan->rank_count;
     double *ready = calloc((size_t)g->total + 1, sizeof *ready);
     double *by_messages = calloc((size_t)ranks + 1, sizeof *by_messages);
-    double *lags = malloc(((size_t)ranks * ranks + 1) * sizeof *lags); /* of a pair of ranks; below 0: not
-                                                                          looked for yet */
+    /* Per pair of ranks; below 0: not computed yet. */
+    double *lags = malloc(((size_t)ranks * ranks + 1) * sizeof *lags);
     if (!ready || !lags || !by_messages) {
         free(ready);
         free(lags);
@@ -116,9 +117,9 @@ int replay_take_apart(const struct plan_graph *g, const struct replay_costs *cos
     return 0;
 }
 
-/* --- putting together --- */
+/* --- recomposition --- */
 
-struct waiting { /* a beginning to come */
+struct waiting { /* an instruction that is ready to begin */
     double time;
     uint32_t instr;
 };
@@ -130,8 +131,8 @@ struct walk {
     double *begin, *end, *ready;
     uint32_t *waits;
     uint32_t *begun;     /* [meetings]: members that have begun */
-    double *arrival;     /* [meetings]: of a transfer's data */
-    double *by_messages; /* [ranks]: scratch of a collective */
+    double *arrival;     /* [meetings]: time at which a transfer's data arrives */
+    double *by_messages; /* [ranks]: scratch for a collective */
     struct waiting *heap;
     uint32_t heap_count, finished;
 };
@@ -189,7 +190,7 @@ static struct replay_wire *wire_of(const struct walk *w, uint32_t from, uint32_t
     return w->costs && w->costs->wire ? w->costs->wire(w->costs->context, from, to, direction) : NULL;
 }
 
-/* Bytes of a transfer: by the step's mean row, which is what is known of its rows. */
+/* Bytes of a transfer, for rows of the step's mean length, since the lengths of its own rows are unknown. */
 static double transfer_bytes(const struct walk *w, uint32_t n)
 {
     const struct plan_graph *g = w->g;
@@ -216,17 +217,18 @@ static void send_begins(struct walk *w, uint32_t n, double now, double *freed, d
     struct replay_wire *wire = wire_of(w, w->g->rank_of[n], (uint32_t)x->peer, &direction);
     *freed = now + part->work;
     *arrives = now + part->flight;
-    if (!wire || !wire->changed || (part->flight == 0 && part->work == 0)) /* nothing was sent: no rows */
+    /* Nothing was sent: the micro-batch has no rows. */
+    if (!wire || !wire->changed || (part->flight == 0 && part->work == 0))
         return;
     double bytes = transfer_bytes(w, n), occupied = bytes / wire->bytes_per_s, was = 0, beside = 0;
-    if (wire->was_bytes_per_s > 0) { /* what the old wire does not explain stays: threads, ciphers */
+    if (wire->was_bytes_per_s > 0) { /* what the old wire does not explain stays: threads, encryption */
         was = bytes / wire->was_bytes_per_s;
         beside = fmax(0, part->flight - was - wire->was_latency_s);
     }
     double start = fmax(now, wire->free_s[direction]);
     wire->free_s[direction] = start + occupied;
-    /* A sender that was held for the wire's time is held for the new one; one that the transport's buffers
-     * set free stays free. */
+    /* If the sender was held for the wire's time, it is held for the new one; if the transport's buffers
+     * freed it earlier, they do so again. */
     if (was == 0 || part->work >= was / 2)
         *freed = start + occupied + fmax(0, part->work - was) * (was > 0);
     *arrives = start + occupied + wire->latency_s + beside;
@@ -253,7 +255,7 @@ static void transfer_begins(struct walk *w, uint32_t n, double now)
     }
 }
 
-/* Members that all they wait for has begun of end; each by the messages, and by what else was seen then. */
+/* Ends the members whose predecessors have all begun: by the messages, plus what else was observed. */
 static void collective_begins(struct walk *w, uint32_t n)
 {
     const struct plan_graph *g = w->g;
