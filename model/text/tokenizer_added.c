@@ -10,6 +10,7 @@ enum { FLAG_COUNT = 5, ID_TEXT = 24 };
 
 static const char *const flags[FLAG_COUNT] = {"lstrip", "rstrip", "single_word", "normalized", "special"};
 static const char mark[] = "is a token";
+const char added_was_normalised[] = "was normalised";
 
 static int no_memory(struct err *err)
 {
@@ -121,6 +122,12 @@ const json_t *added_vocabulary_find(const struct added_vocabulary *v, const json
 /* Under its content's id: the one it has, or the next. */
 static int put_one(struct added_vocabulary *v, json_t *token)
 {
+    const json_t *before = added_vocabulary_find(v, added_content(token));
+    if (before != NULL &&
+        (added_flag(before, "normalized") || json_object_get(before, added_was_normalised) != NULL) &&
+        json_object_set_new(token, added_was_normalised, json_true()) < 0) {
+        return -1;
+    }
     const json_t *content = added_content(token);
     json_t *id = by_content(v->ids, content);
     id = json_incref(id != NULL ? id : by_content(v->vocab, content));
@@ -175,6 +182,11 @@ static json_t *entry_of(const struct added_vocabulary *v, const char *id, const 
             json_decref(entry);
             entry = NULL;
         }
+    }
+    if (entry != NULL && json_object_get(token, added_was_normalised) != NULL &&
+        json_object_set_new(entry, added_was_normalised, json_true()) < 0) {
+        json_decref(entry);
+        entry = NULL;
     }
     return entry;
 }

@@ -12,6 +12,10 @@
 
 #include "common/err.h"
 
+/* A member of the entries that tokenizer.json's list gets here: the token was once added as one that is
+ * normalised, and `tokenizers` goes on decoding it so. */
+extern const char added_was_normalised[];
+
 /* 'object' (content and flags; members that no token has are passed over, as there) as a token; special: 1 or
  * 0, or -1: as the object says. 'file' and 'key' name the place in errors. Returns new. */
 json_t *added_token(const json_t *object, int special, const char *file, const char *key, struct err *err);

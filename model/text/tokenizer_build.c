@@ -459,7 +459,9 @@ static int added_pattern(struct tokenizer *t, struct added_token *added, struct 
     const struct token *token = &t->tokens[added->id];
     added->offset = token->offset;
     added->size = token->size;
-    if (!added->normalized || t->normal.count == 0 ||
+    added->shown_offset = token->offset;
+    added->shown_size = token->size;
+    if (!added->shown_normalized || t->normal.count == 0 ||
         utf8_check((const char *)t->arena + token->offset, token->size) != token->size) {
         return 0;
     }
@@ -472,8 +474,10 @@ static int added_pattern(struct tokenizer *t, struct added_token *added, struct 
         status = arena_reserve(t, normal.size, err);
         if (status == 0) {
             memcpy(t->arena + t->arena_size, normal.text, normal.size);
-            added->offset = (uint32_t)t->arena_size;
-            added->size = (uint32_t)normal.size;
+            added->shown_offset = (uint32_t)t->arena_size;
+            added->shown_size = (uint32_t)normal.size;
+            added->offset = added->normalized ? added->shown_offset : added->offset;
+            added->size = added->normalized ? added->shown_size : added->size;
             t->arena_size += normal.size;
             t->tokens[added->id].renamed = 1;
         }

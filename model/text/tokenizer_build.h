@@ -44,7 +44,8 @@ struct token {
 struct added_token {
     uint32_t id;
     uint32_t offset, size;
-    uint8_t normalized, lstrip, rstrip, single_word, special;
+    uint32_t shown_offset, shown_size; /* what it is decoded as: normalised if 'shown_normalized' */
+    uint8_t shown_normalized, normalized, lstrip, rstrip, single_word, special;
 };
 
 /* (left, right) -> rank and merged id; open addressing, rank UINT32_MAX: free. */

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "model/files/hub_json.h"
+#include "model/text/tokenizer_added.h"
 #include "model/text/tokenizer_files.h"
 #include "model/text/tokenizer_json_private.h"
 
@@ -90,6 +91,7 @@ static int added_item(const json_t *item, struct added_token *added, const char 
         return -1;
     }
     added->normalized = normalized;
+    added->shown_normalized = normalized || json_object_get(item, added_was_normalised) != NULL;
     added->lstrip = lstrip;
     added->rstrip = rstrip;
     added->single_word = single_word;

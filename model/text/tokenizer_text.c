@@ -41,9 +41,10 @@ static struct decoded decoded_of(const struct tokenizer *t, int32_t id)
     for (uint32_t i = 0; token->renamed && i < t->added_count; i++) {
         const struct added_token *added = &t->added[i];
         if (added->id == (uint32_t)id) {
-            const char *text = (const char *)t->arena + added->offset;
-            return (struct decoded){
-                .text = text, .size = added->size, .special = is_special_text(t, text, added->size)};
+            const char *text = (const char *)t->arena + added->shown_offset;
+            return (struct decoded){.text = text,
+                                    .size = added->shown_size,
+                                    .special = is_special_text(t, text, added->shown_size)};
         }
     }
     return (struct decoded){.text = (const char *)t->arena + token->offset,
