@@ -217,12 +217,22 @@ static int write_new(struct writer *w, const struct text_view *in, size_t begin,
     return buf_append(w->text, bytes, size, err);
 }
 
+/* What is put in the place of in[begin..end) came, for tokenizers, from the last character before 'end'. */
+static int write_instead(struct writer *w, const struct text_view *in, size_t end,
+                         const struct text_step *step, struct err *err)
+{
+    size_t last = end > 0 ? end - 1 : 0;
+    while (last > 0 && ((unsigned char)in->text[last] & 0xc0) == 0x80) {
+        last--;
+    }
+    return write_new(w, in, last, last, step->to, step->to_size, err);
+}
+
 static int step_replace(const struct text_step *step, const struct text_view *in,
                         struct pattern_search *search, struct writer *w, struct err *err)
 {
     (void)search;
     const size_t from = step->from_size;
-    const size_t to = step->to_size;
     size_t done = 0;
     while (done < in->size) {
         const char *found = memmem(in->text + done, in->size - done, step->from, from);
@@ -233,8 +243,7 @@ static int step_replace(const struct text_step *step, const struct text_view *in
         if (found == NULL) {
             break;
         }
-        /* Every byte of 'to' stands for the beginning of 'from'. */
-        if (write_new(w, in, at, at, step->to, to, err) < 0) {
+        if (write_instead(w, in, at + from, step, err) < 0) {
             return -1;
         }
         done = at + from;
@@ -256,8 +265,7 @@ static int step_replace_found(const struct text_step *step, const struct text_vi
                            "normalizer Replace: its pattern matches nothing (0 bytes) at the beginning of a "
                            "text, where tokenizers writes the text's beginning twice: give another pattern");
         }
-        if (write_same(w, in, done, begin, err) < 0 ||
-            write_new(w, in, begin, begin, step->to, step->to_size, err) < 0) {
+        if (write_same(w, in, done, begin, err) < 0 || write_instead(w, in, end, step, err) < 0) {
             return -1;
         }
         done = end;
