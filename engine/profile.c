@@ -1,6 +1,7 @@
 /* Measures each kind of block in a stage of its own with random weights. A point is one micro-batch shape.
  * All points of a kind are measured in turn, pass after pass, so that other load on the machine affects all
- * of them. A point reports the mean of its samples without the slowest fifth. */
+ * of them. A point reports the mean of its samples without the slowest fifth. Samples during which the
+ * threads waited for a CPU do not count while there are others, and are taken again within the time. */
 #include "engine/profile.h"
 
 #include <math.h>
@@ -36,13 +37,22 @@ enum { PIECE_BYTES = 128 << 10, LAYERS_LEAST_BYTES = 1 << 20 };
 enum { WARM_PASSES = 4, WARM_WINDOWS_MAX = 64 };
 #define WARM_AGREE 0.02
 
+/* A sample is disturbed if the process's threads waited for a CPU for more than this share of its time: other
+ * programs ran on the device's cores. */
+#define DISTURBED_SHARE 0.03
+
 enum phase { PHASE_FORWARD, PHASE_BACKWARD, PHASES };
 enum { MARKS = PHASES + 1 };
 
+struct sample {
+    double seconds[PHASES]; /* of one block */
+    bool disturbed;
+};
+
 struct point {
     uint32_t rows, row_tokens, labelled;
-    uint32_t samples[PHASES];
-    double seconds[PHASES][SAMPLES_MAX];
+    uint32_t taken, undisturbed; /* samples since the warm-up; the last SAMPLES_MAX of them are in samples */
+    struct sample samples[SAMPLES_MAX];
 };
 
 struct kind {
@@ -66,6 +76,7 @@ struct profile {
     uint64_t layers_bytes;
     struct event *marks[MARKS]; /* for devices with a clock of their own */
     uint64_t marks_ns[MARKS];   /* for other devices */
+    double sampled_s, waited_s; /* time of all samples, and how long threads waited for a CPU in it */
     uint8_t piece[PIECE_BYTES];
 };
 
@@ -180,9 +191,21 @@ static int marks_apart(struct profile *profile, uint32_t from, double *seconds)
     return event_elapsed(profile->marks[from], profile->marks[from + 1], seconds, profile->err);
 }
 
-static void sample_add(struct point *point, enum phase phase, double seconds)
+static uint64_t waited_until_now(const struct profile *profile)
 {
-    point->seconds[phase][point->samples[phase]++ % SAMPLES_MAX] = seconds;
+    return profile->request->waited_ns != NULL ? profile->request->waited_ns() : 0;
+}
+
+/* Adds a sample of 'layers' blocks at once, during which the threads waited for waited_s. */
+static void sample_add(struct profile *profile, struct point *point, struct sample sample, double layers,
+                       double waited_s)
+{
+    double took_s = layers * (sample.seconds[PHASE_FORWARD] + sample.seconds[PHASE_BACKWARD]);
+    profile->sampled_s += took_s;
+    profile->waited_s += waited_s;
+    sample.disturbed = waited_s > DISTURBED_SHARE * took_s;
+    point->undisturbed += !sample.disturbed;
+    point->samples[point->taken++ % SAMPLES_MAX] = sample;
 }
 
 static int step_time(struct profile *profile, struct kind *kind, struct stage *stage)
@@ -258,9 +281,12 @@ static int point_time(struct profile *profile, struct kind *kind, struct stage *
                                 .row_start = row_start,
                                 .ids = profile->ids,
                                 .labels = profile->labels,
-                                .step = point->samples[PHASE_FORWARD]};
-    double seconds[PHASES];
-    if (stage_step_begin(stage, profile->err) != 0 || layers_pass(profile) != 0 || mark(profile, 0) != 0 ||
+                                .step = point->taken};
+    struct sample sample;
+    if (stage_step_begin(stage, profile->err) != 0 || layers_pass(profile) != 0)
+        return -1;
+    uint64_t waited_ns = waited_until_now(profile);
+    if (mark(profile, 0) != 0 ||
         stage_forward(stage, &batch, first ? NULL : profile->in, last ? NULL : profile->out, &saved,
                       profile->err) != 0 ||
         mark(profile, 1) != 0 ||
@@ -269,10 +295,11 @@ static int point_time(struct profile *profile, struct kind *kind, struct stage *
         mark(profile, 2) != 0)
         return -1;
     for (uint32_t phase = 0; phase < PHASES; phase++) {
-        if (marks_apart(profile, phase, &seconds[phase]) != 0)
+        if (marks_apart(profile, phase, &sample.seconds[phase]) != 0)
             return -1;
-        sample_add(point, (enum phase)phase, seconds[phase] / layers);
+        sample.seconds[phase] /= layers;
     }
+    sample_add(profile, point, sample, layers, (double)(waited_until_now(profile) - waited_ns) * 1e-9);
     return 0;
 }
 
@@ -307,19 +334,50 @@ static int double_compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The mean of the samples without the slowest fifth. A step is a sum of many passes, so a frequent delay
- * should count in proportion and a single one should not. */
-static double typical(struct point *point, enum phase phase)
+/* The mean of the undisturbed samples, or of all if every one was disturbed, without the slowest fifth. A
+ * step is a sum of many passes, so a frequent delay should count in proportion and a single one should not.
+ * Writes the least of them to *least unless that is NULL. */
+static double typical(const struct point *point, enum phase phase, double *least)
 {
-    uint32_t count = point->samples[phase] < SAMPLES_MAX ? point->samples[phase] : SAMPLES_MAX;
-    uint32_t kept = count - count / 5;
-    double sum = 0;
+    double seconds[SAMPLES_MAX], sum = 0;
+    uint32_t held = point->taken < SAMPLES_MAX ? point->taken : SAMPLES_MAX, undisturbed = 0, count = 0;
+    for (uint32_t i = 0; i < held; i++)
+        undisturbed += !point->samples[i].disturbed;
+    for (uint32_t i = 0; i < held; i++)
+        if (undisturbed == 0 || !point->samples[i].disturbed)
+            seconds[count++] = point->samples[i].seconds[phase];
     if (count == 0)
         return 0;
-    qsort(point->seconds[phase], count, sizeof(double), double_compare);
+    qsort(seconds, count, sizeof(double), double_compare);
+    uint32_t kept = count - count / 5;
     for (uint32_t i = 0; i < kept; i++)
-        sum += point->seconds[phase][i];
+        sum += seconds[i];
+    if (least != NULL)
+        *least = seconds[0];
     return sum / kept;
+}
+
+/* By how much repeats of the same work differ: the points' typical times over their least, minus 1, on
+ * average over the kind's points. */
+static double spread_of(const struct kind *kind)
+{
+    double sum = 0;
+    for (uint32_t i = 0; i < kind->count; i++) {
+        double least[PHASES] = {0}, seconds = 0;
+        for (int phase = 0; phase < PHASES; phase++)
+            seconds += typical(&kind->points[i], phase, &least[phase]);
+        if (least[PHASE_FORWARD] + least[PHASE_BACKWARD] > 0)
+            sum += seconds / (least[PHASE_FORWARD] + least[PHASE_BACKWARD]) - 1;
+    }
+    return kind->count > 0 ? sum / kind->count : 0;
+}
+
+static bool has_undisturbed(const struct kind *kind)
+{
+    for (uint32_t i = 0; i < kind->count; i++)
+        if (kind->points[i].undisturbed < PASSES_LEAST)
+            return false;
+    return true;
 }
 
 /* Is a shape that is no smaller in any respect clearly faster? That is noise, which another pass reduces. */
@@ -328,7 +386,7 @@ static bool times_fall(struct kind *kind)
     double seconds[POINTS_MAX][PHASES];
     for (uint32_t i = 0; i < kind->count; i++)
         for (int phase = 0; phase < PHASES; phase++)
-            seconds[i][phase] = typical(&kind->points[i], phase);
+            seconds[i][phase] = typical(&kind->points[i], phase, NULL);
     for (uint32_t i = 0; i < kind->count; i++)
         for (uint32_t k = 0; k < kind->count; k++) {
             const struct point *less = &kind->points[i], *more = &kind->points[k];
@@ -352,8 +410,8 @@ static int warm_up(struct profile *profile, struct kind *kind, struct stage *sta
         for (uint32_t i = 0; i < WARM_PASSES; i++) {
             if (stopped(profile) != 0 || point_time(profile, kind, stage, point) != 0)
                 return -1;
-            seconds += point->seconds[PHASE_FORWARD][0] + point->seconds[PHASE_BACKWARD][0];
-            memset(point->samples, 0, sizeof point->samples);
+            seconds += point->samples[0].seconds[PHASE_FORWARD] + point->samples[0].seconds[PHASE_BACKWARD];
+            point->taken = point->undisturbed = 0;
         }
         if (fabs(seconds - last) <= WARM_AGREE * last || profile->request->now_ns() >= until_ns)
             return 0;
@@ -362,9 +420,9 @@ static int warm_up(struct profile *profile, struct kind *kind, struct stage *sta
     return 0;
 }
 
-/* Measure the points of one kind in passes until `until_ns`; until `latest_ns` if by then there are few
- * passes or times fall. There is at least one pass. Before it, the largest point runs once, to touch all of
- * the memory. */
+/* Measure the points of one kind in passes until `until_ns`; until `latest_ns` if by then a point has few
+ * undisturbed samples or times fall. There is at least one pass. Before it, the largest point runs once, to
+ * touch all of the memory. */
 static int kind_measure(struct profile *profile, struct kind *kind, uint64_t until_ns, uint64_t latest_ns)
 {
     struct stage *stage;
@@ -382,7 +440,7 @@ static int kind_measure(struct profile *profile, struct kind *kind, uint64_t unt
             largest = i;
     if (status == 0)
         status = point_time(profile, kind, stage, &kind->points[largest]);
-    memset(kind->points[largest].samples, 0, sizeof kind->points[largest].samples);
+    kind->points[largest].taken = kind->points[largest].undisturbed = 0;
     if (status == 0)
         status = warm_up(profile, kind, stage, &kind->points[largest], until_ns);
     do {
@@ -393,7 +451,7 @@ static int kind_measure(struct profile *profile, struct kind *kind, uint64_t unt
         now_ns = profile->request->now_ns();
         passes++;
     } while (status == 0 && now_ns < latest_ns &&
-             (passes < PASSES_LEAST || now_ns < until_ns || times_fall(kind)));
+             (passes < PASSES_LEAST || now_ns < until_ns || !has_undisturbed(kind) || times_fall(kind)));
     buffer_destroy(profile->layers);
     profile->layers = NULL;
     profile->layers_bytes = 0;
@@ -417,7 +475,7 @@ static json_t *point_json(const struct profile *profile, const struct kind *kind
     struct laid_out *all;
     struct err ignored;
     uint32_t tokens = point->rows * point->row_tokens;
-    double forward = typical(point, PHASE_FORWARD);
+    double forward = typical(point, PHASE_FORWARD, NULL);
     options.block_end = options.block_begin + 1;
     options.tokens_max = tokens;
     options.row_tokens_max = point->row_tokens;
@@ -429,7 +487,7 @@ static json_t *point_json(const struct profile *profile, const struct kind *kind
         json_pack("{s:s, s:i, s:i, s:i, s:f, s:f, s:f, s:f, s:I, s:I, s:I}", "block", kind->name, "rows",
                   (int)point->rows, "tokens", (int)tokens, "labelled", (int)point->labelled, "sum_sq",
                   (double)point->rows * point->row_tokens * point->row_tokens, "forward_s", forward,
-                  "backward_s", typical(point, PHASE_BACKWARD), "recompute_s",
+                  "backward_s", typical(point, PHASE_BACKWARD, NULL), "recompute_s",
                   forward * (kind->layers > 0 ? recomputed_share(profile->request->config) : 1),
                   "saved_bytes", (json_int_t)(all->layout.slot.bytes - all->layout.slot.meta_bytes),
                   "boundary_bytes", (json_int_t)(4ull * tokens * all->model.shape.hidden), "workspace_bytes",
@@ -490,6 +548,12 @@ static const char *const base_names[] = {[LAYER_BASE_F32] = "fp32",
 static const char *const compute_names[] = {
     [DTYPE_F32] = "fp32", [DTYPE_BF16] = "bf16", [DTYPE_F16] = "fp16"};
 
+/* The waits of all threads over the time of all samples, at most 1. */
+static double waited_share(const struct profile *profile)
+{
+    return profile->sampled_s > 0 ? fmin(1, profile->waited_s / profile->sampled_s) : 0;
+}
+
 static json_t *document_make(struct profile *profile)
 {
     const struct profile_request *request = profile->request;
@@ -510,7 +574,8 @@ static json_t *document_make(struct profile *profile)
             json_array_append_new(points,
                                   point_json(profile, &profile->kinds[k], &profile->kinds[k].points[i]));
     json_t *document = json_pack(
-        "{s:s, s:s, s:i, s:s, s:s, s:s, s:s, s:I, s:o, s:o, s:{s:I, s:I, s:I}, s:{s:I}, s:{s:I}, s:{s:f}}",
+        "{s:s, s:s, s:i, s:s, s:s, s:s, s:s, s:I, s:o, s:o, s:{s:I, s:I, s:I}, s:{s:I}, s:{s:I}, s:{s:f}, "
+        "s:f, s:f}",
         "device", device_name(profile->device), "isa", device_isa(profile->device), "threads",
         (int)device_threads(profile->device), "shape", shape, "method",
         request->method.full ? "full" : "lora", "base", base_names[request->method.base], "compute",
@@ -519,7 +584,8 @@ static json_t *document_make(struct profile *profile)
         points, "weights_bytes", "embedding", (json_int_t)memory[0].bytes[MEM_WEIGHTS], "layer",
         (json_int_t)memory[1].bytes[MEM_WEIGHTS], "head", (json_int_t)memory[2].bytes[MEM_WEIGHTS],
         "adapter_bytes", "layer", (json_int_t)memory[1].bytes[MEM_ADAPTERS], "optimizer_bytes", "layer",
-        (json_int_t)memory[1].bytes[MEM_OPTIMIZER], "step_s", "layer", profile->kinds[1].step_s);
+        (json_int_t)memory[1].bytes[MEM_OPTIMIZER], "step_s", "layer", profile->kinds[1].step_s,
+        "waited_share", waited_share(profile), "spread", spread_of(&profile->kinds[1]));
     if (document == NULL)
         err_set(profile->err, ERR_NOMEM, "out of memory for a profile document");
     return document;

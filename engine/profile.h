@@ -31,6 +31,7 @@ struct profile_request {
     uint32_t tokens_max;         /* most tokens of a micro-batch to measure; 0: sequence_tokens */
     double seconds;              /* time for measuring; more passes give steadier figures */
     uint64_t (*now_ns)(void);    /* a monotonic clock, such as clock_mono_ns */
+    uint64_t (*waited_ns)(void); /* how long the process's threads were ready and had no CPU; NULL: unknown */
     bool (*stop)(void *context); /* asked between points, may be NULL; true ends with ERR_CANCELLED */
     void *context;
 };

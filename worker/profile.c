@@ -3,6 +3,8 @@
  * run for the same time, so that each is measured beside busy neighbours. */
 #include "worker/profile.h"
 
+#include <dirent.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -185,6 +187,29 @@ static int wait_for_start(const struct profile_job *job, const struct stop_reque
     return 0;
 }
 
+/* How long this process's threads have been ready to run without a CPU: the second figure of each thread's
+ * schedstat (the kernel's Documentation/scheduler/sched-stats.rst). 0 where the kernel does not count it. */
+static uint64_t threads_waited_ns(void)
+{
+    uint64_t sum_ns = 0;
+    DIR *threads = opendir("/proc/self/task");
+    for (struct dirent *entry; threads != NULL && (entry = readdir(threads)) != NULL;) {
+        char path[64];
+        unsigned long long waited_ns = 0;
+        if (entry->d_name[0] == '.')
+            continue;
+        snprintf(path, sizeof path, "/proc/self/task/%.20s/schedstat", entry->d_name);
+        FILE *file = fopen(path, "re");
+        if (file != NULL && fscanf(file, "%*u %llu", &waited_ns) == 1)
+            sum_ns += waited_ns;
+        if (file != NULL)
+            fclose(file);
+    }
+    if (threads != NULL)
+        closedir(threads);
+    return sum_ns;
+}
+
 static int measure(const struct profile_job *job, struct device *device, const struct stop_request *stop,
                    json_t **document, struct err *err)
 {
@@ -197,6 +222,7 @@ static int measure(const struct profile_job *job, struct device *device, const s
                                       .tokens_max = job->tokens_max,
                                       .seconds = left_s > 0.1 ? left_s : 0.1,
                                       .now_ns = clock_mono_ns,
+                                      .waited_ns = threads_waited_ns,
                                       .stop = stopped,
                                       .context = (void *)stop};
     return profile_measure(device, &request, document, err);

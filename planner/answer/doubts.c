@@ -24,6 +24,10 @@
 #define LINK_MOST_BYTES_PER_S 1e13
 #define LATENCY_MOST_S 0.7
 #define WATTS_MOST 3.0 /* factor on the maker's power that is still plausible: peaks of milliseconds */
+/* Share of the measuring time: 0.00 on the same quiet machine, 0.42 to 0.59 on the loaded one. */
+#define WAITED_MOST 0.05
+/* Mean over least, minus 1: a quiet two-core machine showed 0.02 to 0.13, a load of 5 showed 0.33 to 0.42. */
+#define SPREAD_MOST 0.2
 #define MEMORY_LEAST_BYTES ((uint64_t)16 << 20)
 #define FORMATS_MAX 8u /* most kinds of cards without bfloat16 that are named */
 
@@ -335,6 +339,25 @@ static int catalogue_doubt(struct doubts *d)
                        most->profile.catalogue_ratio);
 }
 
+/* The device was measured beside other work, or its times changed while it was measured. */
+static int noise_doubt(struct doubts *d, const struct device *device)
+{
+    const struct profile *profile = &device->profile;
+    if (profile->waited_share > WAITED_MOST &&
+        doubt(d,
+              "profile of %s: other programs took its cores for %.0f %% of the time of measuring; its "
+              "times may be too long",
+              device->name, 100 * profile->waited_share) < 0)
+        return -1;
+    return profile->spread > SPREAD_MOST
+               ? doubt(
+                     d,
+                     "profile of %s: repeats of the same work took up to %.0f %% longer: the machine was not "
+                     "steady, and its times are that uncertain",
+                     device->name, 100 * profile->spread)
+               : 0;
+}
+
 static int length_doubt(struct doubts *d)
 {
     const struct workload *w = d->problem->workload;
@@ -358,6 +381,8 @@ int problem_doubts(const struct problem *problem, struct plan_answer *answer, st
         return -1;
     for (uint32_t i = 0; i < problem->device_count; i++) {
         const struct device *device = &problem->cluster->devices[i];
+        if (problem->usable[i] && device->profile.present && noise_doubt(&d, device) < 0)
+            return -1;
         for (int k = 0; k < 2 && problem->usable[i] && device->profile.present; k++) {
             if (rate_doubt(&d, device, kinds[k]) < 0 || fall_doubt(&d, device, kinds[k]) < 0)
                 return -1;

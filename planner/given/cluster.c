@@ -255,6 +255,8 @@ static int profile_read(struct json_reader *r, struct profile *profile, const ch
     jr_f64(r, "heat", JR_OPTIONAL, 1e-3, 1, &profile->heat);
     jr_array(r, "points", JR_REQUIRED, 1, CLUSTER_POINTS_MAX, &points);
     jr_choice(r, "origin", JR_OPTIONAL, cost_origin_names, &origin);
+    jr_f64(r, "waited_share", JR_OPTIONAL, 0, 1, &profile->waited_share);
+    jr_f64(r, "spread", JR_OPTIONAL, 0, 1e12, &profile->spread);
     jr_f64(r, "base_process_bytes", JR_OPTIONAL, 0, 1e15, &base);
     if (per_block(r, "weights_bytes", profile->weights_bytes, NULL) < 0 ||
         per_block(r, "adapter_bytes", profile->adapter_bytes, NULL) < 0 ||

@@ -32,6 +32,8 @@ struct profile {
     double step_s[PROFILE_BLOCKS]; /* seconds of an optimiser step for one block of the kind */
     uint64_t process_base_bytes;
     double heat;            /* the device's φ at the time of measuring, which the tables therefore contain */
+    double waited_share;    /* share of the measuring time for which the threads had no CPU; 0: unknown */
+    double spread;          /* by how much repeats of the same work differed, 0.1: by a tenth; 0: unknown */
     double catalogue_ratio; /* measured rate divided by the catalogue's; 0: not compared */
     /* bytes that one block of a kind takes, as the device's allocator counts them; 0: unknown */
     uint64_t weights_bytes[PROFILE_BLOCKS], adapter_bytes[PROFILE_BLOCKS], optimizer_bytes[PROFILE_BLOCKS];

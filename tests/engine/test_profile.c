@@ -239,10 +239,53 @@ static void a_profile_stops_when_asked(void **state)
     device_close(device);
 }
 
+/* Clocks of a test: each look at the time is 1 ms later than the one before. Until disturbed_until_ns the
+ * threads wait for a CPU for half of the time. */
+static uint64_t clock_ns, disturbed_until_ns;
+
+static uint64_t ticking_ns(void)
+{
+    return clock_ns += 1000000;
+}
+
+static uint64_t waiting_ns(void)
+{
+    return clock_ns < disturbed_until_ns ? clock_ns / 2 : disturbed_until_ns / 2;
+}
+
+static void samples_beside_other_programs_are_taken_again(void **state)
+{
+    (void)state;
+    struct err err;
+    struct device *device = device_make("cpu", 1);
+    struct profile_request request = small_request();
+    json_t *document;
+    double took_s[3], waited[3];
+    request.now_ns = ticking_ns;
+    request.waited_ns = waiting_ns;
+    request.seconds = 0.5;
+    const uint64_t disturbed_ms[] = {0, 300, 1000000};
+    for (int i = 0; i < 3; i++) {
+        clock_ns = 0;
+        disturbed_until_ns = disturbed_ms[i] * 1000000;
+        check(profile_measure(device, &request, &document, &err));
+        took_s[i] = (double)clock_ns * 1e-9;
+        waited[i] = number(document, "waited_share");
+        assert_true(number(document, "spread") >= 0);
+        json_decref(document);
+    }
+    assert_true(waited[0] == 0);
+    assert_true(waited[1] > 0.02 && waited[1] < 0.9 * waited[2]);
+    assert_true(waited[2] > 0.4); /* nothing undisturbed: it ends all the same, and says so */
+    assert_true(took_s[2] > took_s[0] && took_s[2] < 2.2 * request.seconds);
+    device_close(device);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_profile_has_points_of_every_block_and_leaves_nothing),
+        cmocka_unit_test(samples_beside_other_programs_are_taken_again),
         cmocka_unit_test(a_block_that_does_not_fit_has_no_points),
         cmocka_unit_test(a_profile_is_that_of_the_method_asked_for),
         cmocka_unit_test(a_packed_base_is_refused_by_name),

@@ -224,6 +224,39 @@ static void forecasts_say_what_measured_cards_found(void **state)
     workload_fini(&w);
 }
 
+/* A table that was measured beside other programs, or on a machine whose speed changed, is said to be so. */
+static void a_profile_measured_under_noise_is_doubted(void **state)
+{
+    (void)state;
+    struct err err = {0};
+    struct model_config config = fixture_config(4);
+    struct workload w = fixture_workload(&config, 40, 8);
+    const struct {
+        const char *key;
+        double quiet, noisy;
+        const char *said;
+    } cases[] = {{"waited_share", 0.04, 0.31, "took its cores for 31 %"},
+                 {"spread", 0.1, 0.4, "took up to 40 % longer"}};
+    for (int i = 0; i < 4; i++) {
+        struct cluster *cluster = cluster_create(&err);
+        fixture_device(cluster, "a/cuda0", "a", 1ull << 33, 1);
+        json_t *profile = profile_of("a/cuda0", "fp32");
+        json_object_set_new(profile, cases[i / 2].key,
+                            json_real(i % 2 ? cases[i / 2].noisy : cases[i / 2].quiet));
+        if (cluster_add_profile(cluster, profile, &err) < 0)
+            fail_msg("%s", err.text);
+        json_decref(profile);
+        struct plan_answer *answer = fixture_search(&w, cluster);
+        bool said = false;
+        for (uint32_t k = 0; k < answer->warning_count; k++)
+            said |= strstr(answer->warnings[k], cases[i / 2].said) != NULL;
+        assert_int_equal(said, i % 2);
+        plan_answer_destroy(answer);
+        cluster_destroy(cluster);
+    }
+    workload_fini(&w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -232,6 +265,7 @@ int main(void)
         cmocka_unit_test(every_entry_can_be_planned_on),
         cmocka_unit_test(a_measured_card_says_how_far_the_catalogue_is_off),
         cmocka_unit_test(forecasts_say_what_measured_cards_found),
+        cmocka_unit_test(a_profile_measured_under_noise_is_doubted),
         cmocka_unit_test(four_bit_weights_are_unpacked_before_each_pass),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
