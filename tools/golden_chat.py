@@ -97,7 +97,7 @@ SNIPPETS = [
     "{% for x in [1, [2, [3]]] recursive %}{{ loop(x) if x is sequence else x }}{{ loop.depth }}{% endfor %}",
     "{{ 'a'.upper is defined }}{{ {'items': 1}.items is callable }}{{ {'items': 1}['items'] }}{{ {}['items'] is callable }}{{ nope is callable }}{{ {'a': 1}.append is defined }}{{ [].append }}",
     "{% if false %}{% include 'x' %}{{ 1|nofilter }}{% endif %}{{ 1, 2 }}{% for x in 1, 2 %}{{ x }}{% endfor %}{{ [[1, 2]].0.1 }}{{ 0x1f }}{{ 1_000 }}{{ 0b11 }}{{ 'a\101b' }}",
-    "{{ [{'a': 2}, {'a': 1}, {}]|groupby('a', default=0) }}{{ [3, 1]|batch(2, 'x')|list }}{{ 'one two three'|truncate(9) }}{{ 'aa bb cc'|wordwrap(5) }}{{ 1234567|filesizeformat }}{{ {'a': '<', 'b': none}|xmlattr }}{{ {'a b': 'c/d'}|urlencode }}{{ '<p>a <b>b</b></p>'|striptags }}",
+    "{{ [{'a': 2}, {'a': 1}, {}]|groupby('a', default=0) }}{{ [3, 1]|batch(2, 'x')|list }}{{ 'one two three'|truncate(9) }}{{ 'aa bb cc'|wordwrap(5) }}{{ 'abcdefg hijkl'|wordwrap(4) }}{{ 1234567|filesizeformat }}{{ {'a': '<', 'b': none}|xmlattr }}{{ {'a b': 'c/d'}|urlencode }}{{ '<p>a <b>b</b></p>'|striptags }}",
     # what goes wrong
     "{{ nope|int }}", "{% macro m() %}{% endmacro %}{{ m(1) }}", "{{ [[1]]|unique|list }}", "{{ {[1]: 2} }}", "{% if a if b else c %}{% endif %}", "{{ 1 is odd is odd }}", "{{ [1] + (2,) }}",
     "{% filter length %}a{% endfilter %}", "{{ 01 }}", "{{ dict(1, 2) }}", "{{ 'a'.join([1]) }}", "{% for x in [] %}{{ x|nofilter }}{% endfor %}", "{{ f(a=1, 2) }}", "{{ ([1]|map('abs'))|length }}",

@@ -411,9 +411,10 @@ struct wrap {
     size_t lines; /* written so far */
 };
 
-static int put_wrapped(const struct jinja_call *c, struct wrap *w, struct jv line, struct buf *out)
+/* 'trim': without the blanks at its end. */
+static int put_wrapped(const struct jinja_call *c, struct wrap *w, struct jv line, bool trim, struct buf *out)
 {
-    while (line.size > 0 && is_ascii_blank(line.text[line.size - 1])) {
+    while (trim && line.size > 0 && is_ascii_blank(line.text[line.size - 1])) {
         line.size--;
     }
     if (line.size == 0) {
@@ -431,6 +432,7 @@ static int wrap_line(const struct jinja_call *c, struct wrap *w, const struct jv
     size_t begin = 0, end = 0; /* of the line at hand */
     for (size_t at = 0; at < text->size;) {
         size_t next = at;
+        bool trim = true;
         const bool blank = is_ascii_blank(text->text[at]);
         while (next < text->size && is_ascii_blank(text->text[next]) == blank) {
             next++;
@@ -448,10 +450,11 @@ static int wrap_line(const struct jinja_call *c, struct wrap *w, const struct jv
             const struct jv had = jv_borrow(text->text + begin, end - begin);
             const int64_t room = w->width - (int64_t)jv_characters(&had);
             end = at + jv_character_at(&word, room > 0 ? (size_t)room : 0);
+            trim = room > 0; /* textwrap drops the nothing that it took of the word in place of the blanks */
         } else if (end == begin) {
             end = next;
         }
-        if (put_wrapped(c, w, jv_borrow(text->text + begin, end - begin), out) < 0) {
+        if (put_wrapped(c, w, jv_borrow(text->text + begin, end - begin), trim, out) < 0) {
             return -1;
         }
         at = end;
@@ -460,7 +463,7 @@ static int wrap_line(const struct jinja_call *c, struct wrap *w, const struct jv
         }
         begin = end = at;
     }
-    return put_wrapped(c, w, jv_borrow(text->text + begin, end - begin), out);
+    return put_wrapped(c, w, jv_borrow(text->text + begin, end - begin), true, out);
 }
 
 /* wordwrap(width, break_long_words, wrapstring, break_on_hyphens) */
@@ -488,7 +491,7 @@ int jinja_do_wordwrap(const struct jinja_call *c)
         w.lines = 0;
         status = i > 0 ? buf_append(&out, w.between.text, w.between.size, c->err) : 0;
         if (status == 0 && (int64_t)jv_characters(&lines.list->items[i]) <= w.width) {
-            status = put_wrapped(c, &w, lines.list->items[i], &out);
+            status = put_wrapped(c, &w, lines.list->items[i], true, &out);
         } else {
             status = status < 0 ? -1 : wrap_line(c, &w, &lines.list->items[i], &out);
         }

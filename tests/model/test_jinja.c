@@ -67,6 +67,7 @@ static void expect_case(const char *model, const struct chat_template *chat, con
         chat_render(chat, messages, NULL, json_is_true(json_object_get(item, "add")), &text, &spans, &err);
     if (wanted == NULL) {
         chat_spans_fini(&spans);
+        buf_fini(&text);
         const char *why = json_string_value(json_object_get(item, "error"));
         if (status == 0 || err.code != ERR_INVALID || strstr(err.text, why) == NULL) {
             fail_msg("%s, conversation %d: \"%s\", not \"%s\"", model, (int)which, err.text, why);
