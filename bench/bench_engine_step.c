@@ -113,7 +113,7 @@ static int step(struct stage *stage, const struct batch *batch, uint32_t number,
     uint64_t labelled;
     double squares;
     if (stage_step_begin(stage, err) != 0 || stage_forward(stage, &mb, NULL, NULL, &saved, err) != 0 ||
-        stage_backward(stage, &mb, saved, NULL, NULL, 1, err) != 0 ||
+        stage_backward(stage, &mb, saved, NULL, NULL, err) != 0 ||
         stage_loss(stage, loss, &labelled, err) != 0 || stage_grad_square_sum(stage, &squares, err) != 0)
         return -1;
     *loss /= (double)labelled;

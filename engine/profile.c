@@ -291,7 +291,7 @@ static int point_time(struct profile *profile, struct kind *kind, struct stage *
                       profile->err) != 0 ||
         mark(profile, 1) != 0 ||
         stage_backward(stage, &batch, saved, last ? NULL : profile->gradient,
-                       first ? NULL : profile->gradient_out, 1, profile->err) != 0 ||
+                       first ? NULL : profile->gradient_out, profile->err) != 0 ||
         mark(profile, 2) != 0)
         return -1;
     for (uint32_t phase = 0; phase < PHASES; phase++) {

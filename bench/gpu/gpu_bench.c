@@ -283,7 +283,7 @@ static void step_run(void *context)
     double squares;
     must(stage_step_begin(step->stage, &err));
     must(stage_forward(step->stage, &step->batch, NULL, NULL, &saved, &err));
-    must(stage_backward(step->stage, &step->batch, saved, NULL, NULL, 1, &err));
+    must(stage_backward(step->stage, &step->batch, saved, NULL, NULL, &err));
     must(stage_loss(step->stage, &step->loss, &labelled, &err));
     must(stage_grad_square_sum(step->stage, &squares, &err));
     step->loss /= (double)labelled;

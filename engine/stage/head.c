@@ -33,8 +33,11 @@ static void logits_of(struct pass *pass, struct operand x, uint32_t rows)
     uint32_t hidden = l->model->shape.hidden, vocab = l->model->shape.vocab;
     struct operand norm = pass_workspace(pass, l->workspace.head_n);
     block_norm(pass, head_block(stage), HEAD_NORM, rows, x, norm);
-    matrix_multiply(pass, block, matrix, false, rows, norm, hidden, 0,
-                    pass_workspace(pass, l->workspace.logits), vocab);
+    matrix_multiply(pass, &(struct matrix_product){.block = block,
+                                                   .matrix = matrix,
+                                                   .rows = rows,
+                                                   .x = {norm, hidden},
+                                                   .c = {pass_workspace(pass, l->workspace.logits), vocab}});
 }
 
 void head_logits(struct pass *pass, struct operand x, uint32_t rows)
@@ -62,9 +65,21 @@ static void chunk_backward(struct pass *pass, uint32_t at, uint32_t rows)
     struct operand logits = pass_workspace(pass, l->workspace.logits);
     struct operand norm = pass_workspace(pass, l->workspace.head_n);
     if (matrix->trained)
-        queue_gemm(&pass->queue, GEMM_TN, vocab, hidden, rows, 1, logits, vocab, norm, hidden, 1,
-                   tensor_gradient(block, matrix), hidden);
-    matrix_multiply(pass, block, matrix, true, rows, logits, vocab, 0, norm, hidden);
+        queue_gemm(&pass->queue, &(struct gemm){.order = GEMM_TN,
+                                                .m = vocab,
+                                                .n = hidden,
+                                                .k = rows,
+                                                .alpha = 1,
+                                                .beta = 1,
+                                                .a = {logits, vocab},
+                                                .b = {norm, hidden},
+                                                .c = {tensor_gradient(block, matrix), hidden}});
+    matrix_multiply(pass, &(struct matrix_product){.block = block,
+                                                   .matrix = matrix,
+                                                   .back = true,
+                                                   .rows = rows,
+                                                   .x = {logits, vocab},
+                                                   .c = {norm, hidden}});
     block_norm_backward(pass, head_block(stage), HEAD_NORM, rows, pass_workspace(pass, l->workspace.head_x),
                         norm, false, f32_at(pass->slot->buffer, l->slot.head + 4ull * at * hidden));
 }
@@ -107,7 +122,7 @@ void head_forward(struct pass *pass, struct operand x, bool gradient)
         chunk_forward(pass, x, at, labelled - at < chunk ? labelled - at : chunk, gradient);
 }
 
-void head_backward(struct pass *pass, float scale)
+void head_backward(struct pass *pass)
 {
     const struct footprint *l = &pass->stage->layout;
     queue_op(&pass->queue,
@@ -115,7 +130,7 @@ void head_backward(struct pass *pass, float scale)
                           .scatter_rows = {.rows = pass->slot->labelled,
                                            .width = l->model->shape.hidden,
                                            .y_rows = pass->tokens,
-                                           .scale = scale,
+                                           .scale = 1,
                                            .x = f32_at(pass->slot->buffer, l->slot.head),
                                            .index = pass_meta(pass, l->slot.label_index, DTYPE_U32),
                                            .y = pass_workspace(pass, l->workspace.d)}});

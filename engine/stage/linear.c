@@ -55,55 +55,56 @@ static uint32_t panel_rows(const struct pass *pass, const struct layer_tensor *m
     return rows >= matrix->rows ? matrix->rows : (uint32_t)(rows / 64 * 64);
 }
 
-/* Product of x with rows [row, row + rows) of the matrix; with `back`, of the matching columns of x with
- * these rows. */
-static void piece_multiply(struct pass *pass, bool back, uint32_t m, struct operand x, uint32_t ldx,
-                           struct operand piece, uint32_t row, uint32_t rows, uint32_t columns, float beta,
-                           struct operand c, uint32_t ldc)
+/* The product with `rows` rows of the matrix, from `row` on, which are in `piece`; with `back` the matching
+ * columns of x are multiplied, and pieces after the first one add to c. */
+static void piece_multiply(struct pass *pass, const struct matrix_product *p, struct operand piece,
+                           uint32_t row, uint32_t rows)
 {
-    if (back)
-        queue_gemm(&pass->queue, GEMM_NN, m, columns, rows, 1, operand_skip(x, row), ldx, piece, columns,
-                   row == 0 ? beta : 1, c, ldc);
-    else
-        queue_gemm(&pass->queue, GEMM_NT, m, rows, columns, 1, x, ldx, piece, columns, beta,
-                   operand_skip(c, row), ldc);
+    uint32_t columns = p->matrix->columns;
+    struct operand x = p->x.at, c = p->c.at;
+    queue_gemm(&pass->queue, &(struct gemm){.order = p->back ? GEMM_NN : GEMM_NT,
+                                            .m = p->rows,
+                                            .n = p->back ? columns : rows,
+                                            .k = p->back ? rows : columns,
+                                            .alpha = 1,
+                                            .beta = p->back && row > 0 ? 1 : p->beta,
+                                            .a = {p->back ? operand_skip(x, row) : x, p->x.ld},
+                                            .b = {piece, columns},
+                                            .c = {p->back ? c : operand_skip(c, row), p->c.ld}});
 }
 
 /* The product with a packed matrix in its stored form, for devices that unpack inside the product. */
-static struct op packed_product(const struct pass *pass, const struct block_state *block,
-                                const struct layer_tensor *matrix, bool back, uint32_t m, struct operand x,
-                                uint32_t ldx, float beta, struct operand c, uint32_t ldc)
+static struct op packed_product(const struct pass *pass, const struct matrix_product *p)
 {
-    struct packed packed = packed_at(block, matrix, 0);
+    const struct layer_tensor *matrix = p->matrix;
+    struct packed packed = packed_at(p->block, matrix, 0);
     return (struct op){.kind = OP_GEMM,
-                       .gemm = {.m = m,
-                                .n = back ? matrix->columns : matrix->rows,
-                                .k = back ? matrix->rows : matrix->columns,
-                                .transpose_b = !back,
+                       .gemm = {.m = p->rows,
+                                .n = p->back ? matrix->columns : matrix->rows,
+                                .k = p->back ? matrix->rows : matrix->columns,
+                                .transpose_b = !p->back,
                                 .alpha = 1,
-                                .beta = beta,
-                                .a = x,
-                                .lda = ldx,
+                                .beta = p->beta,
+                                .a = p->x.at,
+                                .lda = p->x.ld,
                                 .b = packed.x,
                                 .ldb = matrix->columns,
-                                .c = c,
-                                .ldc = ldc,
+                                .c = p->c.at,
+                                .ldc = p->c.ld,
                                 .pack = matrix->pack,
                                 .absmax = packed.absmax,
                                 .scales = packed.scales,
                                 .compute = pass->queue.compute}};
 }
 
-void matrix_multiply(struct pass *pass, const struct block_state *block, const struct layer_tensor *matrix,
-                     bool back, uint32_t m, struct operand x, uint32_t ldx, float beta, struct operand c,
-                     uint32_t ldc)
+void matrix_multiply(struct pass *pass, const struct matrix_product *p)
 {
+    const struct layer_tensor *matrix = p->matrix;
     if (matrix->trained || matrix->pack == PACK_F32) {
-        piece_multiply(pass, back, m, x, ldx, tensor_at(block, matrix), 0, matrix->rows, matrix->columns,
-                       beta, c, ldc);
+        piece_multiply(pass, p, tensor_at(p->block, matrix), 0, matrix->rows);
         return;
     }
-    struct op whole = packed_product(pass, block, matrix, back, m, x, ldx, beta, c, ldc);
+    struct op whole = packed_product(pass, p);
     if (op_supports(pass->queue.device, &whole)) {
         queue_op(&pass->queue, &whole);
         return;
@@ -111,9 +112,9 @@ void matrix_multiply(struct pass *pass, const struct block_state *block, const s
     uint32_t step = panel_rows(pass, matrix);
     for (uint32_t row = 0; row < matrix->rows; row += step) {
         uint32_t rows = matrix->rows - row < step ? matrix->rows - row : step;
-        struct operand piece =
-            unpack(pass, block, matrix, 0, (uint64_t)row * matrix->columns, (uint64_t)rows * matrix->columns);
-        piece_multiply(pass, back, m, x, ldx, piece, row, rows, matrix->columns, beta, c, ldc);
+        struct operand piece = unpack(pass, p->block, matrix, 0, (uint64_t)row * matrix->columns,
+                                      (uint64_t)rows * matrix->columns);
+        piece_multiply(pass, p, piece, row, rows);
     }
 }
 
@@ -124,120 +125,112 @@ static uint32_t step_rows(const struct layer_run *run, const struct layer_step *
     return run->pass->tokens * (step->experts ? run->pass->stage->config.experts_active : 1);
 }
 
-/* A product with one matrix, or with those of all experts, `stride` bytes apart. GEMM_TN adds c_g += a^T b.
- */
-static void step_gemm(const struct layer_run *run, const struct layer_step *step, enum gemm_order order,
-                      uint32_t n, uint32_t k, float alpha, struct operand a, uint32_t lda, struct operand b,
-                      uint32_t ldb, float beta, struct operand c, uint32_t ldc, uint64_t stride)
+/* A product with one matrix, or with those of all experts, `stride` bytes apart. The step's rows are m, or
+ * with GEMM_TN k, which adds c_g += a^T b; the caller gives the other two sizes. */
+static void step_gemm(const struct layer_run *run, const struct layer_step *step, struct gemm g,
+                      uint64_t stride)
 {
     const struct layer_tensor *matrix = &run->plan->tensors.list[step->members[0].matrix];
-    uint32_t rows = step_rows(run, step), experts = run->pass->stage->config.experts;
-    if (!step->experts && order == GEMM_TN) {
-        queue_gemm(&run->pass->queue, order, n, k, rows, alpha, a, lda, b, ldb, beta, c, ldc);
-        return;
-    }
+    bool outer = g.order == GEMM_TN;
     if (!step->experts) {
-        queue_gemm(&run->pass->queue, order, rows, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+        *(outer ? &g.k : &g.m) = run->pass->tokens;
+        queue_gemm(&run->pass->queue, &g);
         return;
     }
-    bool outer = order == GEMM_TN;
     queue_op(&run->pass->queue, &(struct op){.kind = OP_GEMM_GROUPED,
                                              .gemm_grouped = {.first = matrix->copy_begin,
                                                               .groups = matrix->copies,
-                                                              .groups_all = experts,
-                                                              .rows = rows,
-                                                              .m = outer ? n : 0,
-                                                              .n = outer ? k : n,
-                                                              .k = outer ? 0 : k,
+                                                              .groups_all = run->pass->stage->config.experts,
+                                                              .rows = step_rows(run, step),
+                                                              .m = outer ? g.m : 0,
+                                                              .n = g.n,
+                                                              .k = outer ? 0 : g.k,
                                                               .transpose_a = outer,
-                                                              .transpose_b = order == GEMM_NT,
-                                                              .alpha = alpha,
-                                                              .beta = beta,
+                                                              .transpose_b = g.order == GEMM_NT,
+                                                              .alpha = g.alpha,
+                                                              .beta = g.beta,
                                                               .stride = stride / 4,
-                                                              .a = a,
-                                                              .b = b,
-                                                              .c = c,
+                                                              .a = g.a.at,
+                                                              .b = g.b.at,
+                                                              .c = g.c.at,
                                                               .offsets = run_value(run, VALUE_OFFSETS),
-                                                              .lda = lda,
-                                                              .ldb = ldb,
-                                                              .ldc = ldc,
+                                                              .lda = g.a.ld,
+                                                              .ldb = g.b.ld,
+                                                              .ldc = g.c.ld,
                                                               .compute = run->pass->queue.compute}});
 }
 
-/* The grouped product with one member's packed matrices in stored form, for devices that unpack inside the
- * product. */
-static struct op experts_product(const struct layer_run *run, const struct layer_step *step,
-                                 const struct layer_tensor *matrix, bool back, struct operand x, uint32_t ldx,
-                                 float beta, struct operand c, uint32_t ldc)
+/* The gradient of a tensor [m, n], of each expert's own: += left^T right, over the step's rows. */
+static void step_gradient(const struct layer_run *run, const struct layer_step *step,
+                          const struct layer_tensor *tensor, uint32_t m, uint32_t n, struct matrix_at left,
+                          struct matrix_at right)
 {
-    struct packed packed = packed_at(run->block, matrix, 0);
-    return (struct op){.kind = OP_GEMM_GROUPED,
-                       .gemm_grouped = {.first = matrix->copy_begin,
-                                        .groups = matrix->copies,
-                                        .groups_all = run->pass->stage->config.experts,
-                                        .rows = step_rows(run, step),
-                                        .n = back ? matrix->columns : matrix->rows,
-                                        .k = back ? matrix->rows : matrix->columns,
-                                        .transpose_b = !back,
-                                        .alpha = 1,
-                                        .beta = beta,
-                                        .stride = matrix->stride,
-                                        .a = x,
-                                        .b = packed.x,
-                                        .c = c,
-                                        .offsets = run_value(run, VALUE_OFFSETS),
-                                        .lda = ldx,
-                                        .ldb = matrix->columns,
-                                        .ldc = ldc,
-                                        .compute = run->pass->queue.compute,
-                                        .pack = matrix->pack,
-                                        .absmax = packed.absmax,
-                                        .scales = packed.scales}};
+    step_gemm(run, step,
+              (struct gemm){.order = GEMM_TN,
+                            .m = m,
+                            .n = n,
+                            .alpha = 1,
+                            .beta = 1,
+                            .a = left,
+                            .b = right,
+                            .c = {tensor_gradient(run->block, tensor), n}},
+              tensor->stride);
 }
 
-/* The same for other devices: unpacks each expert's matrix piece by piece. */
-static void experts_unpacked(const struct layer_run *run, const struct layer_step *step,
-                             const struct layer_tensor *matrix, bool back, struct operand x, uint32_t ldx,
-                             float beta, struct operand c, uint32_t ldc)
+/* The grouped product of one member with `groups` experts' matrices from `first` on, each [rows, columns].
+ * The caller sets b and how it is stored. */
+static struct op experts_product(const struct layer_run *run, const struct matrix_product *p, uint32_t first,
+                                 uint32_t groups, uint32_t rows)
+{
+    uint32_t columns = p->matrix->columns;
+    return (struct op){.kind = OP_GEMM_GROUPED,
+                       .gemm_grouped = {.first = p->matrix->copy_begin + first,
+                                        .groups = groups,
+                                        .groups_all = run->pass->stage->config.experts,
+                                        .rows = p->rows,
+                                        .n = p->back ? columns : rows,
+                                        .k = p->back ? rows : columns,
+                                        .transpose_b = !p->back,
+                                        .alpha = 1,
+                                        .beta = p->beta,
+                                        .a = p->x.at,
+                                        .c = p->c.at,
+                                        .offsets = run_value(run, VALUE_OFFSETS),
+                                        .lda = p->x.ld,
+                                        .ldb = columns,
+                                        .ldc = p->c.ld,
+                                        .compute = run->pass->queue.compute}};
+}
+
+/* The product with one member's packed matrices: in stored form and for all experts at once where the device
+ * unpacks inside the product, else with each expert's matrix unpacked piece by piece. */
+static void experts_multiply(const struct layer_run *run, const struct matrix_product *p)
 {
     struct pass *pass = run->pass;
-    uint32_t step_size = panel_rows(pass, matrix), columns = matrix->columns;
-    uint32_t experts = pass->stage->config.experts;
+    const struct layer_tensor *matrix = p->matrix;
+    struct packed packed = packed_at(p->block, matrix, 0);
+    struct op whole = experts_product(run, p, 0, matrix->copies, matrix->rows);
+    whole.gemm_grouped.b = packed.x;
+    whole.gemm_grouped.stride = matrix->stride;
+    whole.gemm_grouped.pack = matrix->pack;
+    whole.gemm_grouped.absmax = packed.absmax;
+    whole.gemm_grouped.scales = packed.scales;
+    if (matrix->pack != PACK_F32 && op_supports(pass->queue.device, &whole)) {
+        queue_op(&pass->queue, &whole);
+        return;
+    }
+    uint32_t step = panel_rows(pass, matrix), columns = matrix->columns;
     for (uint32_t expert = 0; expert < matrix->copies; expert++)
-        for (uint32_t row = 0; row < matrix->rows; row += step_size) {
-            uint32_t rows = matrix->rows - row < step_size ? matrix->rows - row : step_size;
-            struct operand piece =
-                unpack(pass, run->block, matrix, expert, (uint64_t)row * columns, (uint64_t)rows * columns);
-            queue_op(&pass->queue, &(struct op){.kind = OP_GEMM_GROUPED,
-                                                .gemm_grouped = {.first = matrix->copy_begin + expert,
-                                                                 .groups = 1,
-                                                                 .groups_all = experts,
-                                                                 .rows = step_rows(run, step),
-                                                                 .n = back ? columns : rows,
-                                                                 .k = back ? rows : columns,
-                                                                 .transpose_b = !back,
-                                                                 .alpha = 1,
-                                                                 .beta = back && row > 0 ? 1 : beta,
-                                                                 .a = back ? operand_skip(x, row) : x,
-                                                                 .b = piece,
-                                                                 .c = back ? c : operand_skip(c, row),
-                                                                 .offsets = run_value(run, VALUE_OFFSETS),
-                                                                 .lda = ldx,
-                                                                 .ldb = columns,
-                                                                 .ldc = ldc,
-                                                                 .compute = pass->queue.compute}});
+        for (uint32_t row = 0; row < matrix->rows; row += step) {
+            uint32_t rows = matrix->rows - row < step ? matrix->rows - row : step;
+            struct op op = experts_product(run, p, expert, 1, rows);
+            struct op_gemm_grouped *piece = &op.gemm_grouped;
+            *(p->back ? &piece->a : &piece->c) = operand_skip(p->back ? p->x.at : p->c.at, row);
+            piece->beta = p->back && row > 0 ? 1 : p->beta;
+            piece->b =
+                unpack(pass, p->block, matrix, expert, (uint64_t)row * columns, (uint64_t)rows * columns);
+            queue_op(&pass->queue, &op);
         }
-}
-
-static void experts_multiply(const struct layer_run *run, const struct layer_step *step,
-                             const struct layer_tensor *matrix, bool back, struct operand x, uint32_t ldx,
-                             float beta, struct operand c, uint32_t ldc)
-{
-    struct op whole = experts_product(run, step, matrix, back, x, ldx, beta, c, ldc);
-    if (matrix->pack != PACK_F32 && op_supports(run->pass->queue.device, &whole))
-        queue_op(&run->pass->queue, &whole);
-    else
-        experts_unpacked(run, step, matrix, back, x, ldx, beta, c, ldc);
 }
 
 /* With a range of the experts here, rows of the other experts get no product and must be zero. */
@@ -270,21 +263,31 @@ static void base_multiply(struct layer_run *run, const struct layer_step *step, 
     const struct layer_tensor *list = run->plan->tensors.list, *first = &list[step->members[0].matrix];
     uint32_t ldx = back ? step->outputs : step->inputs, ldc = back ? step->inputs : step->outputs;
     if (step->stacked) {
-        step_gemm(run, step, back ? GEMM_NN : GEMM_NT, ldc, ldx, 1, x, ldx, tensor_at(run->block, first),
-                  step->inputs, beta, c, ldc, first->stride);
+        step_gemm(run, step,
+                  (struct gemm){.order = back ? GEMM_NN : GEMM_NT,
+                                .n = ldc,
+                                .k = ldx,
+                                .alpha = 1,
+                                .beta = beta,
+                                .a = {x, ldx},
+                                .b = {tensor_at(run->block, first), step->inputs},
+                                .c = {c, ldc}},
+                  first->stride);
         return;
     }
     for (uint32_t m = 0; m < step->member_count; m++) {
         const struct layer_member *member = &step->members[m];
-        const struct layer_tensor *matrix = &list[member->matrix];
-        struct operand from = back ? operand_skip(x, member->column) : x;
-        struct operand to = back ? c : operand_skip(c, member->column);
-        float scale = back && m > 0 ? 1 : beta;
+        struct matrix_product product = {.block = run->block,
+                                         .matrix = &list[member->matrix],
+                                         .back = back,
+                                         .rows = step_rows(run, step),
+                                         .beta = back && m > 0 ? 1 : beta,
+                                         .x = {back ? operand_skip(x, member->column) : x, ldx},
+                                         .c = {back ? c : operand_skip(c, member->column), ldc}};
         if (step->experts)
-            experts_multiply(run, step, matrix, back, from, ldx, scale, to, ldc);
+            experts_multiply(run, &product);
         else
-            matrix_multiply(run->pass, run->block, matrix, back, run->pass->tokens, from, ldx, scale, to,
-                            ldc);
+            matrix_multiply(run->pass, &product);
     }
 }
 
@@ -385,8 +388,15 @@ static void inner_forward(struct layer_run *run, const struct layer_step *step, 
     uint32_t width = step->inputs;
     if (!run->pass->dropout && scales_alike(run, step)) {
         float scale = (float)lora_scale(&run->pass->stage->options.lora, run->layer, site_of(first));
-        step_gemm(run, step, GEMM_NT, step->ranks, width, scale, x, width, tensor_at(run->block, first),
-                  width, 0, z, step->ranks, first->stride);
+        step_gemm(run, step,
+                  (struct gemm){.order = GEMM_NT,
+                                .n = step->ranks,
+                                .k = width,
+                                .alpha = scale,
+                                .a = {x, width},
+                                .b = {tensor_at(run->block, first), width},
+                                .c = {z, step->ranks}},
+                  first->stride);
         return;
     }
     struct operand dropped = {0};
@@ -404,8 +414,14 @@ static void inner_forward(struct layer_run *run, const struct layer_step *step, 
             from = dropped;
             drop(run, step, member, x, from);
         }
-        step_gemm(run, step, GEMM_NT, member->rank, width, adapter_scale(run, member), from, width,
-                  tensor_at(run->block, &list[member->a]), width, 0, operand_skip(z, member->z), step->ranks,
+        step_gemm(run, step,
+                  (struct gemm){.order = GEMM_NT,
+                                .n = member->rank,
+                                .k = width,
+                                .alpha = adapter_scale(run, member),
+                                .a = {from, width},
+                                .b = {tensor_at(run->block, &list[member->a]), width},
+                                .c = {operand_skip(z, member->z), step->ranks}},
                   list[member->a].stride);
     }
 }
@@ -423,9 +439,16 @@ static void adapters_forward(struct layer_run *run, const struct layer_step *ste
         if (member->rank == 0)
             continue;
         const struct layer_tensor *b = &run->plan->tensors.list[member->b];
-        step_gemm(run, step, GEMM_NT, member->outputs, member->rank, 1, operand_skip(z, member->z),
-                  step->ranks, tensor_at(run->block, b), member->rank, 1, operand_skip(out, member->column),
-                  step->outputs, b->stride);
+        step_gemm(run, step,
+                  (struct gemm){.order = GEMM_NT,
+                                .n = member->outputs,
+                                .k = member->rank,
+                                .alpha = 1,
+                                .beta = 1,
+                                .a = {operand_skip(z, member->z), step->ranks},
+                                .b = {tensor_at(run->block, b), member->rank},
+                                .c = {operand_skip(out, member->column), step->outputs}},
+                  b->stride);
     }
 }
 
@@ -446,12 +469,18 @@ static void dropped_backward(struct layer_run *run, const struct layer_step *ste
     struct operand dz = operand_skip(g->dz, member->z);
     /* The mask is drawn once: the gradient passes through it, and its buffer then takes the dropped input. */
     if (g->din.buffer != NULL)
-        queue_gemm(queue, GEMM_NN, run->pass->tokens, width, member->rank, 1, dz, step->ranks,
-                   tensor_at(run->block, a), width, 0, g->dropped, width);
+        queue_gemm(queue, &(struct gemm){.order = GEMM_NN,
+                                         .m = run->pass->tokens,
+                                         .n = width,
+                                         .k = member->rank,
+                                         .alpha = 1,
+                                         .a = {dz, step->ranks},
+                                         .b = {tensor_at(run->block, a), width},
+                                         .c = {g->dropped, width}});
     drop_backward(run, step, member, g->in, g->dropped, g->din);
     if (g->weights)
-        queue_gemm(queue, GEMM_TN, member->rank, width, run->pass->tokens, 1, dz, step->ranks, g->dropped,
-                   width, 1, tensor_gradient(run->block, a), width);
+        step_gradient(run, step, a, member->rank, width, (struct matrix_at){dz, step->ranks},
+                      (struct matrix_at){g->dropped, width});
 }
 
 static void adapters_backward(struct layer_run *run, const struct layer_step *step,
@@ -465,13 +494,18 @@ static void adapters_backward(struct layer_run *run, const struct layer_step *st
             continue;
         const struct layer_tensor *b = &list[member->b];
         struct operand dout = operand_skip(g->dout, member->column);
-        float scale = adapter_scale(run, member);
         if (g->weights)
-            step_gemm(run, step, GEMM_TN, member->outputs, member->rank, 1, dout, step->outputs,
-                      operand_skip(z, member->z), step->ranks, 1, tensor_gradient(run->block, b),
-                      member->rank, b->stride);
-        step_gemm(run, step, GEMM_NN, member->rank, member->outputs, scale, dout, step->outputs,
-                  tensor_at(run->block, b), member->rank, 0, operand_skip(g->dz, member->z), step->ranks,
+            step_gradient(run, step, b, member->outputs, member->rank,
+                          (struct matrix_at){dout, step->outputs},
+                          (struct matrix_at){operand_skip(z, member->z), step->ranks});
+        step_gemm(run, step,
+                  (struct gemm){.order = GEMM_NN,
+                                .n = member->rank,
+                                .k = member->outputs,
+                                .alpha = adapter_scale(run, member),
+                                .a = {dout, step->outputs},
+                                .b = {tensor_at(run->block, b), member->rank},
+                                .c = {operand_skip(g->dz, member->z), step->ranks}},
                   b->stride);
         if (run->pass->dropout)
             dropped_backward(run, step, member, g);
@@ -480,11 +514,19 @@ static void adapters_backward(struct layer_run *run, const struct layer_step *st
         return;
     uint32_t width = step->inputs;
     if (g->weights)
-        step_gemm(run, step, GEMM_TN, step->ranks, width, 1, g->dz, step->ranks, g->in, width, 1,
-                  tensor_gradient(run->block, a), width, a->stride);
+        step_gradient(run, step, a, step->ranks, width, (struct matrix_at){g->dz, step->ranks},
+                      (struct matrix_at){g->in, width});
     if (g->din.buffer != NULL)
-        step_gemm(run, step, GEMM_NN, width, step->ranks, 1, g->dz, step->ranks, tensor_at(run->block, a),
-                  width, 1, g->din, width, a->stride);
+        step_gemm(run, step,
+                  (struct gemm){.order = GEMM_NN,
+                                .n = width,
+                                .k = step->ranks,
+                                .alpha = 1,
+                                .beta = 1,
+                                .a = {g->dz, step->ranks},
+                                .b = {tensor_at(run->block, a), width},
+                                .c = {g->din, width}},
+                  a->stride);
 }
 
 /* --- a step --- */
@@ -548,8 +590,8 @@ static void base_weights_backward(struct layer_run *run, const struct layer_step
     int32_t bias = step->members[0].bias;
     if (!matrix->trained)
         return;
-    step_gemm(run, step, GEMM_TN, step->outputs, step->inputs, 1, g->dout, step->outputs, g->in, step->inputs,
-              1, tensor_gradient(run->block, matrix), step->inputs, matrix->stride);
+    step_gradient(run, step, matrix, step->outputs, step->inputs, (struct matrix_at){g->dout, step->outputs},
+                  (struct matrix_at){g->in, step->inputs});
     if (!bias_here(run, step))
         return;
     struct operand dout = g->dout;

@@ -51,11 +51,12 @@ static bool halves_finite(const uint16_t *values, uint64_t count, uint16_t expon
 /* Write those of `count` bytes at byte `at` of the area that lie in the wanted range. */
 static int put(const struct loader *loader, uint64_t at, const void *bytes, uint64_t count)
 {
-    const struct area_part *part = loader->part;
-    uint64_t from = at > part->begin ? at : part->begin, to = at + count < part->end ? at + count : part->end;
+    const struct area_range *range = loader->range;
+    uint64_t from = at > range->begin ? at : range->begin,
+             to = at + count < range->end ? at + count : range->end;
     if (from >= to)
         return 0;
-    if (buffer_write(part->view.buffer, part->view.at + (from - part->begin),
+    if (buffer_write(range->view.buffer, range->view.at + (from - range->begin),
                      (const uint8_t *)bytes + (from - at), to - from, loader->err) != 0)
         return -1;
     return device_sync(loader->device, loader->err);
@@ -63,7 +64,7 @@ static int put(const struct loader *loader, uint64_t at, const void *bytes, uint
 
 static bool wanted(const struct loader *loader, uint64_t begin, uint64_t end)
 {
-    return begin < loader->part->end && end > loader->part->begin;
+    return begin < loader->range->end && end > loader->range->begin;
 }
 
 static enum pack_kind kept_as(const struct layer_tensor *tensor)
@@ -365,7 +366,7 @@ static int tensor_load(struct loader *loader, const struct layer_tensor *tensor,
         stream.row = 0;
         stream.end = tensor->whole_rows;
     }
-    layer_tensor_name(loader->config, loader->part->block - 1, tensor, copy, stream.name);
+    layer_tensor_name(loader->config, loader->range->block - 1, tensor, copy, stream.name);
     if (source_look(&stream) != 0 || pieces_reserve(loader, stream.name, stream.step * columns) != 0 ||
         (nf4 && scales_begin(loader, stream.name, tensor->whole_rows * columns) != 0) ||
         pieces_load(&stream) != 0)
@@ -393,7 +394,7 @@ static int adapter_init(const struct loader *loader, const struct layer_tensor *
     if (!wanted(loader, at, at + 4 * count))
         return 0;
     float *values = malloc(4 * count);
-    layer_tensor_name(loader->config, loader->part->block - 1, tensor, copy, name);
+    layer_tensor_name(loader->config, loader->range->block - 1, tensor, copy, name);
     if (values == NULL)
         return err_set(loader->err, ERR_NOMEM, "out of memory for the first values of %s", name);
     rand_stream_init(&stream, loader->seed, name_hash(name));
@@ -420,18 +421,18 @@ static int copy_load(struct loader *loader, const struct layer_tensor *tensor, u
     }
 }
 
-int area_load(struct loader *loader, const struct area_part *part)
+int area_load(struct loader *loader, const struct layer_tensors *tensors, const struct area_range *range)
 {
-    loader->part = part;
-    if (part->begin == part->end)
+    loader->range = range;
+    if (range->begin == range->end)
         return 0;
-    if (part->area == AREA_TRAINED &&
-        buffer_zero(part->view.buffer, part->view.at, part->end - part->begin, loader->err) != 0)
+    if (range->area == AREA_TRAINED &&
+        buffer_zero(range->view.buffer, range->view.at, range->end - range->begin, loader->err) != 0)
         return -1;
-    for (uint32_t i = 0; i < part->tensors->count; i++) {
-        const struct layer_tensor *tensor = &part->tensors->list[i];
+    for (uint32_t i = 0; i < tensors->count; i++) {
+        const struct layer_tensor *tensor = &tensors->list[i];
         for (uint32_t copy = 0; copy < tensor->copies; copy++)
-            if (tensor->trained == (part->area == AREA_TRAINED) && copy_load(loader, tensor, copy) != 0)
+            if (tensor->trained == (range->area == AREA_TRAINED) && copy_load(loader, tensor, copy) != 0)
                 return -1;
     }
     return 0;
@@ -459,8 +460,8 @@ int rope_load(struct loader *loader, uint32_t positions, struct buffer *rope)
     uint32_t width = config->rotary_dim > 0 ? config->rotary_dim : config->head_dim;
     if (rope == NULL)
         return 0;
-    struct area_part part = {.view = {.buffer = rope}, .end = buffer_bytes(rope)};
-    loader->part = &part;
+    struct area_range range = {.view = {.buffer = rope}, .end = buffer_bytes(rope)};
+    loader->range = &range;
     if (table_load(loader, &config->rope, positions, 0) != 0)
         return -1;
     return config->rope_local_set

@@ -10,15 +10,6 @@
 #include "engine/stage/stage.h"
 #include "model/shape/flat.h"
 
-/* Bytes [begin, end) of a block's area, to be written where the view starts. */
-struct area_part {
-    uint32_t block;
-    const struct layer_tensors *tensors;
-    enum block_area area;
-    struct area_view view;
-    uint64_t begin, end;
-};
-
 /* Rows of a file's tensor between reading and writing. */
 struct load_piece {
     uint64_t row, end;
@@ -31,8 +22,8 @@ struct loader {
     const struct model_config *config;
     uint64_t seed; /* seed of initial adapters */
     const struct weight_source *source;
-    const struct area_part *part; /* the part that is being filled */
-    uint64_t capacity;            /* most values of one piece */
+    const struct area_range *range; /* the range that is being filled */
+    uint64_t capacity;              /* most values of one piece */
     struct load_piece pieces[AHEAD_SLOTS_MAX];
     float *absmax;   /* absmax of the NF4 tensor that is being read */
     uint8_t *nested; /* the same in 8 bits, followed by their scales */
@@ -43,9 +34,9 @@ struct loader {
 int loader_init(struct loader *loader, struct device *device, const struct stage_options *options,
                 const struct weight_source *source, struct err *err);
 void loader_fini(struct loader *loader);
-/* Fill an area's part. In trained areas, gaps between tensors and the B matrices of adapters become zeros.
- * Waits. */
-int area_load(struct loader *loader, const struct area_part *part);
+/* Fill a range of the area of a block with these tensors. In trained areas, gaps between tensors and the B
+ * matrices of adapters become zeros. Waits. */
+int area_load(struct loader *loader, const struct layer_tensors *tensors, const struct area_range *range);
 /* Fill the model's rotary tables for `positions` positions; does nothing if rope is NULL. Waits. */
 int rope_load(struct loader *loader, uint32_t positions, struct buffer *rope);
 

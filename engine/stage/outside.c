@@ -87,32 +87,32 @@ static int view_check(const struct device *device, uint32_t block, const char *w
         (unsigned long long)view->at);
 }
 
-static int part_load(struct device *device, const struct weight_source *source,
-                     const struct stage_options *options, const struct area_part *part, struct err *err)
+static int range_load(struct device *device, const struct weight_source *source,
+                      const struct stage_options *options, const struct layer_tensors *tensors,
+                      const struct area_range *range, struct err *err)
 {
     struct loader loader;
-    uint64_t bytes = flat_bytes(part->tensors, part->area);
-    if (part->begin > part->end || part->end > bytes)
-        return err_set(err, ERR_INVALID, "block %u: bytes %llu..%llu of an area of %llu", part->block,
-                       (unsigned long long)part->begin, (unsigned long long)part->end,
+    uint64_t bytes = flat_bytes(tensors, range->area);
+    if (range->begin > range->end || range->end > bytes)
+        return err_set(err, ERR_INVALID, "block %u: bytes %llu..%llu of an area of %llu", range->block,
+                       (unsigned long long)range->begin, (unsigned long long)range->end,
                        (unsigned long long)bytes);
-    if (view_check(device, part->block, "these", part->end - part->begin, &part->view, err) != 0 ||
+    if (view_check(device, range->block, "these", range->end - range->begin, &range->view, err) != 0 ||
         loader_init(&loader, device, options, source, err) != 0)
         return -1;
-    int status = area_load(&loader, part);
+    int status = area_load(&loader, tensors, range);
     loader_fini(&loader);
     return status;
 }
 
 int stage_area_load(struct device *device, const struct weight_source *source,
-                    const struct stage_options *options, uint32_t block, enum block_area area, uint64_t begin,
-                    uint64_t end, struct area_view view, struct err *err)
+                    const struct stage_options *options, const struct area_range *range, struct err *err)
 {
     struct laid_out *all;
-    struct area_part part = {.block = block, .area = area, .view = view, .begin = begin, .end = end};
-    if (tensors_of(options, block, &all, &part.tensors, err) != 0)
+    const struct layer_tensors *tensors;
+    if (tensors_of(options, range->block, &all, &tensors, err) != 0)
         return -1;
-    int status = part_load(device, source, &all->options, &part, err);
+    int status = range_load(device, source, &all->options, tensors, range, err);
     free(all);
     return status;
 }

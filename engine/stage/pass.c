@@ -418,7 +418,7 @@ static void blocks_backward(struct pass *pass, const struct pass_range *range, c
     bool learns = begin == 0 && stage_block(stage, 0)->tensors->parameters > 0;
     enum backward_part part = stage->options.split ? BACKWARD_OF_INPUT : BACKWARD_ALL;
     if (end == stage->config.layers + 2)
-        head_backward(pass, (float)range->scale);
+        head_backward(pass);
     else
         boundary_read(pass, grad_in, d);
     range_layers(stage, begin, end, &first, &after);
@@ -469,7 +469,7 @@ int backward_check(const struct stage *stage, const struct micro_batch *batch, s
 
 int stage_backward_blocks(struct stage *stage, const struct micro_batch *batch, struct saved *saved,
                           uint32_t block_begin, uint32_t block_end, struct buffer *grad_in,
-                          struct buffer *grad_out, double scale, struct err *err)
+                          struct buffer *grad_out, struct err *err)
 {
     bool head = block_end == stage->config.layers + 2, first = block_begin == stage->options.block_begin,
          last = block_end == stage->options.block_end;
@@ -495,8 +495,7 @@ int stage_backward_blocks(struct stage *stage, const struct micro_batch *batch, 
                                       .begin = block_begin,
                                       .end = block_end,
                                       .in = grad_in,
-                                      .out = grad_out,
-                                      .scale = scale},
+                                      .out = grad_out},
                  backward_queue);
     if (pass.queue.failed || (block_begin == stage->options.block_begin && !stage->options.split))
         slot_give(saved);
@@ -526,11 +525,10 @@ int stage_backward_weights(struct stage *stage, const struct micro_batch *batch,
 }
 
 int stage_backward(struct stage *stage, const struct micro_batch *batch, struct saved *saved,
-                   struct buffer *grad_in, struct buffer *grad_out, double scale, struct err *err)
+                   struct buffer *grad_in, struct buffer *grad_out, struct err *err)
 {
     const struct stage_options *o = &stage->options;
-    if (stage_backward_blocks(stage, batch, saved, o->block_begin, o->block_end, grad_in, grad_out, scale,
-                              err) != 0)
+    if (stage_backward_blocks(stage, batch, saved, o->block_begin, o->block_end, grad_in, grad_out, err) != 0)
         return -1;
     return o->split ? stage_backward_weights(stage, batch, saved, o->block_begin, o->block_end, err) : 0;
 }

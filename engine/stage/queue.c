@@ -10,26 +10,26 @@ void queue_op(struct queue *queue, const struct op *op)
         queue->failed = true;
 }
 
-void queue_gemm(struct queue *queue, enum gemm_order order, uint32_t m, uint32_t n, uint32_t k, float alpha,
-                struct operand a, uint32_t lda, struct operand b, uint32_t ldb, float beta, struct operand c,
-                uint32_t ldc)
+void queue_gemm(struct queue *queue, const struct gemm *gemm)
 {
-    enum pack_kind pack = b.dtype == DTYPE_BF16 ? PACK_BF16 : b.dtype == DTYPE_F16 ? PACK_F16 : PACK_F32;
+    enum dtype dtype = gemm->b.at.dtype;
     queue_op(queue, &(struct op){.kind = OP_GEMM,
-                                 .gemm = {.m = m,
-                                          .n = n,
-                                          .k = k,
-                                          .transpose_a = order == GEMM_TN,
-                                          .transpose_b = order == GEMM_NT,
-                                          .alpha = alpha,
-                                          .beta = beta,
-                                          .a = a,
-                                          .lda = lda,
-                                          .b = b,
-                                          .ldb = ldb,
-                                          .c = c,
-                                          .ldc = ldc,
-                                          .pack = pack,
+                                 .gemm = {.m = gemm->m,
+                                          .n = gemm->n,
+                                          .k = gemm->k,
+                                          .transpose_a = gemm->order == GEMM_TN,
+                                          .transpose_b = gemm->order == GEMM_NT,
+                                          .alpha = gemm->alpha,
+                                          .beta = gemm->beta,
+                                          .a = gemm->a.at,
+                                          .lda = gemm->a.ld,
+                                          .b = gemm->b.at,
+                                          .ldb = gemm->b.ld,
+                                          .c = gemm->c.at,
+                                          .ldc = gemm->c.ld,
+                                          .pack = dtype == DTYPE_BF16  ? PACK_BF16
+                                                  : dtype == DTYPE_F16 ? PACK_F16
+                                                                       : PACK_F32,
                                           .compute = queue->compute}});
 }
 

@@ -36,7 +36,7 @@ static uint64_t pass_key(const struct pass *pass, const struct pass_range *range
     uint64_t key = buffer_serial(stage->scalars);
     key = mix(mix(mix(key, range->kind), range->begin), range->end);
     key = mix_buffer(mix_buffer(key, range->in, 0), range->out, 0);
-    key = mix_double(mix_double(key, range->scale), (double)stage->loss_scale);
+    key = mix_double(key, (double)stage->loss_scale);
     key = mix_buffer(key, slot->buffer, 0);
     key = mix(mix(mix(key, slot->rows), slot->tokens), slot->labelled);
     key = mix_double(mix(key, pass->train), slot->router_scale);

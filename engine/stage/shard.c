@@ -250,12 +250,12 @@ int shard_load(struct shard *shard, const struct weight_source *source, struct e
     int status = 0;
     for (uint32_t r = 0; r < shard->range_count && status == 0; r++) {
         const struct range_state *range = &shard->ranges[r];
-        status = area_load(&loader, &(struct area_part){.block = range->is.block,
-                                                        .tensors = range->tensors,
-                                                        .area = AREA_TRAINED,
-                                                        .view = {.buffer = range->values},
-                                                        .begin = range->is.begin,
-                                                        .end = range->is.end});
+        status = area_load(&loader, range->tensors,
+                           &(struct area_range){.block = range->is.block,
+                                                .area = AREA_TRAINED,
+                                                .begin = range->is.begin,
+                                                .end = range->is.end,
+                                                .view = {.buffer = range->values}});
     }
     loader_fini(&loader);
     return status;

@@ -143,11 +143,11 @@ static int stage_load(struct stage *stage, const struct weight_source *source, s
     for (uint32_t b = stage->options.block_begin; b < stage->options.block_end && status == 0; b++) {
         const struct block_state *state = stage_block(stage, b);
         if (!state->frozen_outside)
-            status = area_load(&loader, &(struct area_part){.block = b,
-                                                            .tensors = state->tensors,
-                                                            .area = AREA_FROZEN,
-                                                            .view = {.buffer = state->frozen},
-                                                            .end = state->tensors->frozen_bytes});
+            status = area_load(&loader, state->tensors,
+                               &(struct area_range){.block = b,
+                                                    .area = AREA_FROZEN,
+                                                    .end = state->tensors->frozen_bytes,
+                                                    .view = {.buffer = state->frozen}});
     }
     loader_fini(&loader);
     return status == 0 ? shard_load(stage->state, source, err) : -1;

@@ -187,13 +187,18 @@ int stage_area_bytes(const struct stage_options *options, uint32_t block, enum b
  * negative or have another sum. */
 int stage_area_cuts(const struct stage_options *options, uint32_t block, enum block_area area, uint32_t count,
                     const double *shares, uint64_t *cuts /* [count + 1] */, struct err *err);
-/* Fill bytes [begin, end) of an area with initial values, writing byte `begin` where the view starts. The
- * bytes equal those that stage_create would have stored, quantised by the statistics of whole tensors. Only
- * tensors that the range touches are read. A doubly quantised tensor is read as a whole if the range has part
- * of its scales. Waits. */
+/* Bytes [begin, end) of a block's area, with the byte `begin` where the view starts. */
+struct area_range {
+    uint32_t block;
+    enum block_area area;
+    uint64_t begin, end;
+    struct area_view view;
+};
+/* Fill a range of an area with initial values. The bytes equal those that stage_create would have stored,
+ * quantised by the statistics of whole tensors. Only tensors that the range touches are read. A doubly
+ * quantised tensor is read as a whole if the range has part of its scales. Waits. */
 int stage_area_load(struct device *device, const struct weight_source *source,
-                    const struct stage_options *options, uint32_t block, enum block_area area, uint64_t begin,
-                    uint64_t end, struct area_view view, struct err *err);
+                    const struct stage_options *options, const struct area_range *range, struct err *err);
 
 /* The areas of a block that is gathered for a while. A member without a buffer leaves the earlier binding as
  * it is. Backward adds to the gradients: the caller zeroes them first. A saved forward adds to the head's
@@ -249,10 +254,10 @@ int stage_forward(struct stage *stage, const struct micro_batch *batch, struct b
 
 /* Run a micro-batch backward. grad_in: gradient of the stage's output, NULL when it has the head. grad_out:
  * gradient of its input, NULL when nobody needs it. Adds to the parameters' gradients, which are sums over
- * labelled tokens times `scale` (normally 1). Frees the slot of `saved`, also on error. Calls must follow the
- * order of micro-batches, because the order of sums decides the last bits. */
+ * labelled tokens. Frees the slot of `saved`, also on error. Calls must follow the order of micro-batches,
+ * because the order of sums decides the last bits. */
 int stage_backward(struct stage *stage, const struct micro_batch *batch, struct saved *saved,
-                   struct buffer *grad_in, struct buffer *grad_out, double scale, struct err *err);
+                   struct buffer *grad_in, struct buffer *grad_out, struct err *err);
 
 /* Forward and backward of blocks [block_begin, block_end) only; a micro-batch may pass through the stage in
  * any number of such parts. Forward parts come in rising order: the first one has *saved NULL and takes a
@@ -264,7 +269,7 @@ int stage_forward_blocks(struct stage *stage, const struct micro_batch *batch, u
                          struct err *err);
 int stage_backward_blocks(struct stage *stage, const struct micro_batch *batch, struct saved *saved,
                           uint32_t block_begin, uint32_t block_end, struct buffer *grad_in,
-                          struct buffer *grad_out, double scale, struct err *err);
+                          struct buffer *grad_out, struct err *err);
 int stage_backward_weights(struct stage *stage, const struct micro_batch *batch, struct saved *saved,
                            uint32_t block_begin, uint32_t block_end, struct err *err);
 /* Half of a layer, for a group of ranks that each have a part of it (tensor parallelism): attention with the

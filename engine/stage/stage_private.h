@@ -83,10 +83,18 @@ enum gemm_order {
     GEMM_NT, /* b is [n,k] */
     GEMM_TN, /* a is [k,m] */
 };
-/* lda, ldb and ldc are distances between rows, in values. */
-void queue_gemm(struct queue *queue, enum gemm_order order, uint32_t m, uint32_t n, uint32_t k, float alpha,
-                struct operand a, uint32_t lda, struct operand b, uint32_t ldb, float beta, struct operand c,
-                uint32_t ldc);
+/* A matrix whose rows are `ld` values apart. */
+struct matrix_at {
+    struct operand at;
+    uint32_t ld;
+};
+struct gemm {
+    enum gemm_order order;
+    uint32_t m, n, k;
+    float alpha, beta;
+    struct matrix_at a, b, c;
+};
+void queue_gemm(struct queue *queue, const struct gemm *gemm);
 /* y[rows,width] = x */
 void queue_copy(struct queue *queue, uint32_t rows, uint32_t width, struct operand x, uint32_t ldx,
                 struct operand y, uint32_t ldy);
@@ -167,17 +175,23 @@ void block_norm_backward(struct pass *pass, const struct block_state *block, int
 void linear_forward(struct layer_run *run, const struct layer_step *step, bool only_z);
 void linear_backward(struct layer_run *run, const struct layer_step *step, const struct tape_entry *entry,
                      bool need_input);
-/* c = x M^T (+ beta c), or with `back` c = x M (+ beta c), where M is a matrix of the block in any stored
- * form and x has m rows. */
-void matrix_multiply(struct pass *pass, const struct block_state *block, const struct layer_tensor *matrix,
-                     bool back, uint32_t m, struct operand x, uint32_t ldx, float beta, struct operand c,
-                     uint32_t ldc);
+/* c = x M^T + beta c, or with `back` c = x M + beta c, where M is a matrix of the block in any stored form.
+ */
+struct matrix_product {
+    const struct block_state *block;
+    const struct layer_tensor *matrix;
+    bool back;
+    uint32_t rows; /* of x and c */
+    float beta;
+    struct matrix_at x, c;
+};
+void matrix_multiply(struct pass *pass, const struct matrix_product *product);
 
 /* head.c: compute the loss from x[tokens,hidden] at the slot's labelled positions, and with `gradient` the
  * gradient of x there, which the slot keeps. */
 void head_forward(struct pass *pass, struct operand x, bool gradient);
-/* Writes the gradient of x, times scale, to the workspace's `d`. */
-void head_backward(struct pass *pass, float scale);
+/* Writes the gradient of x to the workspace's `d`. */
+void head_backward(struct pass *pass);
 /* Writes the logits of `rows` (at most head_rows) rows of x to the workspace. */
 void head_logits(struct pass *pass, struct operand x, uint32_t rows);
 
@@ -216,7 +230,6 @@ struct pass_range {
     enum { PASS_FORWARD, PASS_BACKWARD, PASS_BACKWARD_WEIGHTS } kind;
     uint32_t begin, end;     /* blocks */
     struct buffer *in, *out; /* of forward; in backward these are gradients */
-    double scale;            /* used in backward */
 };
 /* Calls queue_all, which queues ops on the pass's queue and changes nothing else. It is called twice if the
  * device could not record the ops. */

@@ -105,9 +105,9 @@ static void step_pass(const struct pair *pair, const struct way *way)
         check(stage_forward(pair->stages[0], &mb, NULL, pair->x, &saved[0], &err));
         round_by_hand(pair, way, pair->x, tokens);
         check(stage_forward(pair->stages[1], &mb, pair->x, NULL, &saved[1], &err));
-        check(stage_backward(pair->stages[1], &mb, saved[1], NULL, pair->d, 1, &err));
+        check(stage_backward(pair->stages[1], &mb, saved[1], NULL, pair->d, &err));
         round_by_hand(pair, way, pair->d, tokens);
-        check(stage_backward(pair->stages[0], &mb, saved[0], pair->d, NULL, 1, &err));
+        check(stage_backward(pair->stages[0], &mb, saved[0], pair->d, NULL, &err));
     }
 }
 

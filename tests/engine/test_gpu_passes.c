@@ -96,8 +96,8 @@ static void passes(struct run *run, const struct way *way, uint64_t step)
     for (uint32_t first = 0; first < SEEDED_ROWS; first += way->rows) {
         seeded_batch(&mb, first, way->rows, step);
         mb.router_scale = way->router_scale;
-        check(stage_backward(run->stages[1], &mb, saved[first][1], NULL, run->gradient, 1, &err));
-        check(stage_backward(run->stages[0], &mb, saved[first][0], run->gradient, NULL, 1, &err));
+        check(stage_backward(run->stages[1], &mb, saved[first][1], NULL, run->gradient, &err));
+        check(stage_backward(run->stages[0], &mb, saved[first][0], run->gradient, NULL, &err));
     }
 }
 

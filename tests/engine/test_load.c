@@ -186,7 +186,7 @@ static uint64_t step_of(struct device *device, const struct weight_source *sourc
     check(stage_create_from(device, source, &options, &stage, &err));
     check(stage_step_begin(stage, &err));
     check(stage_forward(stage, &batch, NULL, NULL, &saved, &err));
-    check(stage_backward(stage, &batch, saved, NULL, NULL, 1, &err));
+    check(stage_backward(stage, &batch, saved, NULL, NULL, &err));
     uint64_t count = 0;
     for (uint32_t i = 0; i < stage_parameter_count(stage); i++) {
         struct parameter p = stage_parameter_at(stage, i);

@@ -104,8 +104,11 @@ static void shards_make(struct split *s, const double *shares)
             uint64_t bytes = s->frozen[b][k + 1] - s->frozen[b][k];
             check(buffer_create(s->device, bytes, MEM_WEIGHTS, "a shard", &s->pieces[b][k], &err));
             check(buffer_zero(s->pieces[b][k], 0, bytes, &err));
-            check(stage_area_load(s->device, &s->source, &s->options, b, AREA_FROZEN, s->frozen[b][k],
-                                  s->frozen[b][k + 1], (struct area_view){s->pieces[b][k], 0}, &err));
+            check(stage_area_load(
+                s->device, &s->source, &s->options,
+                &(struct area_range){
+                    b, AREA_FROZEN, s->frozen[b][k], s->frozen[b][k + 1], {s->pieces[b][k], 0}},
+                &err));
         }
         device_memory(s->device, &before);
         check(shard_memory_predict(&s->options, s->blocks, ranges, &predicted, &err));
@@ -248,7 +251,7 @@ static double split_step(struct split *s, uint64_t step, double *squares)
         for (uint32_t m = 0; m < BATCHES; m++)
             check(stage_backward_blocks(s->stage, &mb[m], saved[m], b, b + 1,
                                         b == last ? NULL : s->d[m][(b + 1) % 2],
-                                        b == 0 ? NULL : s->d[m][b % 2], 1, &err));
+                                        b == 0 ? NULL : s->d[m][b % 2], &err));
         scatter(s, b, place);
     }
     check(stage_loss(s->stage, &loss, &labelled, &err));
@@ -275,7 +278,7 @@ static double whole_step(struct stage *stage, uint64_t step, double *squares)
         check(stage_forward(stage, &mb[m], NULL, NULL, &saved[m], &err));
     }
     for (uint32_t m = 0; m < BATCHES; m++)
-        check(stage_backward(stage, &mb[m], saved[m], NULL, NULL, 1, &err));
+        check(stage_backward(stage, &mb[m], saved[m], NULL, NULL, &err));
     check(stage_loss(stage, &loss, &labelled, &err));
     check(stage_grad_square_sum(stage, squares, &err));
     check(stage_update(stage, seeded_update(), &err));
@@ -366,8 +369,8 @@ static uint8_t *area_read(const struct split *s, uint32_t block, enum block_area
         uint64_t size = cuts[k + 1] - cuts[k];
         check(buffer_create(s->device, 64 + size, MEM_WEIGHTS, "a range", &buffer, &err));
         check(buffer_zero(buffer, 0, 64 + size, &err));
-        check(stage_area_load(s->device, &s->source, &s->options, block, area, cuts[k], cuts[k + 1],
-                              (struct area_view){buffer, 64}, &err));
+        check(stage_area_load(s->device, &s->source, &s->options,
+                              &(struct area_range){block, area, cuts[k], cuts[k + 1], {buffer, 64}}, &err));
         check(buffer_read(buffer, 64, all + cuts[k], size, &err));
         check(device_sync(s->device, &err));
         buffer_destroy(buffer);
@@ -426,8 +429,8 @@ static void blocks_of_both_kinds_run_side_by_side(void **state)
         check(stage_create_from(device, &source, &o, &mixed, &err));
         check(stage_area_bytes(&o, 2, AREA_FROZEN, &bytes, &err));
         check(buffer_create(device, bytes, MEM_WEIGHTS, "frozen", &frozen, &err));
-        check(stage_area_load(device, &source, &o, 2, AREA_FROZEN, 0, bytes, (struct area_view){frozen, 0},
-                              &err));
+        check(stage_area_load(device, &source, &o,
+                              &(struct area_range){2, AREA_FROZEN, 0, bytes, {frozen, 0}}, &err));
         check(stage_area_bytes(&o, 2, AREA_TRAINED, &bytes, &err));
         check(shard_create(device, &source, &o, 1, &(struct shard_range){2, 0, bytes}, &shard, &err));
         trained = shard_values(shard, 0).buffer;
@@ -545,7 +548,7 @@ static void what_is_missing_or_askew_is_said_by_name(void **state)
     said(&err, stage_forward(stage, &mb, NULL, NULL, &saved, &err), "trained values of block 2");
     check(stage_block_bind(stage, 2, &(struct block_areas){.trained = {big, 0}}, &err));
     check(stage_forward(stage, &mb, NULL, NULL, &saved, &err));
-    said(&err, stage_backward(stage, &mb, saved, NULL, NULL, 1, &err), "gradients of block 2");
+    said(&err, stage_backward(stage, &mb, saved, NULL, NULL, &err), "gradients of block 2");
     assert_int_equal(stage_saved_bytes(stage), 0); /* it ended what was saved */
     stage_block_release(stage, 2);
     said(&err, stage_forward(stage, &mb, NULL, NULL, &saved, &err), "frozen values of block 2");
@@ -557,10 +560,10 @@ static void what_is_missing_or_askew_is_said_by_name(void **state)
     said(&err, shard_create(device, &source, &o, 1, &(struct shard_range){9, 0, 0}, &shard, &err), "block 9");
     said(&err, stage_area_cuts(&o, 2, AREA_TRAINED, 2, (double[]){0.5, 0.4}, cuts, &err), "sum to");
     said(&err, stage_area_cuts(&o, 2, AREA_TRAINED, 2, (double[]){1.5, -0.5}, cuts, &err), "share 0");
-    said(
-        &err,
-        stage_area_load(device, &source, &o, 2, AREA_FROZEN, 0, frozen + 1, (struct area_view){big, 0}, &err),
-        "of an area of");
+    said(&err,
+         stage_area_load(device, &source, &o, &(struct area_range){2, AREA_FROZEN, 0, frozen + 1, {big, 0}},
+                         &err),
+         "of an area of");
     o.outside.block_end = 9;
     said(&err, stage_create_from(device, &source, &o, &stage, &err), "from outside");
     buffer_destroy(big);

@@ -244,7 +244,7 @@ static void whole_run(struct group *g, float *x, float *d)
     check(stage_forward(g->whole, &g->batch, g->in, g->out, &saved, &err));
     get(g, x);
     put(g, d);
-    check(stage_backward(g->whole, &g->batch, saved, g->in, g->out, 1, &err));
+    check(stage_backward(g->whole, &g->batch, saved, g->in, g->out, &err));
     get(g, d);
 }
 

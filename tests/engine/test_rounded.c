@@ -182,8 +182,8 @@ static void plan_pass(const struct plan *p, struct stage *const *stages, uint32_
             check(
                 stage_forward(stages[s], &mb, s == 0 ? NULL : x, s + 1 == count ? NULL : x, &saved[s], &err));
         for (uint32_t s = count; s-- > 0;)
-            check(stage_backward(stages[s], &mb, saved[s], s + 1 == count ? NULL : d, s == 0 ? NULL : d, 1,
-                                 &err));
+            check(
+                stage_backward(stages[s], &mb, saved[s], s + 1 == count ? NULL : d, s == 0 ? NULL : d, &err));
     }
 }
 

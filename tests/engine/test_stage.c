@@ -109,7 +109,7 @@ static struct outcome one_step_as(enum dtype compute, const char *kind, uint32_t
                                 &saved[s], &err));
         for (uint32_t s = count; s-- > 0;)
             check(stage_backward(stages[s], &mb, saved[s], s + 1 == count ? NULL : d[s + 1],
-                                 s == 0 ? NULL : d[s], 1, &err));
+                                 s == 0 ? NULL : d[s], &err));
     }
     for (uint32_t s = 0; s < count; s++) {
         double part;
@@ -206,7 +206,7 @@ static double train_loss(struct stage *stage, bool backward)
     check(stage_step_begin(stage, &err));
     check(stage_forward(stage, &mb, NULL, NULL, &saved, &err));
     if (backward)
-        check(stage_backward(stage, &mb, saved, NULL, NULL, 1, &err));
+        check(stage_backward(stage, &mb, saved, NULL, NULL, &err));
     else
         stage_saved_release(saved);
     check(stage_loss(stage, &loss, &labelled, &err));
@@ -353,7 +353,7 @@ static void a_step_allocates_nothing(void **state)
     batch_fill(&mb, 0, 4);
     check(stage_forward(stage, &mb, NULL, NULL, &saved, &err));
     assert_true(stage_saved_bytes(stage) == stage_saved_place_bytes(stage));
-    check(stage_backward(stage, &mb, saved, NULL, NULL, 1, &err));
+    check(stage_backward(stage, &mb, saved, NULL, NULL, &err));
     check(stage_update(
         stage, &(struct step_update){.learning_rate = 1e-3, .beta1 = 0.9, .beta2 = 0.9, .eps = 1e-8}, &err));
     device_memory(device, &after);
@@ -447,13 +447,13 @@ static void bad_micro_batches_are_refused_and_leave_the_stage_usable(void **stat
     check(stage_forward(stage, &mb, NULL, NULL, &saved[1], &err));
     refused(stage, &mb, ERR_BUSY, "in flight");
     stage_saved_release(saved[0]);
-    check(stage_backward(stage, &mb, saved[1], NULL, NULL, 1, &err));
-    assert_int_equal(stage_backward(stage, &mb, saved[1], NULL, NULL, 1, &err), -1);
+    check(stage_backward(stage, &mb, saved[1], NULL, NULL, &err));
+    assert_int_equal(stage_backward(stage, &mb, saved[1], NULL, NULL, &err), -1);
     const uint32_t nothing[] = {0};
     mb.rows = 0;
     mb.row_start = nothing;
     check(stage_forward(stage, &mb, NULL, NULL, &saved[0], &err));
-    check(stage_backward(stage, &mb, saved[0], NULL, NULL, 1, &err));
+    check(stage_backward(stage, &mb, saved[0], NULL, NULL, &err));
     check(device_sync(device, &err));
     stage_destroy(stage);
     device_close(device);
@@ -488,7 +488,7 @@ static void a_value_that_is_not_finite_is_named(void **state)
     batch_fill(&mb, 0, 4);
     check(stage_step_begin(stage, &err));
     check(stage_forward(stage, &mb, NULL, NULL, &saved, &err));
-    check(stage_backward(stage, &mb, saved, NULL, NULL, 1, &err));
+    check(stage_backward(stage, &mb, saved, NULL, NULL, &err));
     assert_int_equal(stage_loss(stage, &sum, &labelled, &err), -1);
     assert_int_equal(err.code, ERR_NOT_FINITE);
     assert_non_null(strstr(err.text, "logits"));
@@ -509,7 +509,7 @@ static void steps_run(struct stage *stage, uint32_t from, uint32_t to)
         mb.step = step;
         check(stage_step_begin(stage, &err));
         check(stage_forward(stage, &mb, NULL, NULL, &saved, &err));
-        check(stage_backward(stage, &mb, saved, NULL, NULL, 1, &err));
+        check(stage_backward(stage, &mb, saved, NULL, NULL, &err));
         check(stage_update(
             stage,
             &(struct step_update){

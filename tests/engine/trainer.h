@@ -229,7 +229,7 @@ static inline void stage_pass_back(struct trainer *t, uint32_t s, const struct m
     uint32_t each = t->options->part_blocks;
     stage_options_get(t->stages[s], &has);
     if (each == 0) {
-        check(stage_backward(t->stages[s], mb, saved, in, out, 1, &err));
+        check(stage_backward(t->stages[s], mb, saved, in, out, &err));
         return;
     }
     for (int weights = 0; weights <= has.split; weights++)
@@ -240,7 +240,7 @@ static inline void stage_pass_back(struct trainer *t, uint32_t s, const struct m
             if (weights)
                 check(stage_backward_weights(t->stages[s], mb, saved, begin, end, &err));
             else
-                check(stage_backward_blocks(t->stages[s], mb, saved, begin, end, in, next, 1, &err));
+                check(stage_backward_blocks(t->stages[s], mb, saved, begin, end, in, next, &err));
             in = next;
         }
 }

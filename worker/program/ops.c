@@ -241,7 +241,7 @@ static int run_backward(struct ops *ops, const struct instr *instr, struct stage
     int result = 0;
     stage_options_get(stage, &has);
     if (instr->op != OP_BACKWARD_WEIGHT)
-        result = stage_backward_blocks(stage, micro, *place, begin, end, in, out, 1.0, err);
+        result = stage_backward_blocks(stage, micro, *place, begin, end, in, out, err);
     if (result == 0 && has.split && instr->op != OP_BACKWARD_INPUT)
         result = stage_backward_weights(stage, micro, *place, begin, end, err);
     if (result < 0 || (begin == has.block_begin && instr->op != OP_BACKWARD_INPUT))
