@@ -157,83 +157,128 @@ static uint32_t heads_at_once(const struct sequence *s, uint32_t queries)
     return s->as == VALUES_F32 ? s->group : min_u32(s->group, most);
 }
 
-/* Where the sums of head h begin for queries from `begin` on, with rows *ld apart; `at` is the head's index
- * among those handled at once. */
-static float *sums_of(const struct sequence *s, const struct forward_tiles *t, uint32_t h, uint32_t at,
-                      uint32_t begin, uint32_t queries, size_t *ld)
+/* The running softmax of n queries of head h from `begin` on; rows of the sums are ld apart. */
+struct running_softmax {
+    uint32_t h, begin, n;
+    float *max, *sum, *sums;
+    size_t ld;
+};
+
+/* `index`: the head's place among those handled at once. */
+static struct running_softmax running_of(const struct sequence *s, const struct forward_tiles *t, uint32_t h,
+                                         uint32_t index, uint32_t begin, uint32_t n)
 {
-    *ld = s->as == VALUES_F32 ? s->ldo : rounded_ld(s);
-    if (s->as == VALUES_F32)
-        return (float *)operand_at(s->out) + s->out_at + begin * s->ldo + (size_t)h * s->head_dim;
-    return t->out + (size_t)at * queries * *ld;
+    size_t first = (size_t)index * n;
+    struct running_softmax r = {.h = h, .begin = begin, .n = n, .max = t->max + first, .sum = t->sum + first};
+    if (s->as == VALUES_F32) {
+        r.ld = s->ldo;
+        r.sums = (float *)operand_at(s->out) + s->out_at + begin * s->ldo + (size_t)h * s->head_dim;
+    } else {
+        r.ld = rounded_ld(s);
+        r.sums = t->out + first * r.ld;
+    }
+    return r;
 }
 
-/* scores = q k^T for n queries of head h from `begin` on and the tile of transposed keys. */
-static void tile_scores(const struct sequence *s, const struct forward_tiles *t, uint32_t h, uint32_t begin,
-                        uint32_t n)
+/* scores = q k^T for the queries and the tile of transposed keys. */
+static void tile_scores(const struct sequence *s, const struct forward_tiles *t,
+                        const struct running_softmax *r)
 {
-    for (uint32_t i = 0; i < n; i += TILE) {
-        size_t ld, at = (begin + i) * s->q.ld + (size_t)h * s->head_dim;
-        uint32_t rows = min_u32(TILE, n - i);
+    for (uint32_t i = 0; i < r->n; i += TILE) {
+        size_t ld, at = (r->begin + i) * s->q.ld + (size_t)r->h * s->head_dim;
+        uint32_t rows = min_u32(TILE, r->n - i);
         const float *q = rows_in_f32(s, &s->q, at, rows, t->queries, &ld);
-        s->kernels->tile(rows, TILE, s->head_dim, q, ld, 1, t->keys, TILE, t->scores + (size_t)i * TILE, TILE,
-                         false);
+        s->kernels->tile(&(struct tile_product){.m = rows,
+                                                .n = TILE,
+                                                .k = s->head_dim,
+                                                .a = q,
+                                                .a_row = ld,
+                                                .a_col = 1,
+                                                .b = t->keys,
+                                                .ldb = TILE,
+                                                .c = t->scores + (size_t)i * TILE,
+                                                .ldc = TILE});
     }
 }
 
 /* Turns one row of a tile's scores into probabilities. Returns the factor for the sums made so far. */
-static float row_softmax(const struct sequence *s, float *row, uint32_t unseen, uint32_t seen, float *max,
-                         float *sum)
+static float row_softmax(const struct sequence *s, const struct score_row *row, float *max, float *sum)
 {
     if (s->as == VALUES_F32)
-        return s->kernels->softmax_tile(row, unseen, seen, TILE, s->scale, s->cap, max, sum);
-    return s->kernels->softmax_tile_rounded(s->as, row, unseen, seen, TILE, s->scale, s->cap, max, sum);
+        return s->kernels->softmax_tile(row, max, sum);
+    return s->kernels->softmax_tile_rounded(s->as, row, max, sum);
 }
 
-/* Adds keys [first, first + count) with values v to the running softmax of n queries of head h from `begin`
- * on; the sums are in out, ldo apart. */
-static void forward_tile(const struct sequence *s, const struct forward_tiles *t, uint32_t h, uint32_t begin,
-                         uint32_t n, uint32_t first, uint32_t count, const float *v, size_t ldv, float *max,
-                         float *sum, float *out, size_t ldo)
+/* The row of a position in a tile of keys [first, first + count). */
+static struct score_row score_row_of(const struct sequence *s, float *scores, uint32_t position,
+                                     uint32_t first, uint32_t count)
 {
-    tile_scores(s, t, h, begin, n);
-    for (uint32_t i = 0; i < n; i++) {
-        uint32_t position = s->offset + begin + i, seen = visible(position, first, count);
-        uint32_t unseen = hidden(s, position, first, count);
-        float *row = t->scores + (size_t)i * TILE, *o = out + i * ldo;
-        bool nothing_before = max[i] == -INFINITY;
+    return (struct score_row){.s = scores,
+                              .hidden = hidden(s, position, first, count),
+                              .valid = visible(position, first, count),
+                              .n = TILE,
+                              .scale = s->scale,
+                              .cap = s->cap};
+}
+
+/* Keys [first, first + count) and their values v. */
+struct key_tile {
+    uint32_t first, count;
+    const float *v;
+    size_t ldv;
+};
+
+/* Adds a tile of keys to the running softmax. */
+static void forward_tile(const struct sequence *s, const struct forward_tiles *t, const struct key_tile *keys,
+                         const struct running_softmax *r)
+{
+    tile_scores(s, t, r);
+    for (uint32_t i = 0; i < r->n; i++) {
+        struct score_row row =
+            score_row_of(s, t->scores + (size_t)i * TILE, s->offset + r->begin + i, keys->first, keys->count);
+        float *o = r->sums + i * r->ld;
+        bool nothing_before = r->max[i] == -INFINITY;
         if (nothing_before)
             memset(o, 0, s->head_dim * sizeof *o);
-        if (unseen >= seen) {
-            memset(row, 0, TILE * sizeof *row);
+        if (row.hidden >= row.valid) {
+            memset(row.s, 0, TILE * sizeof *row.s);
             continue;
         }
-        float correction = row_softmax(s, row, unseen, seen, &max[i], &sum[i]);
+        float correction = row_softmax(s, &row, &r->max[i], &r->sum[i]);
         if (!nothing_before && correction != 1.0f)
             s->kernels->scale(o, correction, o, s->head_dim);
     }
-    s->kernels->tile(n, s->head_dim, count, t->scores, TILE, 1, v, ldv, out, ldo, true);
+    s->kernels->tile(&(struct tile_product){.m = r->n,
+                                            .n = s->head_dim,
+                                            .k = keys->count,
+                                            .a = t->scores,
+                                            .a_row = TILE,
+                                            .a_col = 1,
+                                            .b = keys->v,
+                                            .ldb = keys->ldv,
+                                            .c = r->sums,
+                                            .ldc = r->ld,
+                                            .accumulate = true});
 }
 
-/* Divides the sums of n queries of head h by the softmax sums, which gives the output, and writes lse. */
-static void forward_finish(const struct sequence *s, uint32_t h, uint32_t begin, uint32_t n, const float *max,
-                           const float *sum, float *sums, size_t ld)
+/* Divides the sums by the softmax sums, which gives the output, and writes lse. */
+static void forward_finish(const struct sequence *s, const struct running_softmax *r)
 {
     bool rounds = s->as != VALUES_F32;
-    for (uint32_t i = 0; i < n; i++) {
-        float *o = sums + i * ld;
-        s->kernels->scale(o, 1.0f / sum[i], o, s->head_dim);
+    for (uint32_t i = 0; i < r->n; i++) {
+        float *o = r->sums + i * r->ld;
+        s->kernels->scale(o, 1.0f / r->sum[i], o, s->head_dim);
         if (rounds) {
-            const struct gemm_values row = {.at = o, .ld = ld, .kind = VALUES_F32};
+            const struct gemm_values row = {.at = o, .ld = r->ld, .kind = VALUES_F32};
             float rounded[ATTENTION_HEAD_DIM_MAX];
             s->kernels->round_rows(s->as, &row, 0, 1, s->head_dim, rounded, ATTENTION_HEAD_DIM_MAX);
             values_write(s->kernels, rounded, s->out,
-                         s->out_at + (begin + i) * s->ldo + (size_t)h * s->head_dim, s->head_dim);
+                         s->out_at + (r->begin + i) * s->ldo + (size_t)r->h * s->head_dim, s->head_dim);
         }
-        double base = rounds ? (double)max[i] * 0.693147180559945309 : (double)max[i];
+        double base = rounds ? (double)r->max[i] * 0.693147180559945309 : (double)r->max[i];
         if (s->lse != NULL)
-            s->lse[(size_t)(begin + i) * s->ldl + h] =
-                rounds ? (float)(base + log((double)sum[i])) : max[i] + logf(sum[i]);
+            s->lse[(size_t)(r->begin + i) * s->ldl + r->h] =
+                rounds ? (float)(base + log((double)r->sum[i])) : r->max[i] + logf(r->sum[i]);
     }
 }
 
@@ -243,24 +288,22 @@ static void heads_forward(const struct sequence *s, uint32_t begin, uint32_t end
 {
     const struct forward_tiles t = forward_tiles_of(s);
     uint32_t n = end - begin, last = s->offset + end, heads = last_head - first_head;
-    size_t ldv, ldo;
     for (uint32_t i = 0; i < heads * n; i++) {
         t.max[i] = -INFINITY;
         t.sum[i] = 0.0f;
     }
     for (uint32_t first = first_tile(s, s->offset + begin); first < last; first += TILE) {
-        uint32_t count = min_u32(TILE, last - first);
-        transpose_tile(s, &s->k, first, count, t.keys);
-        const float *v = rows_in_f32(s, &s->v, first * s->v.ld, count, t.values, &ldv);
+        struct key_tile keys = {.first = first, .count = min_u32(TILE, last - first)};
+        transpose_tile(s, &s->k, first, keys.count, t.keys);
+        keys.v = rows_in_f32(s, &s->v, first * s->v.ld, keys.count, t.values, &keys.ldv);
         for (uint32_t i = 0; i < heads; i++) {
-            float *out = sums_of(s, &t, first_head + i, i, begin, n, &ldo);
-            forward_tile(s, &t, first_head + i, begin, n, first, count, v, ldv, t.max + (size_t)i * n,
-                         t.sum + (size_t)i * n, out, ldo);
+            struct running_softmax running = running_of(s, &t, first_head + i, i, begin, n);
+            forward_tile(s, &t, &keys, &running);
         }
     }
     for (uint32_t i = 0; i < heads; i++) {
-        float *out = sums_of(s, &t, first_head + i, i, begin, n, &ldo);
-        forward_finish(s, first_head + i, begin, n, t.max + (size_t)i * n, t.sum + (size_t)i * n, out, ldo);
+        struct running_softmax running = running_of(s, &t, first_head + i, i, begin, n);
+        forward_finish(s, &running);
     }
 }
 
@@ -324,14 +367,21 @@ static void backward_scores(const struct sequence *s, const struct tile_pair *at
 {
     const struct kernels *kernels = s->kernels;
     uint32_t n = at->queries, d = s->head_dim;
-    kernels->tile(n, TILE, d, at->q, at->ldq, 1, t->keys, TILE, t->p, TILE, false);
-    kernels->tile(n, TILE, d, at->dout, at->ldo, 1, t->values, TILE, t->dp, TILE, false);
+    struct tile_product product = {.m = n, .n = TILE, .k = d, .a_col = 1, .ldb = TILE, .ldc = TILE};
+    product.a = at->q;
+    product.a_row = at->ldq;
+    product.b = t->keys;
+    product.c = t->p;
+    kernels->tile(&product);
+    product.a = at->dout;
+    product.a_row = at->ldo;
+    product.b = t->values;
+    product.c = t->dp;
+    kernels->tile(&product);
     for (uint32_t i = 0; i < n; i++) {
         size_t state = (size_t)(at->begin + i) * s->ldl + at->h;
-        kernels->softmax_tile_backward(s->as, t->p + (size_t)i * TILE, t->dp + (size_t)i * TILE,
-                                       hidden(s, at->begin + i, at->first, at->keys),
-                                       visible(at->begin + i, at->first, at->keys), TILE, s->scale, s->cap,
-                                       s->lse[state], s->delta[state]);
+        struct score_row row = score_row_of(s, t->p + (size_t)i * TILE, at->begin + i, at->first, at->keys);
+        kernels->softmax_tile_backward(s->as, &row, t->dp + (size_t)i * TILE, s->lse[state], s->delta[state]);
     }
 }
 
@@ -339,16 +389,34 @@ static void backward_of_keys(const struct sequence *s, const struct tile_pair *a
                              const struct backward_tiles *t)
 {
     uint32_t d = s->head_dim;
-    s->kernels->tile(at->keys, d, at->queries, t->p, 1, TILE, at->dout, at->ldo, t->dv, d, true);
-    s->kernels->tile(at->keys, d, at->queries, t->dp, 1, TILE, at->q, at->ldq, t->dk, d, true);
+    struct tile_product product = {
+        .m = at->keys, .n = d, .k = at->queries, .a_row = 1, .a_col = TILE, .ldc = d, .accumulate = true};
+    product.a = t->p;
+    product.b = at->dout;
+    product.ldb = at->ldo;
+    product.c = t->dv;
+    s->kernels->tile(&product);
+    product.a = t->dp;
+    product.b = at->q;
+    product.ldb = at->ldq;
+    product.c = t->dk;
+    s->kernels->tile(&product);
 }
 
 static void backward_of_queries(const struct sequence *s, const struct tile_pair *at,
                                 const struct backward_tiles *t)
 {
-    s->kernels->tile(at->queries, s->head_dim, at->keys, t->dp, TILE, 1, at->k, at->ldk,
-                     s->dq + at->begin * s->q.ld + (size_t)at->h * s->head_dim, s->q.ld,
-                     at->first != first_tile(s, at->begin));
+    s->kernels->tile(&(struct tile_product){.m = at->queries,
+                                            .n = s->head_dim,
+                                            .k = at->keys,
+                                            .a = t->dp,
+                                            .a_row = TILE,
+                                            .a_col = 1,
+                                            .b = at->k,
+                                            .ldb = at->ldk,
+                                            .c = s->dq + at->begin * s->q.ld + (size_t)at->h * s->head_dim,
+                                            .ldc = s->q.ld,
+                                            .accumulate = at->first != first_tile(s, at->begin)});
 }
 
 static void sequence_delta(const struct sequence *s, uint32_t begin, uint32_t end)

@@ -53,19 +53,18 @@ static struct {
     __typeof__(cblas_sgemv) *sgemv;
 } library = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-static void gemm(bool transpose_a, bool transpose_b, uint32_t m, uint32_t n, uint32_t k, float alpha,
-                 const float *a, uint32_t lda, const float *b, uint32_t ldb, float beta, float *c,
-                 uint32_t ldc)
+static void gemm(const struct gemm_f32 *g)
 {
-    if (m == 1 && !transpose_a) {
+    if (g->m == 1 && !g->transpose_a) {
         /* One row, as in generation: sgemv only reads the matrix and packs nothing. */
-        library.sgemv(CblasRowMajor, transpose_b ? CblasNoTrans : CblasTrans, (int)(transpose_b ? n : k),
-                      (int)(transpose_b ? k : n), alpha, b, (int)ldb, a, 1, beta, c, 1);
+        library.sgemv(CblasRowMajor, g->transpose_b ? CblasNoTrans : CblasTrans,
+                      (int)(g->transpose_b ? g->n : g->k), (int)(g->transpose_b ? g->k : g->n), g->alpha,
+                      g->b, (int)g->ldb, g->a, 1, g->beta, g->c, 1);
         return;
     }
-    library.sgemm(CblasRowMajor, transpose_a ? CblasTrans : CblasNoTrans,
-                  transpose_b ? CblasTrans : CblasNoTrans, (int)m, (int)n, (int)k, alpha, a, (int)lda, b,
-                  (int)ldb, beta, c, (int)ldc);
+    library.sgemm(CblasRowMajor, g->transpose_a ? CblasTrans : CblasNoTrans,
+                  g->transpose_b ? CblasTrans : CblasNoTrans, (int)g->m, (int)g->n, (int)g->k, g->alpha, g->a,
+                  (int)g->lda, g->b, (int)g->ldb, g->beta, g->c, (int)g->ldc);
 }
 
 static const char *core_type(const char *isa)

@@ -12,11 +12,9 @@
  * native). ERR_INVALID: no such name. ERR_UNSUPPORTED: this CPU lacks it. */
 const struct kernels *isa_kernels(const char *isa, struct err *err);
 
-/* c[m,n] = alpha * op(a) * op(b) + beta * c, row-major, on the calling thread. */
+/* Computes a product on the calling thread. */
 struct blas {
-    void (*gemm)(bool transpose_a, bool transpose_b, uint32_t m, uint32_t n, uint32_t k, float alpha,
-                 const float *a, uint32_t lda, const float *b, uint32_t ldb, float beta, float *c,
-                 uint32_t ldc);
+    void (*gemm)(const struct gemm_f32 *g);
 };
 
 /* Load OpenBLAS, once per process, with the core type that fits isa ("avx512": SkylakeX, "avx2": Haswell,

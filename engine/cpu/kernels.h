@@ -71,6 +71,39 @@ struct codes {
                                  it, or CODE_NO_BOUND */
 };
 
+/* c[m,n] is set to a[m,k] b[k,n], or increased by it; a[i,j] is at a[i * a_row + j * a_col]. */
+struct tile_product {
+    size_t m, n, k;
+    const float *a;
+    size_t a_row, a_col;
+    const float *b;
+    size_t ldb;
+    float *c;
+    size_t ldc;
+    bool accumulate;
+};
+
+/* c[m,n] = alpha * op(a) * op(b) + beta * c, row-major. */
+struct gemm_f32 {
+    bool transpose_a, transpose_b;
+    size_t m, n, k;
+    float alpha, beta;
+    const float *a;
+    size_t lda;
+    const float *b;
+    size_t ldb;
+    float *c;
+    size_t ldc;
+};
+
+/* One row s[n] of an attention tile's scores, of which [hidden, valid) count. Their logits are y = s * scale,
+ * or cap * tanh(s * scale / cap) where cap > 0. */
+struct score_row {
+    float *s;
+    size_t hidden, valid, n;
+    float scale, cap;
+};
+
 struct kernels {
     const char *isa;
     uint32_t width; /* floats in a vector */
@@ -114,16 +147,10 @@ struct kernels {
     float (*encode)(const struct codes *codes, const float *x, uint8_t *code, size_t n);
     void (*scale)(const float *x, float factor, float *y, size_t n);
     float (*dot)(const float *x, const float *y, size_t n);
-    /* c[m,n] (ldc) is set to a[m,k] b[k,n] (ldb), or increased by it; a[i,j] is at a[i * a_row + j * a_col]
-     */
-    void (*tile)(size_t m, size_t n, size_t k, const float *a, size_t a_row, size_t a_col, const float *b,
-                 size_t ldb, float *c, size_t ldc, bool accumulate);
-    /* c[m,n] = alpha * op(a) * op(b) + beta * c, like blas.gemm, except that a and b are not both transposed,
-     * beta is 0 or 1, and alpha is 1 if beta is. scratch: GEMM_SCRATCH floats. The order in which an
-     * element's terms are added does not depend on m and n. */
-    void (*gemm)(bool transpose_a, bool transpose_b, size_t m, size_t n, size_t k, float alpha,
-                 const float *a, size_t lda, const float *b, size_t ldb, float beta, float *c, size_t ldc,
-                 float *scratch);
+    void (*tile)(const struct tile_product *product);
+    /* a and b are not both transposed, beta is 0 or 1, and alpha is 1 if beta is. scratch: GEMM_SCRATCH
+     * floats. The order in which an element's terms are added does not depend on m and n. */
+    void (*gemm)(const struct gemm_f32 *g, float *scratch);
     /* scratch: ROUNDED_SCRATCH floats. The order in which an element's terms are added does not depend on m
      * and n. */
     void (*gemm_rounded)(const struct gemm_rounded *g, float *scratch);
@@ -134,21 +161,18 @@ struct kernels {
                        size_t columns, float *to, size_t ldt);
     void (*round_transposed)(enum value_kind as, const struct gemm_values *x, size_t at, size_t rows,
                              size_t columns, float *to, size_t ldt);
-    /* One row of an attention tile in the running softmax. With y = s * scale, or cap * tanh(s * scale / cap)
-     * where cap > 0: s[hidden..valid) becomes exp(y - new maximum), and the rest of s[0..n) becomes 0. *m and
-     * *l are the running maximum and sum. Returns exp(old maximum - new maximum), by which the caller
+    /* One row in the running softmax: s[hidden..valid) becomes exp(y - new maximum), and the rest becomes 0.
+     * *m and *l are the running maximum and sum. Returns exp(old maximum - new maximum), by which the caller
      * multiplies its earlier sums */
-    float (*softmax_tile)(float *s, size_t hidden, size_t valid, size_t n, float scale, float cap, float *m,
-                          float *l);
+    float (*softmax_tile)(const struct score_row *row, float *m, float *l);
     /* The same, with exponentials rounded to `as` (bf16 or f16) after they are summed. It works in base 2: *m
      * is the smallest whole number that is no less than any y * log2(e) so far, and *l sums 2^(y * log2(e) -
      * *m). So the returned factor is a power of two, which rounds nothing. */
-    float (*softmax_tile_rounded)(enum value_kind as, float *s, size_t hidden, size_t valid, size_t n,
-                                  float scale, float cap, float *m, float *l);
+    float (*softmax_tile_rounded)(enum value_kind as, const struct score_row *row, float *m, float *l);
     /* s[hidden..valid) becomes p = exp(y - lse), and dp becomes p * (dp - delta) * scale, times the slope of
      * y under the cap; other elements become 0; both are then rounded to `as` */
-    void (*softmax_tile_backward)(enum value_kind as, float *s, float *dp, size_t hidden, size_t valid,
-                                  size_t n, float scale, float cap, float lse, float delta);
+    void (*softmax_tile_backward)(enum value_kind as, const struct score_row *row, float *dp, float lse,
+                                  float delta);
 };
 
 extern const struct kernels kernels_sse42, kernels_avx2, kernels_avx512;

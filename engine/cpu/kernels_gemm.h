@@ -50,34 +50,33 @@
  * and are added to c at the end: if they began at c, each of the k small terms would be rounded at c's
  * magnitude. */
 #define TILE_PANEL(ROWS, VECTORS)                                                                            \
-    INLINE void tile_##ROWS##_##VECTORS(size_t k, const float *a, size_t a_row, size_t a_col,                \
-                                        const float *b, size_t ldb, float *c, size_t ldc, bool accumulate)   \
+    INLINE void tile_##ROWS##_##VECTORS(struct tile_product t)                                               \
     {                                                                                                        \
         vf sum[ROWS][VECTORS];                                                                               \
         _Pragma("GCC unroll 16") for (int i = 0; i < ROWS; i++)                                              \
             _Pragma("GCC unroll 4") for (int j = 0; j < VECTORS; j++) sum[i][j] = splat(0.0f);               \
-        for (size_t p = 0; p < k; p++) {                                                                     \
+        for (size_t p = 0; p < t.k; p++) {                                                                   \
             vf right[VECTORS];                                                                               \
             _Pragma("GCC unroll 4") for (int j = 0; j < VECTORS; j++) right[j] =                             \
-                load(b + p * ldb + (size_t)j * VECTOR);                                                      \
+                load(t.b + p * t.ldb + (size_t)j * VECTOR);                                                  \
             _Pragma("GCC unroll 16") for (int i = 0; i < ROWS; i++)                                          \
             {                                                                                                \
-                vf left = splat(a[(size_t)i * a_row + p * a_col]);                                           \
+                vf left = splat(t.a[(size_t)i * t.a_row + p * t.a_col]);                                     \
                 _Pragma("GCC unroll 4") for (int j = 0; j < VECTORS; j++) sum[i][j] += left * right[j];      \
             }                                                                                                \
         }                                                                                                    \
         _Pragma("GCC unroll 16") for (int i = 0; i < ROWS; i++)                                              \
             _Pragma("GCC unroll 4") for (int j = 0; j < VECTORS; j++)                                        \
         {                                                                                                    \
-            float *at = c + (size_t)i * ldc + (size_t)j * VECTOR;                                            \
-            store(at, accumulate ? load(at) + sum[i][j] : sum[i][j]);                                        \
+            float *at = t.c + (size_t)i * t.ldc + (size_t)j * VECTOR;                                        \
+            store(at, t.accumulate ? load(at) + sum[i][j] : sum[i][j]);                                      \
         }                                                                                                    \
     }
 
 /* The case of ROWS remaining rows. */
 #define TILE_STRIP(ROWS, VECTORS)                                                                            \
     case ROWS:                                                                                               \
-        tile_##ROWS##_##VECTORS(k, a, a_row, a_col, b, ldb, c, ldc, accumulate);                             \
+        tile_##ROWS##_##VECTORS(t);                                                                          \
         break
 
 #define TILE_STRIPS(VECTORS)                                                                                 \
@@ -87,12 +86,11 @@
     TILE_PANEL(4, VECTORS)                                                                                   \
     TILE_PANEL(5, VECTORS)                                                                                   \
     TILE_PANEL(6, VECTORS)                                                                                   \
-    static void strips_##VECTORS(size_t m, size_t k, const float *a, size_t a_row, size_t a_col,             \
-                                 const float *b, size_t ldb, float *c, size_t ldc, bool accumulate)          \
+    static void strips_##VECTORS(struct tile_product t)                                                      \
     {                                                                                                        \
-        for (; m >= TILE_ROWS; m -= TILE_ROWS, a += TILE_ROWS * a_row, c += TILE_ROWS * ldc)                 \
-            TILE_FULL(VECTORS)(k, a, a_row, a_col, b, ldb, c, ldc, accumulate);                              \
-        switch (m) {                                                                                         \
+        for (; t.m >= TILE_ROWS; t.m -= TILE_ROWS, t.a += TILE_ROWS * t.a_row, t.c += TILE_ROWS * t.ldc)     \
+            TILE_FULL(VECTORS)(t);                                                                           \
+        switch (t.m) {                                                                                       \
             TILE_STRIP(1, VECTORS);                                                                          \
             TILE_STRIP(2, VECTORS);                                                                          \
             TILE_STRIP(3, VECTORS);                                                                          \
@@ -138,55 +136,61 @@ INLINE float add_product(float sum, float x, float y)
 #endif
 }
 
-static void tile_scalar(size_t m, size_t n, size_t k, const float *a, size_t a_row, size_t a_col,
-                        const float *b, size_t ldb, float *c, size_t ldc, bool accumulate)
+static void tile_scalar(const struct tile_product *t)
 {
-    for (size_t i = 0; i < m; i++)
-        for (size_t j = 0; j < n; j++) {
-            float sum = 0.0f;
-            for (size_t p = 0; p < k; p++)
-                sum = add_product(sum, a[i * a_row + p * a_col], b[p * ldb + j]);
-            c[i * ldc + j] = accumulate ? c[i * ldc + j] + sum : sum;
+    for (size_t i = 0; i < t->m; i++)
+        for (size_t j = 0; j < t->n; j++) {
+            float sum = 0.0f, *at = t->c + i * t->ldc + j;
+            for (size_t p = 0; p < t->k; p++)
+                sum = add_product(sum, t->a[i * t->a_row + p * t->a_col], t->b[p * t->ldb + j]);
+            *at = t->accumulate ? *at + sum : sum;
         }
 }
 
-static void tile(size_t m, size_t n, size_t k, const float *a, size_t a_row, size_t a_col, const float *b,
-                 size_t ldb, float *c, size_t ldc, bool accumulate)
+/* Drops the first columns of a product. */
+INLINE void columns_drop(struct tile_product *t, size_t columns)
 {
-    size_t j = 0;
-    for (; j + TILE_WIDE * VECTOR <= n; j += TILE_WIDE * VECTOR)
-        strips_wide(m, k, a, a_row, a_col, b + j, ldb, c + j, ldc, accumulate);
-    for (; j + VECTOR <= n; j += VECTOR)
-        strips_1(m, k, a, a_row, a_col, b + j, ldb, c + j, ldc, accumulate);
-    if (j < n)
-        tile_scalar(m, n - j, k, a, a_row, a_col, b + j, ldb, c + j, ldc, accumulate);
+    t->n -= columns;
+    t->b += columns;
+    t->c += columns;
 }
 
-/* ROWS x COLUMNS dot products over the whole of k, with lanes along k. */
+static void tile(const struct tile_product *product)
+{
+    struct tile_product t = *product;
+    for (; t.n >= TILE_WIDE * VECTOR; columns_drop(&t, TILE_WIDE * VECTOR))
+        strips_wide(t);
+    for (; t.n >= VECTOR; columns_drop(&t, VECTOR))
+        strips_1(t);
+    tile_scalar(&t);
+}
+
+/* ROWS x COLUMNS dot products from c[row, column] on, over the whole of k, with lanes along k. */
 #define DOT_PANEL(ROWS, COLUMNS)                                                                             \
-    INLINE void dot_##ROWS##_##COLUMNS(size_t k, float alpha, const float *a, size_t lda, const float *b,    \
-                                       size_t ldb, float beta, float *c, size_t ldc)                         \
+    INLINE void dot_##ROWS##_##COLUMNS(const struct gemm_f32 *g, size_t row, size_t column)                  \
     {                                                                                                        \
+        const float *a = g->a + row * g->lda, *b = g->b + column * g->ldb;                                   \
         vf sum[ROWS][COLUMNS];                                                                               \
         size_t p = 0;                                                                                        \
         _Pragma("GCC unroll 8") for (int i = 0; i < ROWS; i++)                                               \
             _Pragma("GCC unroll 8") for (int j = 0; j < COLUMNS; j++) sum[i][j] = splat(0.0f);               \
-        for (; p + VECTOR <= k; p += VECTOR) {                                                               \
+        for (; p + VECTOR <= g->k; p += VECTOR) {                                                            \
             vf left[ROWS];                                                                                   \
-            _Pragma("GCC unroll 8") for (int i = 0; i < ROWS; i++) left[i] = load(a + (size_t)i * lda + p);  \
+            _Pragma("GCC unroll 8") for (int i = 0; i < ROWS; i++) left[i] =                                 \
+                load(a + (size_t)i * g->lda + p);                                                            \
             _Pragma("GCC unroll 8") for (int j = 0; j < COLUMNS; j++)                                        \
             {                                                                                                \
-                vf right = load(b + (size_t)j * ldb + p);                                                    \
+                vf right = load(b + (size_t)j * g->ldb + p);                                                 \
                 _Pragma("GCC unroll 8") for (int i = 0; i < ROWS; i++) sum[i][j] += left[i] * right;         \
             }                                                                                                \
         }                                                                                                    \
         for (int i = 0; i < ROWS; i++)                                                                       \
             for (int j = 0; j < COLUMNS; j++) {                                                              \
                 float total = LANES_SUM(sum[i][j]);                                                          \
-                for (size_t q = p; q < k; q++)                                                               \
-                    total = add_product(total, a[(size_t)i * lda + q], b[(size_t)j * ldb + q]);              \
-                float *at = c + (size_t)i * ldc + j;                                                         \
-                *at = alpha * total + (beta == 0.0f ? 0.0f : beta * *at);                                    \
+                for (size_t q = p; q < g->k; q++)                                                            \
+                    total = add_product(total, a[(size_t)i * g->lda + q], b[(size_t)j * g->ldb + q]);        \
+                float *at = g->c + (row + (size_t)i) * g->ldc + column + (size_t)j;                          \
+                *at = g->alpha * total + (g->beta == 0.0f ? 0.0f : g->beta * *at);                           \
             }                                                                                                \
     }
 
@@ -211,21 +215,20 @@ DOT_PANEL(3, 1)
 #endif
 DOT_PANEL(1, 1)
 
-static void gemm_nt_thin(size_t m, size_t n, size_t k, float alpha, const float *a, size_t lda,
-                         const float *b, size_t ldb, float beta, float *c, size_t ldc)
+static void gemm_nt_thin(const struct gemm_f32 *g)
 {
     size_t j = 0, i;
-    for (; j + DOT_COLUMNS <= n; j += DOT_COLUMNS) {
-        for (i = 0; i + DOT_ROWS <= m; i += DOT_ROWS)
-            dot_panel(k, alpha, a + i * lda, lda, b + j * ldb, ldb, beta, c + i * ldc + j, ldc);
-        for (; i < m; i++)
-            dot_row(k, alpha, a + i * lda, lda, b + j * ldb, ldb, beta, c + i * ldc + j, ldc);
+    for (; j + DOT_COLUMNS <= g->n; j += DOT_COLUMNS) {
+        for (i = 0; i + DOT_ROWS <= g->m; i += DOT_ROWS)
+            dot_panel(g, i, j);
+        for (; i < g->m; i++)
+            dot_row(g, i, j);
     }
-    for (; j < n; j++) {
-        for (i = 0; i + DOT_ROWS <= m; i += DOT_ROWS)
-            dot_column(k, alpha, a + i * lda, lda, b + j * ldb, ldb, beta, c + i * ldc + j, ldc);
-        for (; i < m; i++)
-            dot_1_1(k, alpha, a + i * lda, lda, b + j * ldb, ldb, beta, c + i * ldc + j, ldc);
+    for (; j < g->n; j++) {
+        for (i = 0; i + DOT_ROWS <= g->m; i += DOT_ROWS)
+            dot_column(g, i, j);
+        for (; i < g->m; i++)
+            dot_1_1(g, i, j);
     }
 }
 
@@ -271,44 +274,49 @@ static void panel_copy(const float *b, size_t ldb, size_t columns, size_t depth,
         memcpy(to + p * 64, b + p * ldb, columns * sizeof *to);
 }
 
-static void gemm_rows(bool transpose_b, size_t m, size_t n, size_t k, const float *a, size_t a_row,
-                      size_t a_col, const float *b, size_t ldb, bool accumulate, float *c, size_t ldc,
-                      float *scratch)
+/* Rows [row, row + rows) of the product, before alpha. */
+static void gemm_rows(const struct gemm_f32 *g, size_t row, size_t rows, float *scratch)
 {
-    for (size_t p = 0; p < k; p += GEMM_DEPTH) {
-        size_t depth = k - p < GEMM_DEPTH ? k - p : GEMM_DEPTH;
-        if (!transpose_b && m < COPY_ROWS_MIN) {
-            tile(m, n, depth, a + p * a_col, a_row, a_col, b + p * ldb, ldb, c, ldc, accumulate || p != 0);
+    size_t a_row = g->transpose_a ? 1 : g->lda, a_col = g->transpose_a ? g->lda : 1;
+    for (size_t p = 0; p < g->k; p += GEMM_DEPTH) {
+        struct tile_product t = {.m = rows,
+                                 .n = g->n,
+                                 .k = g->k - p < GEMM_DEPTH ? g->k - p : GEMM_DEPTH,
+                                 .a = g->a + row * a_row + p * a_col,
+                                 .a_row = a_row,
+                                 .a_col = a_col,
+                                 .b = scratch,
+                                 .ldb = 64,
+                                 .c = g->c + row * g->ldc,
+                                 .ldc = g->ldc,
+                                 .accumulate = g->beta != 0.0f || p != 0};
+        if (!g->transpose_b && rows < COPY_ROWS_MIN) {
+            t.b = g->b + p * g->ldb;
+            t.ldb = g->ldb;
+            tile(&t);
             continue;
         }
-        for (size_t j = 0; j < n; j += 64) {
-            size_t columns = n - j < 64 ? n - j : 64;
-            if (transpose_b)
-                panel_transpose(b + j * ldb + p, ldb, columns, depth, scratch, 64);
+        for (size_t j = 0; j < g->n; j += 64, t.c += 64) {
+            t.n = g->n - j < 64 ? g->n - j : 64;
+            if (g->transpose_b)
+                panel_transpose(g->b + j * g->ldb + p, g->ldb, t.n, t.k, scratch, 64);
             else
-                panel_copy(b + p * ldb + j, ldb, columns, depth, scratch);
-            tile(m, columns, depth, a + p * a_col, a_row, a_col, scratch, 64, c + j, ldc,
-                 accumulate || p != 0);
+                panel_copy(g->b + p * g->ldb + j, g->ldb, t.n, t.k, scratch);
+            tile(&t);
         }
     }
 }
 
-static void gemm(bool transpose_a, bool transpose_b, size_t m, size_t n, size_t k, float alpha,
-                 const float *a, size_t lda, const float *b, size_t ldb, float beta, float *c, size_t ldc,
-                 float *scratch)
+static void gemm(const struct gemm_f32 *g, float *scratch)
 {
-    size_t a_row = transpose_a ? 1 : lda, a_col = transpose_a ? lda : 1;
-    if (transpose_b && m <= DOT_ROWS_MAX && !transpose_a) {
-        gemm_nt_thin(m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+    if (g->transpose_b && g->m <= DOT_ROWS_MAX && !g->transpose_a) {
+        gemm_nt_thin(g);
         return;
     }
-    for (size_t i = 0; i < m; i += GEMM_ROWS) {
-        size_t rows = m - i < GEMM_ROWS ? m - i : GEMM_ROWS;
-        gemm_rows(transpose_b, rows, n, k, a + i * a_row, a_row, a_col, b, ldb, beta != 0.0f, c + i * ldc,
-                  ldc, scratch);
-    }
-    for (size_t i = 0; alpha != 1.0f && i < m; i++)
-        scale(c + i * ldc, alpha, c + i * ldc, n);
+    for (size_t i = 0; i < g->m; i += GEMM_ROWS)
+        gemm_rows(g, i, g->m - i < GEMM_ROWS ? g->m - i : GEMM_ROWS, scratch);
+    for (size_t i = 0; g->alpha != 1.0f && i < g->m; i++)
+        scale(g->c + i * g->ldc, g->alpha, g->c + i * g->ldc, g->n);
 }
 
 #endif

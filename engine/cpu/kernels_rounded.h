@@ -70,50 +70,54 @@ INLINE vf values_tail(enum value_kind to, enum value_kind from, const void *p, s
     return values_load(to, from, held, 0);
 }
 
+/* x[rows, columns], which begins at value `at`. */
+struct block {
+    const void *x;
+    size_t at, ld, rows, columns;
+};
+
 /* to[rows][ldt] = rounded values; columns are padded with zeros to the next multiple of VECTOR. */
-INLINE void block_copy(enum value_kind as, enum value_kind kind, const void *x, size_t at, size_t ld,
-                       size_t rows, size_t columns, float *to, size_t ldt)
+INLINE void block_copy(enum value_kind as, enum value_kind kind, struct block from, float *to, size_t ldt)
 {
-    for (size_t i = 0; i < rows; i++, at += ld, to += ldt) {
+    for (size_t i = 0; i < from.rows; i++, from.at += from.ld, to += ldt) {
         size_t j = 0;
-        for (; j + VECTOR <= columns; j += VECTOR)
-            store(to + j, values_load(as, kind, x, at + j));
-        if (j < columns)
-            store(to + j, values_tail(as, kind, x, at + j, columns - j));
+        for (; j + VECTOR <= from.columns; j += VECTOR)
+            store(to + j, values_load(as, kind, from.x, from.at + j));
+        if (j < from.columns)
+            store(to + j, values_tail(as, kind, from.x, from.at + j, from.columns - j));
     }
 }
 
-/* to[depth][ldt] = x[columns][depth] transposed and rounded; both sides are padded with zeros to the next
- * multiple of VECTOR. */
-INLINE void block_transpose(enum value_kind as, enum value_kind kind, const void *x, size_t at, size_t ld,
-                            size_t columns, size_t depth, float *to, size_t ldt)
+/* to[columns][ldt] = the block transposed and rounded; both sides are padded with zeros to the next multiple
+ * of VECTOR. */
+INLINE void block_transpose(enum value_kind as, enum value_kind kind, struct block from, float *to,
+                            size_t ldt)
 {
-    for (size_t j = 0; j < columns; j += VECTOR)
-        for (size_t p = 0; p < depth; p += VECTOR) {
+    for (size_t j = 0; j < from.rows; j += VECTOR)
+        for (size_t p = 0; p < from.columns; p += VECTOR) {
             vf row[VECTOR];
-            for (size_t i = 0; i < VECTOR; i++)
-                row[i] = j + i >= columns      ? splat(0.0f)
-                         : p + VECTOR <= depth ? values_load(as, kind, x, at + (j + i) * ld + p)
-                                               : values_tail(as, kind, x, at + (j + i) * ld + p, depth - p);
+            for (size_t i = 0; i < VECTOR; i++) {
+                size_t at = from.at + (j + i) * from.ld + p;
+                row[i] = j + i >= from.rows           ? splat(0.0f)
+                         : p + VECTOR <= from.columns ? values_load(as, kind, from.x, at)
+                                                      : values_tail(as, kind, from.x, at, from.columns - p);
+            }
             TRANSPOSE_ROUNDS(row)
             _Pragma("GCC unroll 16") for (int i = 0; i < VECTOR; i++)
                 store(to + (p + (size_t)i) * ldt + j, row[i]);
         }
 }
 
-typedef void block_function(const void *x, size_t at, size_t ld, size_t rows, size_t columns, float *to,
-                            size_t ldt);
+typedef void block_function(const struct block *from, float *to, size_t ldt);
 
 #define BLOCK_FUNCTIONS(AS, KIND)                                                                            \
-    static void copy_##AS##_##KIND(const void *x, size_t at, size_t ld, size_t rows, size_t columns,         \
-                                   float *to, size_t ldt)                                                    \
+    static void copy_##AS##_##KIND(const struct block *from, float *to, size_t ldt)                          \
     {                                                                                                        \
-        block_copy(VALUES_##AS, VALUES_##KIND, x, at, ld, rows, columns, to, ldt);                           \
+        block_copy(VALUES_##AS, VALUES_##KIND, *from, to, ldt);                                              \
     }                                                                                                        \
-    static void transpose_##AS##_##KIND(const void *x, size_t at, size_t ld, size_t rows, size_t columns,    \
-                                        float *to, size_t ldt)                                               \
+    static void transpose_##AS##_##KIND(const struct block *from, float *to, size_t ldt)                     \
     {                                                                                                        \
-        block_transpose(VALUES_##AS, VALUES_##KIND, x, at, ld, rows, columns, to, ldt);                      \
+        block_transpose(VALUES_##AS, VALUES_##KIND, *from, to, ldt);                                         \
     }
 BLOCK_FUNCTIONS(BF16, F32)
 BLOCK_FUNCTIONS(BF16, BF16)
@@ -135,13 +139,15 @@ static block_function *const transposes[VALUE_KINDS][VALUE_KINDS] = {
 static void round_rows(enum value_kind as, const struct gemm_values *x, size_t at, size_t rows,
                        size_t columns, float *to, size_t ldt)
 {
-    copies[as][x->kind](x->at, at, x->ld, rows, columns, to, ldt);
+    const struct block from = {x->at, at, x->ld, rows, columns};
+    copies[as][x->kind](&from, to, ldt);
 }
 
 static void round_transposed(enum value_kind as, const struct gemm_values *x, size_t at, size_t rows,
                              size_t columns, float *to, size_t ldt)
 {
-    transposes[as][x->kind](x->at, at, x->ld, rows, columns, to, ldt);
+    const struct block from = {x->at, at, x->ld, rows, columns};
+    transposes[as][x->kind](&from, to, ldt);
 }
 
 /* Scratch memory of gemm_rounded: a block of a; a block of b as consecutive strips of ROUNDED_PANEL columns,
@@ -166,9 +172,9 @@ static void rounded_a(const struct gemm_rounded *g, const struct rounded_room *r
 {
     const struct gemm_values *a = &g->a;
     if (a->transposed)
-        copies[g->as][a->kind](a->at, p * a->ld + row, a->ld, depth, rows, room->a, ROUNDED_ROWS);
+        round_rows(g->as, a, p * a->ld + row, depth, rows, room->a, ROUNDED_ROWS);
     else
-        copies[g->as][a->kind](a->at, row * a->ld + p, a->ld, rows, depth, room->a, ROUNDED_DEPTH);
+        round_rows(g->as, a, row * a->ld + p, rows, depth, room->a, ROUNDED_DEPTH);
 }
 
 static void rounded_b(const struct gemm_rounded *g, float *to, size_t column, size_t columns, size_t p,
@@ -178,9 +184,9 @@ static void rounded_b(const struct gemm_rounded *g, float *to, size_t column, si
     for (size_t j = 0; j < columns; j += ROUNDED_PANEL, to += ROUNDED_PANEL * ROUNDED_DEPTH) {
         size_t n = columns - j < ROUNDED_PANEL ? columns - j : ROUNDED_PANEL, at = column + j;
         if (b->transposed)
-            transposes[g->as][b->kind](b->at, at * b->ld + p, b->ld, n, depth, to, ROUNDED_PANEL);
+            round_transposed(g->as, b, at * b->ld + p, n, depth, to, ROUNDED_PANEL);
         else
-            copies[g->as][b->kind](b->at, p * b->ld + at, b->ld, depth, n, to, ROUNDED_PANEL);
+            round_rows(g->as, b, p * b->ld + at, depth, n, to, ROUNDED_PANEL);
     }
 }
 
@@ -189,13 +195,23 @@ static void rounded_b(const struct gemm_rounded *g, float *to, size_t column, si
 static void block_multiply(const struct rounded_room *room, const float *b, size_t rows, size_t columns,
                            size_t depth, float *to, size_t ld, bool accumulate)
 {
+    struct tile_product t = {.m = rows,
+                             .n = columns,
+                             .k = depth,
+                             .a = room->a,
+                             .a_row = room->a_row,
+                             .a_col = room->a_col,
+                             .b = b,
+                             .ldb = ROUNDED_PANEL,
+                             .c = to,
+                             .ldc = ld,
+                             .accumulate = accumulate};
     if (columns > ROUNDED_PANEL - VECTOR) {
-        strips_wide(rows, depth, room->a, room->a_row, room->a_col, b, ROUNDED_PANEL, to, ld, accumulate);
+        strips_wide(t);
         return;
     }
-    for (size_t j = 0; j < columns; j += VECTOR)
-        strips_1(rows, depth, room->a, room->a_row, room->a_col, b + j, ROUNDED_PANEL, to + j, ld,
-                 accumulate);
+    for (size_t j = 0; j < columns; j += VECTOR, t.b += VECTOR, t.c += VECTOR)
+        strips_1(t);
 }
 
 /* Adds one block's product to c[rows, columns]; `first` marks the first block of k, which applies beta. */

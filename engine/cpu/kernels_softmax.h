@@ -4,14 +4,15 @@
 #ifndef MOTLEY_ENGINE_CPU_KERNELS_SOFTMAX_H
 #define MOTLEY_ENGINE_CPU_KERNELS_SOFTMAX_H
 
-static float softmax_tile(float *s, size_t hidden, size_t valid, size_t n, float factor, float cap, float *m,
-                          float *l)
+static float softmax_tile(const struct score_row *row, float *m, float *l)
 {
+    float *s = row->s, factor = row->scale, cap = row->cap;
+    size_t valid = row->valid;
     if (cap > 0.0f) {
         softcap(s, valid, factor, cap);
         factor = 1.0f;
     }
-    for (size_t j = 0; j < hidden; j++)
+    for (size_t j = 0; j < row->hidden; j++)
         s[j] = -INFINITY;
     float max = row_max(s, valid) * factor;
     max = max > *m ? max : *m;
@@ -29,7 +30,7 @@ static float softmax_tile(float *s, size_t hidden, size_t valid, size_t n, float
         store_tail(s + i, e, valid - i);
         i = valid;
     }
-    for (; i < n; i++)
+    for (; i < row->n; i++)
         s[i] = 0.0f;
     *l = *l * correction + lanes_sum(sum);
     *m = max;
@@ -79,15 +80,16 @@ INLINE void softmax_row_rounded(enum value_kind as, float *s, size_t valid, floa
     *l = *l * correction + lanes_sum(sum);
 }
 
-static float softmax_tile_rounded(enum value_kind as, float *s, size_t hidden, size_t valid, size_t n,
-                                  float factor, float cap, float *m, float *l)
+static float softmax_tile_rounded(enum value_kind as, const struct score_row *row, float *m, float *l)
 {
+    float *s = row->s, factor = row->scale, cap = row->cap;
+    size_t valid = row->valid;
     if (cap > 0.0f) {
         softcap(s, valid, factor, cap);
         factor = 1.0f;
     }
     factor *= 1.44269504088896341f;
-    for (size_t j = 0; j < hidden; j++)
+    for (size_t j = 0; j < row->hidden; j++)
         s[j] = -INFINITY;
     float max = ceilf(row_max(s, valid) * factor);
     max = max > *m ? max : *m;
@@ -96,7 +98,7 @@ static float softmax_tile_rounded(enum value_kind as, float *s, size_t hidden, s
         softmax_row_rounded(VALUES_BF16, s, valid, factor, max, l, correction);
     else
         softmax_row_rounded(VALUES_F16, s, valid, factor, max, l, correction);
-    for (size_t i = valid; i < n; i++)
+    for (size_t i = valid; i < row->n; i++)
         s[i] = 0.0f;
     *m = max;
     return correction;
@@ -115,41 +117,42 @@ INLINE void softmax_backward_vector(enum value_kind as, vf *y, vf *dp, float sco
     *y = rounded_as(as, p);
 }
 
-INLINE void softmax_backward_row(enum value_kind as, float *s, float *dp, size_t valid, float score,
-                                 float factor, float cap, float lse, float delta)
+/* `score`: what scores are still to be multiplied by. */
+INLINE void softmax_backward_row(enum value_kind as, struct score_row row, float *dp, float score, float lse,
+                                 float delta)
 {
     size_t i = 0;
-    for (; i + VECTOR <= valid; i += VECTOR) {
-        vf p = load(s + i), d = load(dp + i);
-        softmax_backward_vector(as, &p, &d, score, factor, cap, lse, delta);
-        store(s + i, p);
+    for (; i + VECTOR <= row.valid; i += VECTOR) {
+        vf p = load(row.s + i), d = load(dp + i);
+        softmax_backward_vector(as, &p, &d, score, row.scale, row.cap, lse, delta);
+        store(row.s + i, p);
         store(dp + i, d);
     }
-    if (i < valid) {
-        vf p = load_tail(s + i, valid - i, -INFINITY), d = load_tail(dp + i, valid - i, 0);
-        softmax_backward_vector(as, &p, &d, score, factor, cap, lse, delta);
-        store_tail(s + i, p, valid - i);
-        store_tail(dp + i, d, valid - i);
+    if (i < row.valid) {
+        vf p = load_tail(row.s + i, row.valid - i, -INFINITY), d = load_tail(dp + i, row.valid - i, 0);
+        softmax_backward_vector(as, &p, &d, score, row.scale, row.cap, lse, delta);
+        store_tail(row.s + i, p, row.valid - i);
+        store_tail(dp + i, d, row.valid - i);
     }
 }
 
-static void softmax_tile_backward(enum value_kind as, float *s, float *dp, size_t hidden, size_t valid,
-                                  size_t n, float factor, float cap, float lse, float delta)
+static void softmax_tile_backward(enum value_kind as, const struct score_row *row, float *dp, float lse,
+                                  float delta)
 {
-    float score = factor;
-    if (cap > 0.0f) {
-        softcap(s, valid, factor, cap);
+    float *s = row->s, score = row->scale;
+    if (row->cap > 0.0f) {
+        softcap(s, row->valid, row->scale, row->cap);
         score = 1.0f;
     }
     if (as == VALUES_F32)
-        softmax_backward_row(VALUES_F32, s, dp, valid, score, factor, cap, lse, delta);
+        softmax_backward_row(VALUES_F32, *row, dp, score, lse, delta);
     else if (as == VALUES_BF16)
-        softmax_backward_row(VALUES_BF16, s, dp, valid, score, factor, cap, lse, delta);
+        softmax_backward_row(VALUES_BF16, *row, dp, score, lse, delta);
     else
-        softmax_backward_row(VALUES_F16, s, dp, valid, score, factor, cap, lse, delta);
-    for (size_t i = valid; i < n; i++)
+        softmax_backward_row(VALUES_F16, *row, dp, score, lse, delta);
+    for (size_t i = row->valid; i < row->n; i++)
         s[i] = dp[i] = 0.0f;
-    for (size_t i = 0; i < hidden; i++)
+    for (size_t i = 0; i < row->hidden; i++)
         s[i] = dp[i] = 0.0f;
 }
 

@@ -81,19 +81,29 @@ static void product_piece(const struct product *product, uint32_t thread, uint32
     const struct cpu_runner *runner = product->runner;
     const struct op_gemm *op = product->op;
     const float *a = operand_at(&op->a), *b = operand_at(&op->b);
-    float *c = operand_at(&op->c), *scratch = runner->scratch + thread * runner->scratch_floats;
+    float *c = operand_at(&op->c);
     a += op->transpose_a ? row : (size_t)row * op->lda;
     for (uint32_t done = 0; done < columns; done += GEMM_COLUMNS_MAX) {
-        uint32_t n = columns - done < GEMM_COLUMNS_MAX ? columns - done : GEMM_COLUMNS_MAX,
-                 at = column + done;
-        const float *part = b + (op->transpose_b ? (size_t)at * op->ldb : at);
-        float *to = c + (size_t)row * op->ldc + at;
+        uint32_t at = column + done;
+        const struct gemm_f32 g = {
+            .transpose_a = op->transpose_a,
+            .transpose_b = op->transpose_b,
+            .m = rows,
+            .n = columns - done < GEMM_COLUMNS_MAX ? columns - done : GEMM_COLUMNS_MAX,
+            .k = op->k,
+            .alpha = op->alpha,
+            .beta = op->beta,
+            .a = a,
+            .lda = op->lda,
+            .b = b + (op->transpose_b ? (size_t)at * op->ldb : at),
+            .ldb = op->ldb,
+            .c = c + (size_t)row * op->ldc + at,
+            .ldc = op->ldc,
+        };
         if (!product_is_own(op))
-            runner->blas.gemm(op->transpose_a, op->transpose_b, rows, n, op->k, op->alpha, a, op->lda, part,
-                              op->ldb, op->beta, to, op->ldc);
+            runner->blas.gemm(&g);
         else
-            runner->kernels->gemm(op->transpose_a, op->transpose_b, rows, n, op->k, op->alpha, a, op->lda,
-                                  part, op->ldb, op->beta, to, op->ldc, scratch);
+            runner->kernels->gemm(&g, runner->scratch + thread * runner->scratch_floats);
     }
 }
 
