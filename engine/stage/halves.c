@@ -1,7 +1,10 @@
 /* Layers of which a stage has only a part: halves of layers, for groups whose members' outputs are summed,
  * and experts that are on other ranks than their router.
  */
-#include "engine/stage/stage_private.h"
+#include "engine/stage/boundary.h"
+#include "engine/stage/layer.h"
+#include "engine/stage/outside.h"
+#include "engine/stage/slot.h"
 
 /* --- halves --- */
 
@@ -43,12 +46,14 @@ int stage_half_forward(struct stage *stage, const struct micro_batch *batch, uin
     if (saved != NULL && stage->options.mode != STAGE_TRAIN)
         return err_set(err, ERR_INVALID, "a stage made for inference saves nothing for backward");
     if (half_check(stage, batch, block, half, &layer, err) != 0 ||
-        boundary_check(stage, &(struct boundary){.buffer = in}, tokens, 0, true, "its input", err) != 0 ||
-        boundary_check(stage, &(struct boundary){.buffer = out}, tokens, 0, true, "its output", err) != 0 ||
+        boundary_check(stage, &(struct boundary_tensor){.buffer = in}, tokens, 0, true, "its input", err) !=
+            0 ||
+        boundary_check(stage, &(struct boundary_tensor){.buffer = out}, tokens, 0, true, "its output", err) !=
+            0 ||
         blocks_bound(stage, block, block + 1, false, err) != 0 ||
-        place_take(stage, batch, earlier, &slot, err) != 0)
+        slot_of_batch(stage, batch, earlier, &slot, err) != 0)
         return -1;
-    struct pass pass = pass_of(stage, slot, saved != NULL, err);
+    struct stage_pass pass = pass_of(stage, slot, saved != NULL, err);
     struct operand x = pass_x(&pass, saved != NULL ? layer : 0),
                    middle = layer_value_at(&pass, layer, VALUE_MID);
     bool first = half == STAGE_HALF_ATTENTION;
@@ -75,19 +80,19 @@ int stage_half_backward(struct stage *stage, const struct micro_batch *batch, st
     if (backward_check(stage, batch, saved, err) != 0)
         return -1;
     if (half_check(stage, batch, block, half, &layer, err) != 0 ||
-        boundary_check(stage, &(struct boundary){.buffer = grad_in}, tokens, 0, true,
+        boundary_check(stage, &(struct boundary_tensor){.buffer = grad_in}, tokens, 0, true,
                        "the gradient of its output", err) != 0 ||
-        boundary_check(stage, &(struct boundary){.buffer = grad_out}, tokens, 0, grad_out != NULL,
+        boundary_check(stage, &(struct boundary_tensor){.buffer = grad_out}, tokens, 0, grad_out != NULL,
                        "the gradient of its input", err) != 0 ||
         blocks_bound(stage, block, block + 1, true, err) != 0) {
         slot_give(saved);
         return -1;
     }
-    struct pass pass = pass_of(stage, saved, true, err);
+    struct stage_pass pass = pass_of(stage, saved, true, err);
     struct operand d = pass_workspace(&pass, stage->layout.workspace.d);
     bool first = half == STAGE_HALF_ATTENTION;
     if (tokens > 0) {
-        layer_again(&pass, layer, pass_x(&pass, layer), first ? HALF_FIRST : HALF_SECOND);
+        layer_recompute(&pass, layer, pass_x(&pass, layer), first ? HALF_FIRST : HALF_SECOND);
         queue_copy(&pass.queue, tokens, hidden, f32_at(grad_in, 0), hidden, d, hidden);
         layer_backward(&pass, layer, pass_x(&pass, layer), grad_out != NULL, BACKWARD_ALL,
                        first ? HALF_FIRST : HALF_SECOND);
@@ -140,7 +145,7 @@ static int routed_check(const struct stage *stage, const struct routed_tokens *r
 }
 
 /* Copy `width` values of 4 bytes per token; their type does not matter. */
-static void tokens_copy(struct pass *pass, uint32_t width, struct operand from, struct operand to)
+static void tokens_copy(struct stage_pass *pass, uint32_t width, struct operand from, struct operand to)
 {
     if (!pass->queue.failed && buffer_copy(to.buffer, to.at, from.buffer, from.at,
                                            4ull * pass->tokens * width, pass->queue.err) != 0)
@@ -160,12 +165,13 @@ int stage_route_forward(struct stage *stage, const struct micro_batch *batch, ui
     uint32_t active = stage->config.experts_active;
     struct saved *slot, *earlier = saved != NULL ? *saved : NULL;
     if (apart_check(stage, batch, block, HOLDS_NO_EXPERTS, &layer, err) != 0 ||
-        boundary_check(stage, &(struct boundary){.buffer = in}, tokens, 0, true, "its input", err) != 0 ||
+        boundary_check(stage, &(struct boundary_tensor){.buffer = in}, tokens, 0, true, "its input", err) !=
+            0 ||
         routed_check(stage, out, tokens, true, err) != 0 ||
         blocks_bound(stage, block, block + 1, false, err) != 0 ||
-        place_take(stage, batch, earlier, &slot, err) != 0)
+        slot_of_batch(stage, batch, earlier, &slot, err) != 0)
         return -1;
-    struct pass pass = pass_of(stage, slot, saved != NULL, err);
+    struct stage_pass pass = pass_of(stage, slot, saved != NULL, err);
     struct operand middle = layer_value_at(&pass, layer, VALUE_MID);
     if (tokens > 0) {
         tokens_copy(&pass, hidden, f32_at(in, 0), middle);
@@ -193,17 +199,17 @@ int stage_route_backward(struct stage *stage, const struct micro_batch *batch, s
     if (backward_check(stage, batch, saved, err) != 0)
         return -1;
     if (apart_check(stage, batch, block, HOLDS_NO_EXPERTS, &layer, err) != 0 ||
-        boundary_check(stage, &(struct boundary){.buffer = stream}, tokens, 0, true, "the stream's gradient",
-                       err) != 0 ||
+        boundary_check(stage, &(struct boundary_tensor){.buffer = stream}, tokens, 0, true,
+                       "the stream's gradient", err) != 0 ||
         routed_check(stage, gradient, tokens, false, err) != 0 ||
         blocks_bound(stage, block, block + 1, true, err) != 0) {
         slot_give(saved);
         return -1;
     }
-    struct pass pass = pass_of(stage, saved, true, err);
+    struct stage_pass pass = pass_of(stage, saved, true, err);
     struct operand d = pass_workspace(&pass, stage->layout.workspace.d);
     if (tokens > 0) {
-        layer_again(&pass, layer, pass_x(&pass, layer), HALF_SECOND);
+        layer_recompute(&pass, layer, pass_x(&pass, layer), HALF_SECOND);
         tokens_copy(&pass, hidden, f32_at(stream, 0), d);
         tokens_copy(&pass, hidden, view_operand(gradient->x),
                     layer_gradient_at(&pass, layer, VALUE_FFN_NORM));
@@ -226,11 +232,12 @@ int stage_experts_forward(struct stage *stage, const struct micro_batch *batch, 
     struct saved *slot;
     if (apart_check(stage, batch, block, HOLDS_EXPERTS, &layer, err) != 0 ||
         routed_check(stage, in, tokens, true, err) != 0 ||
-        boundary_check(stage, &(struct boundary){.buffer = out}, tokens, 0, true, "its output", err) != 0 ||
+        boundary_check(stage, &(struct boundary_tensor){.buffer = out}, tokens, 0, true, "its output", err) !=
+            0 ||
         blocks_bound(stage, block, block + 1, false, err) != 0 ||
-        place_take(stage, batch, NULL, &slot, err) != 0)
+        slot_of_batch(stage, batch, NULL, &slot, err) != 0)
         return -1;
-    struct pass pass = pass_of(stage, slot, saved != NULL, err);
+    struct stage_pass pass = pass_of(stage, slot, saved != NULL, err);
     struct operand x = pass_x(&pass, 0);
     if (tokens > 0) {
         tokens_copy(&pass, hidden, view_operand(in->x), x);
@@ -255,12 +262,12 @@ int stage_experts_backward(struct stage *stage, const struct micro_batch *batch,
         return -1;
     int status = 0;
     if (apart_check(stage, batch, block, HOLDS_EXPERTS, &layer, err) != 0 ||
-        boundary_check(stage, &(struct boundary){.buffer = grad_in}, tokens, 0, true,
+        boundary_check(stage, &(struct boundary_tensor){.buffer = grad_in}, tokens, 0, true,
                        "the gradient of its output", err) != 0 ||
         routed_check(stage, gradient, tokens, false, err) != 0 ||
         blocks_bound(stage, block, block + 1, true, err) != 0)
         status = -1;
-    struct pass pass = pass_of(stage, saved, true, err);
+    struct stage_pass pass = pass_of(stage, saved, true, err);
     if (status == 0 && tokens > 0) {
         struct operand d = pass_workspace(&pass, stage->layout.workspace.d);
         tokens_copy(&pass, hidden, f32_at(grad_in, 0), d);

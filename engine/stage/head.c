@@ -3,7 +3,9 @@
  * chunk while its logits are there, so logits are computed once; it also adds to the gradients of head and
  * norm. Backward only scatters the saved gradient to the labelled rows.
  */
-#include "engine/stage/stage_private.h"
+#include "engine/stage/head.h"
+#include "engine/stage/layer.h"
+#include "engine/stage/linear.h"
 
 enum { HEAD_NORM = 0, HEAD_MATRIX = 1 }; /* indices of the last block's tensors */
 
@@ -24,7 +26,7 @@ static const struct block_state *matrix_block(const struct stage *stage, const s
 }
 
 /* Logits before the cap. The rows are first normed into the workspace's head_n. */
-static void logits_of(struct pass *pass, struct operand x, uint32_t rows)
+static void logits_of(struct stage_pass *pass, struct operand x, uint32_t rows)
 {
     const struct stage *stage = pass->stage;
     const struct footprint *l = &stage->layout;
@@ -40,7 +42,7 @@ static void logits_of(struct pass *pass, struct operand x, uint32_t rows)
                                                    .c = {pass_workspace(pass, l->workspace.logits), vocab}});
 }
 
-void head_logits(struct pass *pass, struct operand x, uint32_t rows)
+void head_logits(struct stage_pass *pass, struct operand x, uint32_t rows)
 {
     const struct stage *stage = pass->stage;
     logits_of(pass, x, rows);
@@ -55,7 +57,7 @@ void head_logits(struct pass *pass, struct operand x, uint32_t rows)
 
 /* Backward of a chunk from the gradient of its logits, which has replaced them: the gradient of its rows, and
  * those of the tensors that are trained here. */
-static void chunk_backward(struct pass *pass, uint32_t at, uint32_t rows)
+static void chunk_backward(struct stage_pass *pass, uint32_t at, uint32_t rows)
 {
     const struct stage *stage = pass->stage;
     const struct footprint *l = &stage->layout;
@@ -84,7 +86,8 @@ static void chunk_backward(struct pass *pass, uint32_t at, uint32_t rows)
                         norm, false, f32_at(pass->slot->buffer, l->slot.head + 4ull * at * hidden));
 }
 
-static void chunk_forward(struct pass *pass, struct operand x, uint32_t at, uint32_t rows, bool gradient)
+static void chunk_forward(struct stage_pass *pass, struct operand x, uint32_t at, uint32_t rows,
+                          bool gradient)
 {
     const struct stage *stage = pass->stage;
     const struct footprint *l = &stage->layout;
@@ -115,14 +118,14 @@ static void chunk_forward(struct pass *pass, struct operand x, uint32_t at, uint
         chunk_backward(pass, at, rows);
 }
 
-void head_forward(struct pass *pass, struct operand x, bool gradient)
+void head_forward(struct stage_pass *pass, struct operand x, bool gradient)
 {
     uint32_t chunk = pass->stage->layout.head_rows, labelled = pass->slot->labelled;
     for (uint32_t at = 0; at < labelled; at += chunk)
         chunk_forward(pass, x, at, labelled - at < chunk ? labelled - at : chunk, gradient);
 }
 
-void head_backward(struct pass *pass)
+void head_backward(struct stage_pass *pass)
 {
     const struct footprint *l = &pass->stage->layout;
     queue_op(&pass->queue,

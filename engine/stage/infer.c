@@ -6,14 +6,19 @@
 #include <string.h>
 
 #include "common/rand.h"
+#include "engine/stage/boundary.h"
+#include "engine/stage/head.h"
+#include "engine/stage/layer.h"
+#include "engine/stage/outside.h"
+#include "engine/stage/slot.h"
 
 static int infer_check(const struct stage *stage, const struct kv_cache *cache, const int32_t *ids,
                        uint32_t tokens, struct buffer *in, struct buffer *out, struct err *err)
 {
     const struct footprint *l = &stage->layout;
     const struct stage_options *o = &stage->options;
-    struct boundary enters = boundary_in(stage, o->block_begin, in),
-                    leaves = boundary_out(stage, o->block_end, out);
+    struct boundary_tensor enters = boundary_in(stage, o->block_begin, in),
+                           leaves = boundary_out(stage, o->block_end, out);
     if (cache->stage != stage)
         return err_set(err, ERR_INVALID, "a KV cache of another stage");
     if (layer_part_set(&stage->options.part))
@@ -55,7 +60,7 @@ static int infer_describe(struct stage *stage, const struct kv_cache *cache, con
     return slot_write(slot, err);
 }
 
-static void infer_blocks(struct pass *pass, const struct boundary *in, struct operand end)
+static void infer_blocks(struct stage_pass *pass, const struct boundary_tensor *in, struct operand end)
 {
     const struct stage *stage = pass->stage;
     const struct footprint *l = &stage->layout;
@@ -78,7 +83,7 @@ int stage_infer(struct stage *stage, struct kv_cache *cache, const int32_t *ids,
         blocks_bound(stage, stage->options.block_begin, stage->options.block_end, false, err) != 0 ||
         infer_describe(stage, cache, ids, tokens, &slot, err) != 0)
         return -1;
-    struct pass pass = {
+    struct stage_pass pass = {
         .stage = stage,
         .queue = {.device = stage->device, .err = err, .compute = stage->options.compute},
         .slot = slot,
@@ -87,8 +92,8 @@ int stage_infer(struct stage *stage, struct kv_cache *cache, const int32_t *ids,
         .cache = cache,
         .cache_begin = cache->tokens,
     };
-    struct boundary enters = boundary_in(stage, stage->options.block_begin, in),
-                    leaves = boundary_out(stage, stage->options.block_end, out);
+    struct boundary_tensor enters = boundary_in(stage, stage->options.block_begin, in),
+                           leaves = boundary_out(stage, stage->options.block_end, out);
     struct operand end = boundary_end(&pass, stage->options.block_end, &leaves);
     infer_blocks(&pass, &enters, end);
     if (!l->has_head && leaves.dtype != DTYPE_F32)

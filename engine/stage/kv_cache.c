@@ -3,6 +3,8 @@
 
 #include <stdlib.h>
 
+#include "engine/stage/op_queue.h"
+
 static struct operand cache_at(const struct kv_cache *cache, uint32_t matrix)
 {
     uint64_t bytes = 4ull * cache->tokens_max * cache->stage->layout.model->shape.kv_width;

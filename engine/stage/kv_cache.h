@@ -2,7 +2,7 @@
 #ifndef MOTLEY_ENGINE_STAGE_KV_CACHE_H
 #define MOTLEY_ENGINE_STAGE_KV_CACHE_H
 
-#include "engine/stage/stage_private.h"
+#include "engine/stage/stage_state.h"
 
 struct kv_cache {
     struct stage *stage;

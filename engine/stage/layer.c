@@ -2,7 +2,8 @@
  * the same steps backward in the order of their tapes. A step's forward and backward functions stand side by
  * side.
  */
-#include "engine/stage/stage_private.h"
+#include "engine/stage/layer.h"
+#include "engine/stage/linear.h"
 
 #include <math.h>
 
@@ -20,7 +21,7 @@ static void queue_step(const struct layer_run *run, const struct op *op)
 
 /* --- norms --- */
 
-void block_norm(struct pass *pass, const struct block_state *block, int32_t norm, uint32_t rows,
+void block_norm(struct stage_pass *pass, const struct block_state *block, int32_t norm, uint32_t rows,
                 struct operand x, struct operand y)
 {
     const struct layer_tensor *weight = &block->tensors->list[norm];
@@ -34,8 +35,9 @@ void block_norm(struct pass *pass, const struct block_state *block, int32_t norm
                                                     .y = y}});
 }
 
-void block_norm_backward(struct pass *pass, const struct block_state *block, int32_t norm, uint32_t rows,
-                         struct operand x, struct operand dy, bool accumulate, struct operand dx)
+void block_norm_backward(struct stage_pass *pass, const struct block_state *block, int32_t norm,
+                         uint32_t rows, struct operand x, struct operand dy, bool accumulate,
+                         struct operand dx)
 {
     const struct layer_tensor *weight = &block->tensors->list[norm];
     queue_op(&pass->queue, &(struct op){.kind = OP_RMSNORM_BACKWARD,
@@ -165,7 +167,7 @@ static void attend(const struct layer_run *run, const struct layer_step *step)
  * rounds what it reads. */
 static void attend_cached(const struct layer_run *run)
 {
-    struct pass *pass = run->pass;
+    struct stage_pass *pass = run->pass;
     const struct stage *stage = pass->stage;
     const struct footprint_shape *s = shape(run);
     uint32_t within = run->layer - stage->layout.layer_begin;
@@ -291,7 +293,7 @@ static struct operand router_sums(const struct layer_run *run, uint32_t which)
 
 static void route_forward(const struct layer_run *run)
 {
-    struct pass *pass = run->pass;
+    struct stage_pass *pass = run->pass;
     const struct model_config *config = &pass->stage->config;
     struct operand row_start = pass_meta(pass, pass->stage->layout.slot.row_start, DTYPE_U32);
     struct operand chosen = run_value(run, VALUE_CHOSEN);
@@ -321,7 +323,7 @@ static void route_forward(const struct layer_run *run)
 
 static void route_backward(const struct layer_run *run)
 {
-    struct pass *pass = run->pass;
+    struct stage_pass *pass = run->pass;
     const struct model_config *config = &pass->stage->config;
     double layers = pass->stage->model.sparse_before[config->layers];
     queue_step(run,
@@ -496,7 +498,7 @@ static void step_backward(struct layer_run *run, const struct layer_step *step,
     }
 }
 
-static struct layer_run run_of(struct pass *pass, uint32_t layer, struct operand x, struct operand out)
+static struct layer_run run_of(struct stage_pass *pass, uint32_t layer, struct operand x, struct operand out)
 {
     const struct stage *stage = pass->stage;
     const struct footprint *l = &stage->layout;
@@ -518,7 +520,7 @@ static bool in_half(const struct layer_run *run, uint32_t step, enum layer_half 
     return half == HALF_BOTH || (half == HALF_SECOND) == (step >= run->plan->second_half);
 }
 
-void layer_forward(struct pass *pass, uint32_t layer, struct operand x, enum layer_half half,
+void layer_forward(struct stage_pass *pass, uint32_t layer, struct operand x, enum layer_half half,
                    struct operand out)
 {
     struct layer_run run = run_of(pass, layer, x, out);
@@ -527,20 +529,20 @@ void layer_forward(struct pass *pass, uint32_t layer, struct operand x, enum lay
             step_forward(&run, &run.plan->steps[s], false);
 }
 
-struct operand layer_value_at(struct pass *pass, uint32_t layer, enum layer_value value)
+struct operand layer_value_at(struct stage_pass *pass, uint32_t layer, enum layer_value value)
 {
     struct layer_run run = run_of(pass, layer, (struct operand){0}, (struct operand){0});
     return run_value(&run, value);
 }
 
-struct operand layer_gradient_at(struct pass *pass, uint32_t layer, enum layer_value value)
+struct operand layer_gradient_at(struct stage_pass *pass, uint32_t layer, enum layer_value value)
 {
     struct layer_run run = run_of(pass, layer, (struct operand){0}, (struct operand){0});
     run.tape = &run.plan->backward;
     return run_gradient(&run, value);
 }
 
-void layer_again(struct pass *pass, uint32_t layer, struct operand x, enum layer_half half)
+void layer_recompute(struct stage_pass *pass, uint32_t layer, struct operand x, enum layer_half half)
 {
     struct layer_run run = run_of(pass, layer, x, (struct operand){0});
     bool counting = pass->counting;
@@ -560,7 +562,7 @@ void layer_again(struct pass *pass, uint32_t layer, struct operand x, enum layer
     pass->counting = counting;
 }
 
-void layer_backward(struct pass *pass, uint32_t layer, struct operand x, bool need_input,
+void layer_backward(struct stage_pass *pass, uint32_t layer, struct operand x, bool need_input,
                     enum backward_part part, enum layer_half half)
 {
     struct layer_run run = run_of(pass, layer, x, (struct operand){0});

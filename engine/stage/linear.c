@@ -5,7 +5,7 @@
  * packed matrix is multiplied in its stored form where the device can do so; otherwise it is unpacked piece
  * by piece into the workspace's panel, and backward adds the products of its pieces one after the other.
  */
-#include "engine/stage/stage_private.h"
+#include "engine/stage/linear.h"
 
 /* --- one matrix --- */
 
@@ -30,7 +30,7 @@ static struct packed packed_at(const struct block_state *block, const struct lay
     return packed;
 }
 
-static struct operand unpack(struct pass *pass, const struct block_state *block,
+static struct operand unpack(struct stage_pass *pass, const struct block_state *block,
                              const struct layer_tensor *matrix, uint32_t copy, uint64_t begin, uint64_t count)
 {
     struct packed packed = packed_at(block, matrix, copy);
@@ -48,7 +48,7 @@ static struct operand unpack(struct pass *pass, const struct block_state *block,
 }
 
 /* How many rows of a packed matrix fit the panel: a multiple of 64, or all rows. */
-static uint32_t panel_rows(const struct pass *pass, const struct layer_tensor *matrix)
+static uint32_t panel_rows(const struct stage_pass *pass, const struct layer_tensor *matrix)
 {
     const struct footprint_workspace *w = &pass->stage->layout.workspace;
     uint64_t rows = (w->logits - w->panel) / (4ull * matrix->columns);
@@ -57,7 +57,7 @@ static uint32_t panel_rows(const struct pass *pass, const struct layer_tensor *m
 
 /* The product with `rows` rows of the matrix, from `row` on, which are in `piece`; with `back` the matching
  * columns of x are multiplied, and pieces after the first one add to c. */
-static void piece_multiply(struct pass *pass, const struct matrix_product *p, struct operand piece,
+static void piece_multiply(struct stage_pass *pass, const struct matrix_product *p, struct operand piece,
                            uint32_t row, uint32_t rows)
 {
     uint32_t columns = p->matrix->columns;
@@ -74,7 +74,7 @@ static void piece_multiply(struct pass *pass, const struct matrix_product *p, st
 }
 
 /* The product with a packed matrix in its stored form, for devices that unpack inside the product. */
-static struct op packed_product(const struct pass *pass, const struct matrix_product *p)
+static struct op packed_product(const struct stage_pass *pass, const struct matrix_product *p)
 {
     const struct layer_tensor *matrix = p->matrix;
     struct packed packed = packed_at(p->block, matrix, 0);
@@ -97,7 +97,7 @@ static struct op packed_product(const struct pass *pass, const struct matrix_pro
                                 .compute = pass->queue.compute}};
 }
 
-void matrix_multiply(struct pass *pass, const struct matrix_product *p)
+void matrix_multiply(struct stage_pass *pass, const struct matrix_product *p)
 {
     const struct layer_tensor *matrix = p->matrix;
     if (matrix->trained || matrix->pack == PACK_F32) {
@@ -206,7 +206,7 @@ static struct op experts_product(const struct layer_run *run, const struct matri
  * unpacks inside the product, else with each expert's matrix unpacked piece by piece. */
 static void experts_multiply(const struct layer_run *run, const struct matrix_product *p)
 {
-    struct pass *pass = run->pass;
+    struct stage_pass *pass = run->pass;
     const struct layer_tensor *matrix = p->matrix;
     struct packed packed = packed_at(p->block, matrix, 0);
     struct op whole = experts_product(run, p, 0, matrix->copies, matrix->rows);
@@ -296,7 +296,7 @@ static void base_multiply(struct layer_run *run, const struct layer_step *step, 
 static void drop(struct layer_run *run, const struct layer_step *step, const struct layer_member *member,
                  struct operand x, struct operand y)
 {
-    struct pass *pass = run->pass;
+    struct stage_pass *pass = run->pass;
     const struct stage *stage = pass->stage;
     queue_op(&pass->queue,
              &(struct op){.kind = OP_DROPOUT,
@@ -317,7 +317,7 @@ static void drop_backward(struct layer_run *run, const struct layer_step *step,
                           const struct layer_member *member, struct operand x, struct operand t,
                           struct operand dx)
 {
-    struct pass *pass = run->pass;
+    struct stage_pass *pass = run->pass;
     const struct stage *stage = pass->stage;
     queue_op(&pass->queue,
              &(struct op){
@@ -463,7 +463,7 @@ struct linear_gradient {
 static void dropped_backward(struct layer_run *run, const struct layer_step *step,
                              const struct layer_member *member, const struct linear_gradient *g)
 {
-    struct queue *queue = &run->pass->queue;
+    struct op_queue *queue = &run->pass->queue;
     uint32_t width = step->inputs;
     const struct layer_tensor *a = &run->plan->tensors.list[member->a];
     struct operand dz = operand_skip(g->dz, member->z);
@@ -533,13 +533,13 @@ static void adapters_backward(struct layer_run *run, const struct layer_step *st
 
 /* Selects the dtype to which the operands of a step's products are rounded. Routers stay in fp32 (Fedus et
  * al. 2021, section 2.4). */
-static void compute_begin(struct pass *pass, const struct layer_step *step)
+static void compute_begin(struct stage_pass *pass, const struct layer_step *step)
 {
     if (step->members[0].target == 0)
         pass->queue.compute = DTYPE_F32;
 }
 
-static void compute_end(struct pass *pass)
+static void compute_end(struct stage_pass *pass)
 {
     pass->queue.compute = pass->stage->options.compute;
 }
@@ -554,7 +554,7 @@ static struct operand sums_of(const struct layer_run *run, const struct layer_st
 
 void linear_forward(struct layer_run *run, const struct layer_step *step, bool only_z)
 {
-    struct pass *pass = run->pass;
+    struct stage_pass *pass = run->pass;
     compute_begin(pass, step);
     struct operand in = run_value(run, step->in), out = {0};
     int32_t bias = step->members[0].bias;

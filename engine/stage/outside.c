@@ -1,7 +1,7 @@
 /* Areas of blocks that the caller supplies: their sizes and cuts, their initial values, and binding them to
  * blocks. */
 #include "engine/stage/load.h"
-#include "engine/stage/stage_private.h"
+#include "engine/stage/outside.h"
 
 #include <math.h>
 #include <stdlib.h>

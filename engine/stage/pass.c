@@ -1,157 +1,10 @@
-/* Runs a micro-batch through a stage: describes it on the device, runs the blocks forward, and backward in
- * reverse. */
-#include "engine/stage/stage_private.h"
-
-#include <string.h>
-
-static int batch_check(const struct stage *stage, const struct micro_batch *batch, struct err *err)
-{
-    const struct stage_options *o = &stage->options;
-    uint32_t tokens = batch->row_start[batch->rows];
-    if (batch->rows > o->rows_max || tokens > o->tokens_max)
-        return err_set(err, ERR_TOO_BIG,
-                       "micro-batch %u: %u rows and %u tokens, the stage was made for %u and %u",
-                       batch->index, batch->rows, tokens, o->rows_max, o->tokens_max);
-    for (uint32_t row = 0; row < batch->rows; row++) {
-        if (batch->row_start[row] > batch->row_start[row + 1] || (row == 0 && batch->row_start[0] != 0))
-            return err_set(err, ERR_INVALID, "micro-batch %u: row %u begins at %u and ends at %u",
-                           batch->index, row, batch->row_start[row], batch->row_start[row + 1]);
-        if (batch->row_start[row + 1] - batch->row_start[row] > o->row_tokens_max)
-            return err_set(err, ERR_TOO_BIG,
-                           "micro-batch %u: row %u has %u tokens, the stage was made for %u", batch->index,
-                           row, batch->row_start[row + 1] - batch->row_start[row], o->row_tokens_max);
-    }
-    if (stage->layout.has_embedding)
-        for (uint32_t i = 0; i < tokens; i++)
-            if (batch->ids[i] < 0 || (uint32_t)batch->ids[i] >= stage->layout.model->shape.vocab)
-                return err_set(err, ERR_INVALID, "micro-batch %u: token %u has id %d, the vocabulary is %u",
-                               batch->index, i, batch->ids[i], stage->layout.model->shape.vocab);
-    return 0;
-}
-
-static int labels_collect(struct saved *slot, const struct micro_batch *batch, struct err *err)
-{
-    const struct footprint *l = &slot->stage->layout;
-    uint32_t *index = (uint32_t *)(void *)(slot->staging + l->slot.label_index);
-    int32_t *targets = (int32_t *)(void *)(slot->staging + l->slot.targets);
-    slot->labelled = 0;
-    if (!l->has_head || batch->labels == NULL)
-        return 0;
-    for (uint32_t row = 0; row < batch->rows; row++)
-        for (uint32_t t = batch->row_start[row]; t + 1 < batch->row_start[row + 1]; t++) {
-            int32_t label = batch->labels[t + 1];
-            if (label == -100)
-                continue;
-            if (label < 0 || (uint32_t)label >= l->model->shape.vocab)
-                return err_set(err, ERR_INVALID,
-                               "micro-batch %u: token %u has label %d, the vocabulary is %u", batch->index,
-                               t + 1, label, l->model->shape.vocab);
-            if (slot->labelled == slot->stage->options.labelled_max)
-                return err_set(err, ERR_TOO_BIG, "micro-batch %u: more than %u labelled tokens", batch->index,
-                               slot->stage->options.labelled_max);
-            index[slot->labelled] = t;
-            targets[slot->labelled++] = label;
-        }
-    return 0;
-}
-
-int slot_take(struct stage *stage, const struct micro_batch *batch, struct saved **out, struct err *err)
-{
-    const struct footprint_slot *l = &stage->layout.slot;
-    struct saved *slot;
-    if (batch_check(stage, batch, err) != 0 || slot_find(stage, &slot, err) != 0)
-        return -1;
-    uint32_t *positions = (uint32_t *)(void *)(slot->staging + l->positions);
-    uint32_t *row_ids = (uint32_t *)(void *)(slot->staging + l->row_ids);
-    slot->rows = batch->rows;
-    slot->tokens = batch->row_start[batch->rows];
-    slot->step = batch->step;
-    slot->router_scale = batch->router_scale;
-    for (uint32_t row = 0; row < batch->rows; row++)
-        for (uint32_t t = batch->row_start[row]; t < batch->row_start[row + 1]; t++) {
-            positions[t] = t - batch->row_start[row];
-            row_ids[t] = batch->row_ids == NULL ? row : batch->row_ids[row];
-        }
-    memcpy(slot->staging + l->row_start, batch->row_start, 4ull * (batch->rows + 1));
-    *(uint32_t *)(void *)(slot->staging + l->step) = (uint32_t)batch->step;
-    if (stage->layout.has_embedding)
-        memcpy(slot->staging + l->ids, batch->ids, 4ull * slot->tokens);
-    if (labels_collect(slot, batch, err) != 0 || slot_write(slot, err) != 0)
-        return -1;
-    slot->taken = true;
-    *out = slot;
-    return 0;
-}
-
-/* --- boundary tensors --- */
-
-struct boundary boundary_in(const struct stage *stage, uint32_t block_begin, struct buffer *buffer)
-{
-    bool end = block_begin == stage->options.block_begin;
-    return (struct boundary){.buffer = buffer, .dtype = end ? stage->options.boundary_in : DTYPE_F32};
-}
-
-struct boundary boundary_out(const struct stage *stage, uint32_t block_end, struct buffer *buffer)
-{
-    bool end = block_end == stage->options.block_end;
-    return (struct boundary){.buffer = buffer, .dtype = end ? stage->options.boundary_out : DTYPE_F32};
-}
-
-static uint64_t boundary_bytes(const struct stage *stage, const struct boundary *boundary, uint32_t tokens)
-{
-    return (uint64_t)dtype_bytes(boundary->dtype) * tokens * stage->config.hidden;
-}
-
-static struct operand boundary_at(const struct boundary *boundary)
-{
-    return (struct operand){.buffer = boundary->buffer, .dtype = boundary->dtype};
-}
-
-/* y = x [tokens, hidden]; one of the two is a boundary tensor of `dtype`. */
-static void boundary_move(struct pass *pass, enum dtype dtype, struct operand x, struct operand y)
-{
-    uint32_t hidden = pass->stage->config.hidden;
-    if (dtype == DTYPE_F32)
-        queue_copy(&pass->queue, pass->tokens, hidden, x, hidden, y, hidden);
-    else
-        queue_op(&pass->queue,
-                 &(struct op){.kind = OP_CAST,
-                              .cast = {.count = (uint64_t)pass->tokens * hidden, .x = x, .y = y}});
-}
-
-void boundary_read(struct pass *pass, const struct boundary *boundary, struct operand x)
-{
-    boundary_move(pass, boundary->dtype, boundary_at(boundary), x);
-}
-
-void boundary_write(struct pass *pass, struct operand x, const struct boundary *boundary)
-{
-    boundary_move(pass, boundary->dtype, x, boundary_at(boundary));
-}
-
-struct operand boundary_end(const struct pass *pass, uint32_t block_end, const struct boundary *out)
-{
-    bool head = block_end == pass->stage->config.layers + 2;
-    return head || out->dtype != DTYPE_F32 ? pass_workspace(pass, pass->stage->layout.workspace.d)
-                                           : boundary_at(out);
-}
-
-int boundary_check(const struct stage *stage, const struct boundary *boundary, uint32_t tokens, uint64_t tail,
-                   bool wanted, const char *what, struct err *err)
-{
-    const struct buffer *buffer = boundary->buffer;
-    if (!wanted)
-        return 0;
-    if (buffer == NULL)
-        return err_set(err, ERR_INVALID, "stage of blocks %u..%u: no buffer for %s",
-                       stage->options.block_begin, stage->options.block_end, what);
-    if (buffer_bytes(buffer) < boundary_bytes(stage, boundary, tokens) + 4 * tail ||
-        buffer_device(buffer) != stage->device)
-        return err_set(err, ERR_INVALID,
-                       "stage of blocks %u..%u: the buffer for %s is too small or elsewhere",
-                       stage->options.block_begin, stage->options.block_end, what);
-    return 0;
-}
+/* Runs a micro-batch through a stage: the blocks forward, and backward in reverse. */
+#include "engine/stage/boundary.h"
+#include "engine/stage/head.h"
+#include "engine/stage/layer.h"
+#include "engine/stage/outside.h"
+#include "engine/stage/recorded.h"
+#include "engine/stage/slot.h"
 
 /* Does the stage have only a part of this layer? */
 static bool layer_is_part(const struct stage *stage, uint32_t block)
@@ -177,7 +30,7 @@ static int range_check(const struct stage *stage, uint32_t begin, uint32_t end, 
                    o->block_end, begin, end);
 }
 
-void embed(struct pass *pass, struct operand out)
+void embed(struct stage_pass *pass, struct operand out)
 {
     const struct stage *stage = pass->stage;
     const struct block_state *block = stage_block(stage, 0);
@@ -207,7 +60,7 @@ void embed(struct pass *pass, struct operand out)
 }
 
 /* Adds the embedding's gradient, from the gradient d of its output. */
-static void embed_backward(struct pass *pass, struct operand d)
+static void embed_backward(struct stage_pass *pass, struct operand d)
 {
     const struct stage *stage = pass->stage;
     const struct block_state *block = stage_block(stage, 0);
@@ -236,8 +89,8 @@ static void range_layers(const struct stage *stage, uint32_t begin, uint32_t end
 }
 
 /* Run embedding and layers; the result goes to `out` (boundary_end). keep: each layer's input is saved. */
-static void blocks_forward(struct pass *pass, uint32_t begin, uint32_t end, const struct boundary *in,
-                           struct operand out, bool keep)
+static void blocks_forward(struct stage_pass *pass, uint32_t begin, uint32_t end,
+                           const struct boundary_tensor *in, struct operand out, bool keep)
 {
     uint32_t first, after;
     range_layers(pass->stage, begin, end, &first, &after);
@@ -253,9 +106,9 @@ static void blocks_forward(struct pass *pass, uint32_t begin, uint32_t end, cons
     }
 }
 
-struct pass pass_of(struct stage *stage, struct saved *slot, bool train, struct err *err)
+struct stage_pass pass_of(struct stage *stage, struct saved *slot, bool train, struct err *err)
 {
-    return (struct pass){
+    return (struct stage_pass){
         .stage = stage,
         .queue = {.device = stage->device, .err = err, .compute = stage->options.compute},
         .slot = slot,
@@ -277,7 +130,8 @@ static uint64_t router_values(const struct stage *stage, const struct micro_batc
 /* The load-balancing loss is taken over all layers of a row together. Counts and sums travel forward behind
  * the boundary tensor, and each stage adds its own, so the last stage has those of all layers. The counts
  * travel back with the gradient, because every router's gradient needs the counts of all layers. */
-static void router_copy(struct pass *pass, const struct boundary *boundary, bool arrives, uint32_t arrays)
+static void router_copy(struct stage_pass *pass, const struct boundary_tensor *boundary, bool arrives,
+                        uint32_t arrays)
 {
     const struct stage *stage = pass->stage;
     uint32_t values = pass->rows * stage->config.experts;
@@ -296,7 +150,7 @@ static void router_copy(struct pass *pass, const struct boundary *boundary, bool
 enum { ROUTER_COUNTS = 1, ROUTER_BOTH = 2 };
 
 /* Receives, or starts, the counts and sums at the stage's first block. */
-static void router_begin(struct pass *pass, const struct boundary *in)
+static void router_begin(struct stage_pass *pass, const struct boundary_tensor *in)
 {
     const struct stage *stage = pass->stage;
     if (stage->options.block_begin > 0)
@@ -306,7 +160,7 @@ static void router_begin(struct pass *pass, const struct boundary *in)
                    2ull * stage->options.rows_max * stage->config.experts);
 }
 
-static void router_end(struct pass *pass)
+static void router_end(struct stage_pass *pass)
 {
     const struct stage *stage = pass->stage;
     const struct footprint *l = &stage->layout;
@@ -324,18 +178,6 @@ static void router_end(struct pass *pass)
                                           .loss = {.buffer = stage->scalars, .at = 8, .dtype = DTYPE_F64}}});
 }
 
-int place_take(struct stage *stage, const struct micro_batch *batch, struct saved *earlier,
-               struct saved **slot, struct err *err)
-{
-    if (earlier == NULL)
-        return slot_take(stage, batch, slot, err);
-    *slot = earlier;
-    if (earlier->stage == stage && earlier->taken && earlier->rows == batch->rows &&
-        earlier->tokens == batch->row_start[batch->rows] && earlier->step == batch->step)
-        return 0;
-    return err_set(err, ERR_INVALID, "micro-batch %u: its place is that of another", batch->index);
-}
-
 /* A saved forward adds to the head's gradients at once, so they must be bound, too. */
 static int forward_bound(const struct stage *stage, uint32_t begin, uint32_t end, bool saves, struct err *err)
 {
@@ -345,12 +187,12 @@ static int forward_bound(const struct stage *stage, uint32_t begin, uint32_t end
     return saves && end == head + 1 ? blocks_bound(stage, head, end, true, err) : 0;
 }
 
-static void forward_queue(struct pass *pass, const struct pass_range *range)
+static void forward_queue(struct stage_pass *pass, const struct pass_range *range)
 {
     const struct stage *stage = pass->stage;
     bool head = range->end == stage->config.layers + 2, last = range->end == stage->options.block_end;
-    struct boundary enters = boundary_in(stage, range->begin, range->in),
-                    leaves = boundary_out(stage, range->end, range->out);
+    struct boundary_tensor enters = boundary_in(stage, range->begin, range->in),
+                           leaves = boundary_out(stage, range->end, range->out);
     struct operand end = boundary_end(pass, range->end, &leaves);
     if (range->begin == stage->options.block_begin)
         router_begin(pass, &enters);
@@ -373,8 +215,8 @@ int stage_forward_blocks(struct stage *stage, const struct micro_batch *batch, u
     bool head = block_end == stage->config.layers + 2, first = block_begin == stage->options.block_begin,
          last = block_end == stage->options.block_end;
     uint64_t tail = ROUTER_BOTH * router_values(stage, batch, saved != NULL);
-    struct boundary enters = boundary_in(stage, block_begin, in),
-                    leaves = boundary_out(stage, block_end, out);
+    struct boundary_tensor enters = boundary_in(stage, block_begin, in),
+                           leaves = boundary_out(stage, block_end, out);
     struct saved *slot, *earlier = saved != NULL ? *saved : NULL;
     if (saved != NULL && stage->options.mode != STAGE_TRAIN)
         return err_set(err, ERR_INVALID, "a stage made for inference saves nothing for backward");
@@ -382,9 +224,9 @@ int stage_forward_blocks(struct stage *stage, const struct micro_batch *batch, u
         boundary_check(stage, &enters, tokens, first ? tail : 0, block_begin > 0, "its input", err) != 0 ||
         boundary_check(stage, &leaves, tokens, last ? tail : 0, !head, "its output", err) != 0 ||
         forward_bound(stage, block_begin, block_end, saved != NULL, err) != 0 ||
-        place_take(stage, batch, earlier, &slot, err) != 0)
+        slot_of_batch(stage, batch, earlier, &slot, err) != 0)
         return -1;
-    struct pass pass = pass_of(stage, slot, saved != NULL, err);
+    struct stage_pass pass = pass_of(stage, slot, saved != NULL, err);
     if (tokens > 0)
         pass_run(&pass,
                  &(struct pass_range){
@@ -409,8 +251,8 @@ int stage_forward(struct stage *stage, const struct micro_batch *batch, struct b
                                 saved, err);
 }
 
-static void blocks_backward(struct pass *pass, const struct pass_range *range, const struct boundary *grad_in,
-                            const struct boundary *grad_out)
+static void blocks_backward(struct stage_pass *pass, const struct pass_range *range,
+                            const struct boundary_tensor *grad_in, const struct boundary_tensor *grad_out)
 {
     const struct stage *stage = pass->stage;
     uint32_t begin = range->begin, end = range->end, first, after;
@@ -423,7 +265,7 @@ static void blocks_backward(struct pass *pass, const struct pass_range *range, c
         boundary_read(pass, grad_in, d);
     range_layers(stage, begin, end, &first, &after);
     for (uint32_t i = after; i-- > first;) {
-        layer_again(pass, i, pass_x(pass, i), HALF_BOTH);
+        layer_recompute(pass, i, pass_x(pass, i), HALF_BOTH);
         layer_backward(pass, i, pass_x(pass, i), i > first || grad_out->buffer != NULL || learns, part,
                        HALF_BOTH);
     }
@@ -433,12 +275,12 @@ static void blocks_backward(struct pass *pass, const struct pass_range *range, c
         boundary_write(pass, d, grad_out);
 }
 
-static void backward_queue(struct pass *pass, const struct pass_range *range)
+static void backward_queue(struct stage_pass *pass, const struct pass_range *range)
 {
     const struct stage *stage = pass->stage;
     bool head = range->end == stage->config.layers + 2;
-    struct boundary enters = boundary_out(stage, range->end, range->in),
-                    leaves = boundary_in(stage, range->begin, range->out);
+    struct boundary_tensor enters = boundary_out(stage, range->end, range->in),
+                           leaves = boundary_in(stage, range->begin, range->out);
     if (range->end == stage->options.block_end && !head)
         router_copy(pass, &enters, true, ROUTER_COUNTS);
     blocks_backward(pass, range, &enters, &leaves);
@@ -446,7 +288,7 @@ static void backward_queue(struct pass *pass, const struct pass_range *range)
         router_copy(pass, &leaves, false, ROUTER_COUNTS);
 }
 
-static void weights_queue(struct pass *pass, const struct pass_range *range)
+static void weights_queue(struct stage_pass *pass, const struct pass_range *range)
 {
     uint32_t first, after;
     range_layers(pass->stage, range->begin, range->end, &first, &after);
@@ -475,8 +317,8 @@ int stage_backward_blocks(struct stage *stage, const struct micro_batch *batch, 
          last = block_end == stage->options.block_end;
     uint32_t tokens = batch->row_start[batch->rows];
     uint64_t tail = ROUTER_COUNTS * router_values(stage, batch, true);
-    struct boundary enters = boundary_out(stage, block_end, grad_in),
-                    leaves = boundary_in(stage, block_begin, grad_out);
+    struct boundary_tensor enters = boundary_out(stage, block_end, grad_in),
+                           leaves = boundary_in(stage, block_begin, grad_out);
     if (backward_check(stage, batch, saved, err) != 0)
         return -1;
     if (range_check(stage, block_begin, block_end, err) != 0 ||
@@ -488,7 +330,7 @@ int stage_backward_blocks(struct stage *stage, const struct micro_batch *batch, 
         slot_give(saved);
         return -1;
     }
-    struct pass pass = pass_of(stage, saved, true, err);
+    struct stage_pass pass = pass_of(stage, saved, true, err);
     if (tokens > 0)
         pass_run(&pass,
                  &(struct pass_range){.kind = PASS_BACKWARD,
@@ -514,7 +356,7 @@ int stage_backward_weights(struct stage *stage, const struct micro_batch *batch,
         slot_give(saved);
         return -1;
     }
-    struct pass pass = pass_of(stage, saved, true, err);
+    struct stage_pass pass = pass_of(stage, saved, true, err);
     if (saved->tokens > 0)
         pass_run(&pass,
                  &(struct pass_range){.kind = PASS_BACKWARD_WEIGHTS, .begin = block_begin, .end = block_end},
@@ -544,7 +386,7 @@ int stage_logits(struct stage *stage, const struct micro_batch *batch, struct bu
 {
     const struct footprint *l = &stage->layout;
     uint32_t tokens = batch->row_start[batch->rows], vocab = l->model->shape.vocab;
-    struct boundary enters = boundary_in(stage, stage->options.block_begin, in);
+    struct boundary_tensor enters = boundary_in(stage, stage->options.block_begin, in);
     struct saved *slot;
     if (!l->has_head)
         return err_set(err, ERR_INVALID, "logits are asked of a stage without the head");
@@ -552,7 +394,7 @@ int stage_logits(struct stage *stage, const struct micro_batch *batch, struct bu
         blocks_bound(stage, stage->options.block_begin, stage->options.block_end, false, err) != 0 ||
         slot_take(stage, batch, &slot, err) != 0)
         return -1;
-    struct pass pass = pass_of(stage, slot, false, err);
+    struct stage_pass pass = pass_of(stage, slot, false, err);
     struct operand end = pass_workspace(&pass, l->workspace.d);
     if (tokens > 0)
         blocks_forward(&pass, stage->options.block_begin, stage->options.block_end, &enters, end, false);

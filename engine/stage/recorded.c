@@ -1,7 +1,7 @@
 /* Passes that a device may record and replay as a whole. The ops that a stage queues for a micro-batch depend
  * only on the shape, the slot and the buffers; a shard always queues the same ops for its sums.
  */
-#include "engine/stage/stage_private.h"
+#include "engine/stage/recorded.h"
 
 /* One step of a hash of 64-bit words (the finaliser of splitmix64; Steele et al. 2014). */
 static uint64_t mix(uint64_t key, uint64_t word)
@@ -29,7 +29,7 @@ static uint64_t mix_buffer(uint64_t key, const struct buffer *buffer, uint64_t a
 /* Hashes everything on which a pass's ops and operands depend. The stage's options are represented by the
  * serial number of its scalars' buffer. Ops that depend on anything further need it added here. What changes
  * in every step (ids, rows, the step's number) is in the micro-batch's description on the device. */
-static uint64_t pass_key(const struct pass *pass, const struct pass_range *range)
+static uint64_t pass_key(const struct stage_pass *pass, const struct pass_range *range)
 {
     const struct stage *stage = pass->stage;
     const struct saved *slot = pass->slot;
@@ -49,7 +49,7 @@ static uint64_t pass_key(const struct pass *pass, const struct pass_range *range
     return key;
 }
 
-static void run(struct queue *queue, uint64_t key, void (*queue_all)(void *context), void *context)
+static void run(struct op_queue *queue, uint64_t key, void (*queue_all)(void *context), void *context)
 {
     bool replayed, again;
     if (device_pass_begin(queue->device, key == 0 ? 1 : key, &replayed, queue->err) != 0) {
@@ -68,9 +68,9 @@ static void run(struct queue *queue, uint64_t key, void (*queue_all)(void *conte
 }
 
 struct ranged {
-    struct pass *pass;
+    struct stage_pass *pass;
     const struct pass_range *range;
-    void (*queue_all)(struct pass *pass, const struct pass_range *range);
+    void (*queue_all)(struct stage_pass *pass, const struct pass_range *range);
 };
 
 static void ranged_queue(void *context)
@@ -79,15 +79,15 @@ static void ranged_queue(void *context)
     x->queue_all(x->pass, x->range);
 }
 
-void pass_run(struct pass *pass, const struct pass_range *range,
-              void (*queue_all)(struct pass *pass, const struct pass_range *range))
+void pass_run(struct stage_pass *pass, const struct pass_range *range,
+              void (*queue_all)(struct stage_pass *pass, const struct pass_range *range))
 {
     struct ranged x = {.pass = pass, .range = range, .queue_all = queue_all};
     run(&pass->queue, pass_key(pass, range), ranged_queue, &x);
 }
 
-void sums_run(struct queue *queue, struct area_view sums, bool of_gradients, void (*queue_all)(void *context),
-              void *context)
+void sums_run(struct op_queue *queue, struct area_view sums, bool of_gradients,
+              void (*queue_all)(void *context), void *context)
 {
     run(queue, mix(mix_buffer(0, sums.buffer, sums.at), of_gradients), queue_all, context);
 }

@@ -7,7 +7,8 @@
 
 #include "engine/stage/load.h"
 #include "engine/stage/moments.h"
-#include "engine/stage/stage_private.h"
+#include "engine/stage/recorded.h"
+#include "engine/stage/op_queue.h"
 
 struct range_state {
     struct shard_range is;
@@ -375,7 +376,7 @@ int shard_step_begin(struct shard *shard, struct err *err)
 }
 
 struct summed {
-    struct queue queue;
+    struct op_queue queue;
     const struct shard *shard;
     bool gradients;
 };
@@ -453,7 +454,7 @@ struct step_constants {
 /* A range that is being updated, with its moments on the device: its own buffers, or the pages that hold them
  * for now. */
 struct stepped {
-    struct queue queue;
+    struct op_queue queue;
     const struct range_state *range;
     struct buffer *moments[2];
     const struct step_constants *c;

@@ -1,5 +1,5 @@
 /* Creates and destroys stages: allocates their buffers and loads initial values. */
-#include "engine/stage/stage_private.h"
+#include "engine/stage/stage_state.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* The end of a step (loss, norm, update) and the state of parameters by name. The state itself is a shard of
  * whole blocks (shard.h). */
 #include "engine/stage/shard_private.h"
-#include "engine/stage/stage_private.h"
+#include "engine/stage/stage_state.h"
 
 #include <math.h>
 #include <string.h>

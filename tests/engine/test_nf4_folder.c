@@ -4,7 +4,7 @@
 #include "engine/trainer.h"
 
 #include "common/digest.h"
-#include "engine/stage/stage_private.h"
+#include "engine/stage/stage_state.h"
 #include "model/files/nf4.h"
 #include "support/scratch.h"
 

@@ -1,0 +1,24 @@
+/* Linear steps of a layer, and products with one matrix in any stored form. */
+#ifndef MOTLEY_ENGINE_STAGE_LINEAR_H
+#define MOTLEY_ENGINE_STAGE_LINEAR_H
+
+#include "engine/stage/layer.h"
+
+/* Run a linear step. z is the saved product A x; only_z computes nothing else. */
+void linear_forward(struct layer_run *run, const struct layer_step *step, bool only_z);
+void linear_backward(struct layer_run *run, const struct layer_step *step, const struct tape_entry *entry,
+                     bool need_input);
+
+/* c = x M^T + beta c, or with `back` c = x M + beta c, where M is a matrix of the block in any stored form.
+ */
+struct matrix_product {
+    const struct block_state *block;
+    const struct layer_tensor *matrix;
+    bool back;
+    uint32_t rows; /* of x and c */
+    float beta;
+    struct matrix_at x, c;
+};
+void matrix_multiply(struct stage_pass *pass, const struct matrix_product *product);
+
+#endif

@@ -1,0 +1,58 @@
+/* A stage in memory: its blocks' areas, its slots for micro-batches and its buffers. */
+#ifndef MOTLEY_ENGINE_STAGE_STAGE_STATE_H
+#define MOTLEY_ENGINE_STAGE_STAGE_STATE_H
+
+#include "engine/device/op.h"
+#include "engine/stage/layout.h"
+
+/* A slot for one micro-batch. stage_forward takes it; backward, release or the end of a call frees it. */
+struct saved {
+    struct stage *stage;
+    struct buffer *buffer; /* laid out as layout.slot */
+    uint8_t *staging; /* [meta_bytes] host memory for the micro-batch's description while it is copied to the
+                         device */
+    struct event *written; /* done when the copy has finished and staging may change */
+    bool taken;
+    uint32_t tokens, rows, labelled;
+    uint64_t step;
+    double router_scale; /* as in struct micro_batch */
+};
+
+/* The parameters of one block: an area of frozen ones, and an area of trained ones with an area of gradients
+ * of the same layout. Each area begins at byte `…_at` of its buffer. A buffer is NULL if the block has no
+ * such parameters, for gradients in inference, and for an outside area that is not bound. */
+struct block_state {
+    const struct layer_tensors *tensors;
+    struct buffer *frozen, *trained, *gradients;
+    uint64_t frozen_at, trained_at, gradients_at;
+    bool frozen_outside, trained_outside; /* the caller binds the area; otherwise the stage keeps it: frozen
+                                             ones in `frozen`, trained ones in its shard */
+};
+
+struct shard;
+
+struct stage {
+    struct footprint_model model;
+    struct footprint layout;      /* made from `model` */
+    struct stage_options options; /* zeroes are replaced by the defaults that they stand for */
+    struct model_config config;   /* options.config points here */
+    struct device *device;
+    struct block_state *blocks; /* [block_end - block_begin] */
+    struct block_state
+        table; /* if layout.copies_table: the head's copy of the embedding, values and gradient */
+    struct buffer
+        *rope; /* [positions_max, rotary] for all layers, followed by the table for layers with a window */
+    struct buffer *workspace,
+        *scalars; /* scalars: the loss, the routers' loss, then one sum of squares per parameter */
+    struct saved *slots;
+    struct shard *state; /* trained state of the blocks that the stage keeps, as whole blocks */
+    uint64_t labelled;   /* labelled tokens since stage_step_begin */
+    float loss_scale;
+};
+
+struct block_state *stage_block(const struct stage *stage, uint32_t block);
+/* The first copy of a tensor, and its gradient (the tensor must be trained). */
+struct operand tensor_at(const struct block_state *block, const struct layer_tensor *tensor);
+struct operand tensor_gradient(const struct block_state *block, const struct layer_tensor *tensor);
+
+#endif
