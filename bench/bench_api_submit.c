@@ -179,7 +179,7 @@ static double percentile_ms(uint32_t *values, size_t count, double share)
 
 /* ---- the service ---- */
 
-struct service {
+struct bench_service {
     struct test_dir dir;
     struct test_postgres postgres;
     char config[160], address_file[160], program[256];
@@ -188,14 +188,14 @@ struct service {
 
 static bool listening(void *arg)
 {
-    struct service *service = arg;
+    struct bench_service *service = arg;
     int status;
     if (waitpid(service->pid, &status, WNOHANG) == service->pid)
         stop("motley-api", "ended at start");
     return access(service->address_file, R_OK) == 0;
 }
 
-static void service_start(struct service *service, struct load *load, char address[64])
+static void service_start(struct bench_service *service, struct load *load, char address[64])
 {
     struct err err = {0};
     char text[1024], token_file[160], log[160];
@@ -230,7 +230,7 @@ static void service_start(struct service *service, struct load *load, char addre
     buf_fini(&buf);
 }
 
-static void service_stop(struct service *service)
+static void service_stop(struct bench_service *service)
 {
     struct err err = {0};
     process_stop(service->pid, 0, SIGTERM, 10000, &err);
@@ -282,7 +282,7 @@ int main(int argc, char **argv)
     double seconds = argc > 1 ? strtod(argv[1], NULL) : 10;
     const char *model = argc > 2 ? argv[2] : "tests/data/golden/llama";
     struct load *load = calloc(1, sizeof *load);
-    struct service *service = calloc(1, sizeof *service);
+    struct bench_service *service = calloc(1, sizeof *service);
     char address[64], url[96];
     struct err err = {0};
     if (!load || !service || !(load->latency_us = malloc(LATENCIES_MAX * sizeof *load->latency_us)))

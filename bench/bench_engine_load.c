@@ -24,7 +24,7 @@ enum { LAYERS = 28, LAYERS_PER_SHARD = 7, TENSORS_MAX = 16 * LAYERS_PER_SHARD };
 
 static const char index_name[] = "model.safetensors.index.json";
 
-struct shard {
+struct file_shard {
     struct safetensors_item items[TENSORS_MAX];
     char names[TENSORS_MAX][128];
     uint32_t count;
@@ -66,7 +66,7 @@ static int fill(void *argument, uint64_t offset, size_t size, void *dst, struct 
 
 static int add_item(const struct block_tensor *tensor, void *argument)
 {
-    struct shard *shard = argument;
+    struct file_shard *shard = argument;
     if (shard->count == TENSORS_MAX)
         return -1;
     struct safetensors_item *item = &shard->items[shard->count];
@@ -115,7 +115,7 @@ static int config_write(const struct folder *folder, const struct model_config *
 static int shard_write(struct folder *folder, const struct model_config *config, uint32_t begin, uint32_t end,
                        FILE *index, struct err *err)
 {
-    static struct shard shard;
+    static struct file_shard shard;
     char name[64];
     shard.count = 0;
     if (model_block_tensors(config, begin, end, add_item, &shard) != 0)

@@ -25,13 +25,13 @@
 
 enum { ROWS = 4, BATCHES_MAX = 64 };
 
-struct batch {
+struct step_batch {
     uint32_t row_start[ROWS + 1];
     int32_t *ids, *labels;
 };
 
-struct workload {
-    struct batch batches[BATCHES_MAX];
+struct step_workload {
+    struct step_batch batches[BATCHES_MAX];
     uint32_t count, tokens_max;
 };
 
@@ -53,13 +53,13 @@ static int random_read(void *context, const char *name, uint64_t begin, uint64_t
     return 0;
 }
 
-static void batch_make(struct batch *batch, uint32_t tokens)
+static void batch_make(struct step_batch *batch, uint32_t tokens)
 {
     batch->ids = calloc(tokens, sizeof(int32_t));
     batch->labels = calloc(tokens, sizeof(int32_t));
 }
 
-static void workload_fixed(struct workload *work, uint32_t vocab)
+static void workload_fixed(struct step_workload *work, uint32_t vocab)
 {
     struct rand_stream stream;
     rand_stream_init(&stream, 7, 0);
@@ -72,7 +72,7 @@ static void workload_fixed(struct workload *work, uint32_t vocab)
         work->batches[0].ids[i] = work->batches[0].labels[i] = (int32_t)rand_stream_below(&stream, vocab);
 }
 
-static int workload_read(struct workload *work, const char *path)
+static int workload_read(struct step_workload *work, const char *path)
 {
     json_t *document = json_load_file(path, 0, NULL), *batches = json_object_get(document, "batches");
     work->count = (uint32_t)json_array_size(batches);
@@ -81,7 +81,7 @@ static int workload_read(struct workload *work, const char *path)
     for (uint32_t b = 0; b < work->count; b++) {
         json_t *ids = json_object_get(json_array_get(batches, b), "ids");
         json_t *labels = json_object_get(json_array_get(batches, b), "labels");
-        struct batch *batch = &work->batches[b];
+        struct step_batch *batch = &work->batches[b];
         for (uint32_t row = 0; row < ROWS; row++)
             batch->row_start[row + 1] =
                 batch->row_start[row] + (uint32_t)json_array_size(json_array_get(ids, row));
@@ -99,7 +99,7 @@ static int workload_read(struct workload *work, const char *path)
     return 0;
 }
 
-static int step(struct stage *stage, const struct batch *batch, uint32_t number, double *loss,
+static int step(struct stage *stage, const struct step_batch *batch, uint32_t number, double *loss,
                 struct err *err)
 {
     const uint32_t row_ids[ROWS] = {0, 1, 2, 3};
@@ -173,7 +173,7 @@ int main(int argc, char **argv)
                                   .rope = {.theta = 100000, .kind = ROPE_DEFAULT, .factor = 1},
                                   .tied = true};
     const char *method = argc > 4 ? argv[4] : "lora", *compute = argc > 5 ? argv[5] : "fp32";
-    struct workload work = {0};
+    struct step_workload work = {0};
     struct device *device;
     struct stage *stage;
     struct err err;
@@ -192,7 +192,7 @@ int main(int argc, char **argv)
     double loss = 0, best = 1e9, total = 0, cpu = 0;
     uint64_t tokens = 0;
     for (uint32_t i = 0; i <= steps; i++) {
-        const struct batch *batch = &work.batches[i % work.count];
+        const struct step_batch *batch = &work.batches[i % work.count];
         uint64_t begin = clock_mono_ns();
         double cpu_begin = cpu_seconds();
         if (step(stage, batch, i, &loss, &err) != 0)

@@ -82,7 +82,7 @@ static void *bare_accept(void *arg)
     return NULL;
 }
 
-static void bare_open(struct bare *b, const struct files *f)
+static void bare_open(struct bare *b, const struct rank_files *f)
 {
     struct err err;
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -242,7 +242,7 @@ static bool bench_latency(struct pair *pair, uint8_t *from, uint8_t *to)
 int main(int argc, char **argv)
 {
     int rounds = argc > 1 ? (int)strtol(argv[1], NULL, 10) : 5;
-    struct files files;
+    struct rank_files files;
     struct bare bare;
     struct pair pair;
     struct err err;

@@ -118,7 +118,7 @@ static struct scene scene_make(uint64_t seed)
 
 /* --- baseline: one group per machine, layers in proportion to its speed (Zorse's search space) --- */
 
-struct machine {
+struct bench_machine {
     uint32_t first, count; /* devices of the cluster; those of one machine are consecutive */
     double rate;           /* layers per second of all members together */
     double exact;          /* the proportional, fractional number of layers */
@@ -128,7 +128,7 @@ struct machine {
 struct baseline {
     const struct problem *p;
     uint32_t rows, micro_batches, count;
-    struct machine *machines;
+    struct bench_machine *machines;
     struct stage *stages;
     struct member *members;
 };
@@ -165,15 +165,15 @@ static bool layers_share(struct baseline *b)
     for (uint32_t g = 0; g < b->count; g++)
         all += b->machines[g].rate;
     for (uint32_t g = 0; g < b->count; g++) {
-        struct machine *m = &b->machines[g];
+        struct bench_machine *m = &b->machines[g];
         m->exact = layers * m->rate / all;
         m->layers = (int32_t)m->exact < m->most ? (int32_t)m->exact : m->most;
         left -= m->layers;
     }
     for (; left > 0; left--) {
-        struct machine *best = NULL;
+        struct bench_machine *best = NULL;
         for (uint32_t g = 0; g < b->count; g++) {
-            struct machine *m = &b->machines[g];
+            struct bench_machine *m = &b->machines[g];
             if (m->layers < m->most && (!best || m->exact - m->layers > best->exact - best->layers))
                 best = m;
         }
@@ -191,14 +191,14 @@ static bool members_fill(struct baseline *b, double factor, uint32_t *stage_coun
     double period = 0, away = 0;
     uint32_t stages = 0, members = 0, last = 0;
     for (uint32_t g = 0; g < b->count; g++) {
-        const struct machine *m = &b->machines[g];
+        const struct bench_machine *m = &b->machines[g];
         last = m->layers ? g : last;
         period = fmax(period, m->layers / m->rate);
         away += m->layers ? m->count * period : 0;
     }
     int32_t block = 0;
     for (uint32_t g = 0; g < b->count; g++) {
-        const struct machine *m = &b->machines[g];
+        const struct bench_machine *m = &b->machines[g];
         if (m->layers == 0)
             continue;
         int32_t end = g == last ? b->p->block_count : (block ? block : 1) + m->layers;
@@ -223,7 +223,7 @@ static bool members_fill(struct baseline *b, double factor, uint32_t *stage_coun
 
 static int machine_compare(const void *left, const void *right)
 {
-    const struct machine *a = left, *b = right;
+    const struct bench_machine *a = left, *b = right;
     return a->most != b->most ? (a->most > b->most ? -1 : 1) : a->first < b->first ? -1 : 1;
 }
 
@@ -264,8 +264,8 @@ static double baseline_seconds(const struct problem *p)
         b.count = 0;
         for (uint32_t d = 0; d < p->device_count; d++) {
             if (d == 0 || p->cluster->devices[d].node != p->cluster->devices[d - 1].node)
-                b.machines[b.count++] = (struct machine){.first = d, .most = p->block_count - 2};
-            struct machine *m = &b.machines[b.count - 1];
+                b.machines[b.count++] = (struct bench_machine){.first = d, .most = p->block_count - 2};
+            struct bench_machine *m = &b.machines[b.count - 1];
             m->count++;
             m->rate += 1 / layer_seconds(&b, d, false);
             while (m->most > 0 && !device_holds(&b, d, 1, 1 + m->most, 2, true))

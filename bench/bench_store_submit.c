@@ -16,7 +16,7 @@
 
 enum { OUTSTANDING = 16, LATENCIES_MAX = 1 << 20 };
 
-struct bench {
+struct submit_bench {
     struct event_base *base;
     struct store *store;
     json_t *spec, *inputs;
@@ -28,7 +28,7 @@ struct bench {
 };
 
 struct slot {
-    struct bench *bench;
+    struct submit_bench *bench;
     unsigned i;
 };
 
@@ -37,7 +37,7 @@ static void submit(struct slot *slot);
 static void made(void *arg, const struct err *err, const struct store_job_made *job)
 {
     struct slot *slot = arg;
-    struct bench *bench = slot->bench;
+    struct submit_bench *bench = slot->bench;
     uint64_t now_ns = clock_mono_ns();
     (void)job;
     if (err != NULL) {
@@ -54,7 +54,7 @@ static void made(void *arg, const struct err *err, const struct store_job_made *
 
 static void submit(struct slot *slot)
 {
-    struct bench *bench = slot->bench;
+    struct submit_bench *bench = slot->bench;
     struct err err;
     static const uint8_t digest[32];
     const struct store_job_new job = {.owner = &bench->user,
@@ -73,7 +73,7 @@ static void submit(struct slot *slot)
 
 static void got_user(void *arg, const struct err *err, int64_t id)
 {
-    struct bench *bench = arg;
+    struct submit_bench *bench = arg;
     if (err != NULL) {
         fprintf(stderr, "%s\n", err->text);
         exit(1);
@@ -84,7 +84,7 @@ static void got_user(void *arg, const struct err *err, int64_t id)
 
 static void got_page(void *arg, const struct err *err, json_t *doc)
 {
-    struct bench *bench = arg;
+    struct submit_bench *bench = arg;
     (void)doc;
     bench->failed += err != NULL ? 1 : 0;
     event_base_loopbreak(bench->base);
@@ -123,7 +123,7 @@ int main(int argc, char **argv)
 {
     struct test_dir dir;
     struct test_postgres postgres;
-    struct bench bench = {.base = event_base_new(), .running = OUTSTANDING};
+    struct submit_bench bench = {.base = event_base_new(), .running = OUTSTANDING};
     struct slot slots[OUTSTANDING];
     struct err err;
     unsigned applied = 0;

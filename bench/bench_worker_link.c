@@ -27,7 +27,7 @@
 enum { ROUNDS_MAX = 99, BYTES_MAX = 64 << 20, DATA_QUEUE = 1, READY_QUEUE = 2 };
 
 /* Rank 0 sends, rank 1 receives. */
-struct bench {
+struct link_bench {
     struct pair pair;
     struct device *device[2];
     struct buffer *from, *to, *imported;
@@ -37,7 +37,7 @@ struct bench {
     bool local;
 };
 
-static void check_bytes(const struct bench *b)
+static void check_bytes(const struct link_bench *b)
 {
     struct err err;
     must(buffer_read(b->to, 0, b->host[1], b->bytes, &err), &err);
@@ -50,7 +50,7 @@ static void check_bytes(const struct bench *b)
 
 static void *send_all(void *arg)
 {
-    struct bench *b = arg;
+    struct link_bench *b = arg;
     struct mesh *mesh = b->pair.mesh[0];
     struct mesh_meta meta = {.tag = 1};
     struct err err;
@@ -72,7 +72,7 @@ static void *send_all(void *arg)
 }
 
 /* Median seconds for one tensor. */
-static double receive_all(struct bench *b)
+static double receive_all(struct link_bench *b)
 {
     struct mesh *mesh = b->pair.mesh[1];
     struct mesh_meta meta = {.tag = 1};
@@ -99,7 +99,7 @@ static double receive_all(struct bench *b)
     return median(seconds, b->rounds);
 }
 
-static void open_devices(struct bench *b)
+static void open_devices(struct link_bench *b)
 {
     struct device_options options = {.kind = "cpu", .name = "bench", .threads = 1};
     struct buffer_handle handle;
@@ -119,7 +119,7 @@ static void open_devices(struct bench *b)
     must(buffer_write(b->from, 0, b->host[0], BYTES_MAX, &err), &err);
 }
 
-static void close_devices(struct bench *b)
+static void close_devices(struct link_bench *b)
 {
     buffer_destroy(b->imported);
     buffer_destroy(b->from);
@@ -133,8 +133,8 @@ static void close_devices(struct bench *b)
 int main(int argc, char **argv)
 {
     static const size_t sizes[] = {64 << 10, 1 << 20, 8 << 20, BYTES_MAX};
-    struct bench b = {.rounds = argc > 1 ? (int)strtol(argv[1], NULL, 10) : 9};
-    struct files files;
+    struct link_bench b = {.rounds = argc > 1 ? (int)strtol(argv[1], NULL, 10) : 9};
+    struct rank_files files;
     struct err err;
     b.rounds = b.rounds < 3 ? 3 : b.rounds > ROUNDS_MAX ? ROUNDS_MAX : b.rounds;
     make_files(&files);

@@ -30,14 +30,14 @@
 
 #define OVER_LIMIT 1.000001 /* tolerance, because bytes are rounded to granules */
 
-struct held { /* recomputed memory of one plan */
+struct price_held { /* recomputed memory of one plan */
     const char *by;
     double declared, of_limit;
     uint32_t over;
     char why[sizeof(((struct err *)0)->text)];
 };
 
-static void held_add(struct held *held, const struct plan_rank *rank, uint64_t need, uint64_t limit)
+static void held_add(struct price_held *held, const struct plan_rank *rank, uint64_t need, uint64_t limit)
 {
     double declared = need ? (double)rank->memory_bytes / (double)need : 1;
     double of_limit = limit ? (double)need / (double)limit : 0;
@@ -135,7 +135,7 @@ static bool gathers(const struct plan *plan)
     return false;
 }
 
-static void held_walk(const struct problem *p, const struct plan *plan, struct held *held)
+static void held_walk(const struct problem *p, const struct plan *plan, struct price_held *held)
 {
     held->by = "walk";
     for (uint32_t r = 0; r < plan->rank_count; r++) {
@@ -148,7 +148,7 @@ static void held_walk(const struct problem *p, const struct plan *plan, struct h
 }
 
 /* Compares ranks of the same device in both plans. */
-static void held_emit(const struct problem *p, const struct plan *plan, struct held *held)
+static void held_emit(const struct problem *p, const struct plan *plan, struct price_held *held)
 {
     struct place_choice choice = {0};
     struct err err = {0};
@@ -172,11 +172,11 @@ static void held_emit(const struct problem *p, const struct plan *plan, struct h
     plan_destroy(again);
 }
 
-static void held_fill(const struct problem *p, const struct plan *plan, struct held *held)
+static void held_fill(const struct problem *p, const struct plan *plan, struct price_held *held)
 {
     bool chain = plan->placement == PLACE_SINGLE || plan->placement == PLACE_PIPELINE;
     bool groups = plan->placement == PLACE_HYBRID || (plan->placement == PLACE_DATA && !gathers(plan));
-    *held = (struct held){.by = "none", .declared = 1e9};
+    *held = (struct price_held){.by = "none", .declared = 1e9};
     if (chain || groups)
         held_walk(p, plan, held);
     else
@@ -185,7 +185,7 @@ static void held_fill(const struct problem *p, const struct plan *plan, struct h
 
 static json_t *priced(const struct problem *p, const char *path, struct err *err)
 {
-    struct held held = {.by = "none"};
+    struct price_held held = {.by = "none"};
     double step_s = 0, first_s = 0;
     uint64_t instructions = 0;
     uint32_t stages = 0;

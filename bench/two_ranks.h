@@ -22,7 +22,7 @@ static inline void must(int status, const struct err *err)
     exit(2);
 }
 
-struct files {
+struct rank_files {
     char dir[64], ca[128], cert[2][128], key[2][128];
 };
 
@@ -33,7 +33,7 @@ static inline void write_text(const char *path, const struct buf *text)
 }
 
 /* Writes the files to a new folder, files->dir; the caller removes it. */
-static inline void make_files(struct files *f)
+static inline void make_files(struct rank_files *f)
 {
     struct err err;
     struct buf ca = {.limit = 65536}, ca_key = {.limit = 65536};
@@ -77,7 +77,7 @@ static inline void *pair_connect(void *arg)
 }
 
 /* Opens both meshes and connects them; the caller destroys both. */
-static inline void pair_open(struct pair *p, const struct files *f)
+static inline void pair_open(struct pair *p, const struct rank_files *f)
 {
     static const char *const identity[2] = {"agent:n0", "agent:n1"};
     static char address[2][64];

@@ -472,7 +472,7 @@ static double recomputed_share(const struct model_config *config)
 static json_t *point_json(const struct profile *profile, const struct kind *kind, struct point *point)
 {
     struct stage_options options = options_of(profile, kind);
-    struct laid_out *all;
+    struct owned_layout *all;
     struct err ignored;
     uint32_t tokens = point->rows * point->row_tokens;
     double forward = typical(point, PHASE_FORWARD, NULL);
@@ -481,7 +481,7 @@ static json_t *point_json(const struct profile *profile, const struct kind *kind
     options.row_tokens_max = point->row_tokens;
     options.rows_max = point->rows;
     options.labelled_max = max_u32(point->labelled, 1);
-    if (laid_out_create(&options, &all, &ignored) != 0)
+    if (owned_layout_create(&options, &all, &ignored) != 0)
         return NULL;
     json_t *json =
         json_pack("{s:s, s:i, s:i, s:i, s:f, s:f, s:f, s:f, s:I, s:I, s:I}", "block", kind->name, "rows",

@@ -269,7 +269,7 @@ static int random_read(void *context, const char *name, uint64_t begin, uint64_t
     return 0;
 }
 
-struct step {
+struct timed_step {
     struct stage *stage;
     struct micro_batch batch;
     double loss;
@@ -277,7 +277,7 @@ struct step {
 
 static void step_run(void *context)
 {
-    struct step *step = context;
+    struct timed_step *step = context;
     struct saved *saved;
     uint64_t labelled;
     double squares;
@@ -322,7 +322,7 @@ static uint64_t driver_free(void)
     return available;
 }
 
-static void traced(struct step *step)
+static void traced(struct timed_step *step)
 {
     struct gpu_trace_sums sums;
     must(gpu_trace_begin(device, LAUNCHES_MAX, &err));
@@ -334,7 +334,7 @@ static void traced(struct step *step)
 }
 
 /* Creates the stage, with recomputation if memory is short without it. */
-static void step_stage(struct step *step, struct stage_options *o, uint64_t before)
+static void step_stage(struct timed_step *step, struct stage_options *o, uint64_t before)
 {
     const struct weight_source source = {.read = random_read, .context = (void *)(uintptr_t)o->config};
     struct stage_memory predicted;
@@ -357,7 +357,7 @@ static void train(const struct model_config *config, struct stage_options o)
 {
     const uint32_t length = toy ? 8 : 2048, tokens = ROWS * length;
     uint32_t starts[ROWS + 1], ids[ROWS] = {0, 1, 2, 3};
-    struct step step = {0};
+    struct timed_step step = {0};
     uint64_t before = driver_free();
     int32_t *text = malloc(4ull * tokens);
     must(text == NULL ? err_set(&err, ERR_NOMEM, "out of memory") : 0);

@@ -19,7 +19,7 @@ enum { QUEUE_MAX = 1 << 14 }; /* entries; when a queue is full, it runs */
 
 enum entry_kind { ENTRY_OP, ENTRY_WRITE, ENTRY_READ, ENTRY_COPY, ENTRY_ZERO, ENTRY_WAIT };
 
-struct entry {
+struct queue_entry {
     enum entry_kind kind;
     struct op op;
     struct buffer *buffer, *source;
@@ -31,11 +31,11 @@ struct entry {
 
 /* A ring buffer of entries. Counting from the first entry ever queued, [ran, queued) are pending. */
 struct entries {
-    struct entry *ring;
+    struct queue_entry *ring;
     uint64_t ran, queued;
 };
 
-struct checked {
+struct checked_device {
     struct device base;
     struct cpu_runner runner;
     pthread_mutex_t run; /* guards everything below: only one thread runs entries at a time */
@@ -44,7 +44,7 @@ struct checked {
     struct err error;
 };
 
-static void checked_free(struct checked *checked)
+static void checked_free(struct checked_device *checked)
 {
     for (int i = 0; i < DEVICE_QUEUES; i++)
         free(checked->queues[i].ring);
@@ -53,7 +53,7 @@ static void checked_free(struct checked *checked)
 
 static int checked_open(const struct device_options *options, struct device **out, struct err *err)
 {
-    struct checked *checked = calloc(1, sizeof *checked);
+    struct checked_device *checked = calloc(1, sizeof *checked);
     if (checked == NULL)
         return err_set(err, ERR_NOMEM, "out of memory for a device");
     int status = cpu_runner_init(&checked->runner, options, err);
@@ -231,7 +231,7 @@ static void groups_narrow(const struct op_gemm_grouped *op, struct operand_use *
         }
 }
 
-static int run_op(struct checked *checked, const struct op *op, struct err *err)
+static int run_op(struct checked_device *checked, const struct op *op, struct err *err)
 {
     struct operand_use uses[OP_OPERANDS_MAX];
     uint32_t count = op_operands(op, uses);
@@ -259,7 +259,7 @@ static int run_op(struct checked *checked, const struct op *op, struct err *err)
     return status;
 }
 
-static int run_copy(const struct entry *entry, struct err *err)
+static int run_copy(const struct queue_entry *entry, struct err *err)
 {
     if (!shadow_marked(entry->source, entry->source_at, entry->bytes))
         return err_set(err, ERR_INTERNAL, "a copy of %llu bytes reads what was never written",
@@ -274,9 +274,9 @@ static int run_copy(const struct entry *entry, struct err *err)
     return 0;
 }
 
-static void queue_run(struct checked *checked, enum device_queue queue, uint64_t until);
+static void queue_run(struct checked_device *checked, enum device_queue queue, uint64_t until);
 
-static int run_entry(struct checked *checked, const struct entry *entry, struct err *err)
+static int run_entry(struct checked_device *checked, const struct queue_entry *entry, struct err *err)
 {
     struct buffer *buffer = entry->buffer;
     switch (entry->kind) {
@@ -311,21 +311,21 @@ static int run_entry(struct checked *checked, const struct entry *entry, struct 
 
 /* Run a queue until it has run `until` entries. Called with the lock held. Entries behind an error are
  * dropped, and the error stays. The recursion ends because a wait is always for entries queued before it. */
-static void queue_run(struct checked *checked, enum device_queue queue, uint64_t until)
+static void queue_run(struct checked_device *checked, enum device_queue queue, uint64_t until)
 {
     struct entries *entries = &checked->queues[queue];
     while (entries->ran < until) {
-        const struct entry *entry = &entries->ring[entries->ran % QUEUE_MAX];
+        const struct queue_entry *entry = &entries->ring[entries->ran % QUEUE_MAX];
         if (!checked->failed && run_entry(checked, entry, &checked->error) != 0)
             checked->failed = true;
         entries->ran++;
     }
 }
 
-static int queue_push(enum device_queue queue, struct device *device, const struct entry *entry,
+static int queue_push(enum device_queue queue, struct device *device, const struct queue_entry *entry,
                       struct err *err)
 {
-    struct checked *checked = (struct checked *)device;
+    struct checked_device *checked = (struct checked_device *)device;
     struct entries *entries = &checked->queues[queue];
     pthread_mutex_lock(&checked->run);
     if (entries->queued - entries->ran == QUEUE_MAX)
@@ -341,7 +341,7 @@ static int queue_push(enum device_queue queue, struct device *device, const stru
 
 static int checked_sync(struct device *device, struct err *err)
 {
-    struct checked *checked = (struct checked *)device;
+    struct checked_device *checked = (struct checked_device *)device;
     pthread_mutex_lock(&checked->run);
     for (int i = 0; i < DEVICE_QUEUES; i++)
         queue_run(checked, (enum device_queue)i, checked->queues[i].queued);
@@ -354,7 +354,7 @@ static int checked_sync(struct device *device, struct err *err)
 
 static void checked_close(struct device *device)
 {
-    struct checked *checked = (struct checked *)device;
+    struct checked_device *checked = (struct checked_device *)device;
     struct err ignored;
     checked_sync(device, &ignored);
     cpu_runner_fini(&checked->runner);
@@ -389,7 +389,7 @@ static void checked_destroy(struct buffer *buffer)
 static int checked_write(enum device_queue queue, struct buffer *buffer, uint64_t at, const void *src,
                          uint64_t bytes, struct err *err)
 {
-    struct entry entry = {.kind = ENTRY_WRITE, .buffer = buffer, .at = at, .bytes = bytes};
+    struct queue_entry entry = {.kind = ENTRY_WRITE, .buffer = buffer, .at = at, .bytes = bytes};
     memcpy(&entry.host, &src, sizeof src); /* a cast without const; the memory is only read */
     return queue_push(queue, buffer->device, &entry, err);
 }
@@ -397,14 +397,14 @@ static int checked_write(enum device_queue queue, struct buffer *buffer, uint64_
 static int checked_read(enum device_queue queue, struct buffer *buffer, uint64_t at, void *dst,
                         uint64_t bytes, struct err *err)
 {
-    struct entry entry = {.kind = ENTRY_READ, .buffer = buffer, .at = at, .bytes = bytes, .host = dst};
+    struct queue_entry entry = {.kind = ENTRY_READ, .buffer = buffer, .at = at, .bytes = bytes, .host = dst};
     return queue_push(queue, buffer->device, &entry, err);
 }
 
 static int checked_copy(enum device_queue queue, struct buffer *dst, uint64_t dst_at, struct buffer *src,
                         uint64_t src_at, uint64_t bytes, struct err *err)
 {
-    struct entry entry = {
+    struct queue_entry entry = {
         .kind = ENTRY_COPY, .buffer = dst, .at = dst_at, .source = src, .source_at = src_at, .bytes = bytes};
     return queue_push(queue, dst->device, &entry, err);
 }
@@ -412,7 +412,7 @@ static int checked_copy(enum device_queue queue, struct buffer *dst, uint64_t ds
 static int checked_zero(enum device_queue queue, struct buffer *buffer, uint64_t at, uint64_t bytes,
                         struct err *err)
 {
-    struct entry entry = {.kind = ENTRY_ZERO, .buffer = buffer, .at = at, .bytes = bytes};
+    struct queue_entry entry = {.kind = ENTRY_ZERO, .buffer = buffer, .at = at, .bytes = bytes};
     return queue_push(queue, buffer->device, &entry, err);
 }
 
@@ -425,13 +425,13 @@ static bool checked_supports(const struct device *device, const struct op *op)
 static int checked_submit(enum device_queue queue, struct device *device, const struct op *op,
                           struct err *err)
 {
-    struct entry entry = {.kind = ENTRY_OP, .op = *op};
+    struct queue_entry entry = {.kind = ENTRY_OP, .op = *op};
     return queue_push(queue, device, &entry, err);
 }
 
 static int checked_record(enum device_queue queue, struct event *event, struct err *err)
 {
-    struct checked *checked = (struct checked *)event->device;
+    struct checked_device *checked = (struct checked_device *)event->device;
     (void)err;
     pthread_mutex_lock(&checked->run);
     event->ticket = checked->queues[queue].queued;
@@ -441,7 +441,7 @@ static int checked_record(enum device_queue queue, struct event *event, struct e
 
 static int checked_wait(struct event *event, uint64_t timeout_ns, struct err *err)
 {
-    struct checked *checked = (struct checked *)event->device;
+    struct checked_device *checked = (struct checked_device *)event->device;
     (void)timeout_ns;
     pthread_mutex_lock(&checked->run);
     queue_run(checked, event->queue, event->ticket);
@@ -454,7 +454,7 @@ static int checked_wait(struct event *event, uint64_t timeout_ns, struct err *er
 
 static bool checked_done(const struct event *event)
 {
-    struct checked *checked = (struct checked *)event->device;
+    struct checked_device *checked = (struct checked_device *)event->device;
     pthread_mutex_lock(&checked->run);
     bool done = checked->queues[event->queue].ran >= event->ticket;
     pthread_mutex_unlock(&checked->run);
@@ -465,7 +465,7 @@ static int checked_queue_wait(enum device_queue queue, struct event *event, stru
 {
     if (queue == event->queue)
         return 0;
-    struct entry entry = {.kind = ENTRY_WAIT, .other = event->queue, .until = event->ticket};
+    struct queue_entry entry = {.kind = ENTRY_WAIT, .other = event->queue, .until = event->ticket};
     return queue_push(queue, event->device, &entry, err);
 }
 

@@ -10,7 +10,7 @@
 
 _Static_assert((int)CODES == (int)DYNAMIC_MAP_SIZE, "the kernels' map is the model's");
 
-struct code_pair {
+struct moment_codes {
     struct codes first, second; /* maps of the first moment (signed) and the second (unsigned) */
 };
 
@@ -43,7 +43,7 @@ static void adamw8_part(void *context, uint32_t index, uint32_t thread)
     const struct parts_job *job = context;
     const struct op_adamw8 *op = &job->op->adamw8;
     const struct kernels *kernels = job->runner->kernels;
-    const struct code_pair *codes = job->extra;
+    const struct moment_codes *codes = job->extra;
     const struct adamw_scalars scalars =
         adamw_scalars_of(op->learning_rate, op->beta1, op->beta2, op->eps, op->weight_decay, op->grad_scale,
                          op->bias_correction1, op->bias_correction2);
@@ -66,7 +66,7 @@ static void adamw8_part(void *context, uint32_t index, uint32_t thread)
 
 void cpu_adamw8(struct cpu_runner *runner, const struct op *op)
 {
-    struct code_pair codes;
+    struct moment_codes codes;
     codes_init(&codes.first, true);
     codes_init(&codes.second, false);
     run_parts(runner, op, &codes, op->adamw8.count, FLAT_PER_PART, adamw8_part);

@@ -553,17 +553,17 @@ static bool job_part(const struct attention_job *job, uint32_t index, struct att
 }
 
 /* Where the operands of one row and one key head begin, for the query heads that share it. */
-struct place {
+struct attention_offsets {
     uint32_t queries, group;
     size_t q, k, out, state; /* values from the operand's beginning */
 };
 
-static struct place place_of(const struct attention_part *part, const uint32_t *row_start, uint32_t heads,
-                             uint32_t kv_heads, uint32_t head_dim, uint32_t ld)
+static struct attention_offsets place_of(const struct attention_part *part, const uint32_t *row_start,
+                                         uint32_t heads, uint32_t kv_heads, uint32_t head_dim, uint32_t ld)
 {
     uint32_t group = heads / kv_heads;
     size_t begin = row_start[part->row], head = (size_t)part->kv * group;
-    return (struct place){
+    return (struct attention_offsets){
         .queries = row_start[part->row + 1] - row_start[part->row],
         .group = group,
         .q = begin * ld + head * head_dim,
@@ -585,7 +585,8 @@ static void forward_part(void *context, uint32_t index, uint32_t thread)
     struct attention_part part;
     if (!job_part(job, index, &part))
         return;
-    struct place at = place_of(&part, job->cut.row_start, op->heads, op->kv_heads, op->head_dim, op->ld);
+    struct attention_offsets at =
+        place_of(&part, job->cut.row_start, op->heads, op->kv_heads, op->head_dim, op->ld);
     struct sequence s = {
         .kernels = job->runner->kernels,
         .as = value_kind_of(op->compute),
@@ -612,7 +613,8 @@ static struct sequence backward_sequence(const struct attention_job *job, const 
                                          uint32_t thread)
 {
     const struct op_attention_backward *op = job->backward;
-    struct place at = place_of(part, job->cut.row_start, op->heads, op->kv_heads, op->head_dim, op->ld);
+    struct attention_offsets at =
+        place_of(part, job->cut.row_start, op->heads, op->kv_heads, op->head_dim, op->ld);
     return (struct sequence){
         .kernels = job->runner->kernels,
         .as = value_kind_of(op->compute),

@@ -12,7 +12,7 @@
 struct cpu {
     struct device base;
     struct cpu_runner runner;
-    struct pool *alone; /* a pool of one thread, for the other queues */
+    struct thread_pool *alone; /* a pool of one thread, for the other queues */
 };
 
 int cpu_runner_init(struct cpu_runner *runner, const struct device_options *options, struct err *err)
@@ -101,7 +101,7 @@ static void cpu_buffer_destroy(struct buffer *buffer)
 {
     pages_free(buffer->memory, buffer->imported ? footprint_counted(buffer->bytes) : buffer->accounted);
     if (buffer->extra != NULL)
-        pages_forget(buffer->extra);
+        pages_release_shared(buffer->extra);
     free(buffer->extra);
 }
 

@@ -12,7 +12,7 @@
 struct cpu_runner {
     const struct kernels *kernels;
     struct blas blas;
-    struct pool *pool;
+    struct thread_pool *pool;
     float *scratch;        /* [threads * scratch_floats] */
     size_t scratch_floats; /* for one thread */
     uint64_t scratch_bytes;

@@ -71,13 +71,14 @@ INLINE vf values_tail(enum value_kind to, enum value_kind from, const void *p, s
 }
 
 /* x[rows, columns], which begins at value `at`. */
-struct block {
+struct value_block {
     const void *x;
     size_t at, ld, rows, columns;
 };
 
 /* to[rows][ldt] = rounded values; columns are padded with zeros to the next multiple of VECTOR. */
-INLINE void block_copy(enum value_kind as, enum value_kind kind, struct block from, float *to, size_t ldt)
+INLINE void block_copy(enum value_kind as, enum value_kind kind, struct value_block from, float *to,
+                       size_t ldt)
 {
     for (size_t i = 0; i < from.rows; i++, from.at += from.ld, to += ldt) {
         size_t j = 0;
@@ -90,7 +91,7 @@ INLINE void block_copy(enum value_kind as, enum value_kind kind, struct block fr
 
 /* to[columns][ldt] = the block transposed and rounded; both sides are padded with zeros to the next multiple
  * of VECTOR. */
-INLINE void block_transpose(enum value_kind as, enum value_kind kind, struct block from, float *to,
+INLINE void block_transpose(enum value_kind as, enum value_kind kind, struct value_block from, float *to,
                             size_t ldt)
 {
     for (size_t j = 0; j < from.rows; j += VECTOR)
@@ -108,14 +109,14 @@ INLINE void block_transpose(enum value_kind as, enum value_kind kind, struct blo
         }
 }
 
-typedef void block_function(const struct block *from, float *to, size_t ldt);
+typedef void block_function(const struct value_block *from, float *to, size_t ldt);
 
 #define BLOCK_FUNCTIONS(AS, KIND)                                                                            \
-    static void copy_##AS##_##KIND(const struct block *from, float *to, size_t ldt)                          \
+    static void copy_##AS##_##KIND(const struct value_block *from, float *to, size_t ldt)                    \
     {                                                                                                        \
         block_copy(VALUES_##AS, VALUES_##KIND, *from, to, ldt);                                              \
     }                                                                                                        \
-    static void transpose_##AS##_##KIND(const struct block *from, float *to, size_t ldt)                     \
+    static void transpose_##AS##_##KIND(const struct value_block *from, float *to, size_t ldt)               \
     {                                                                                                        \
         block_transpose(VALUES_##AS, VALUES_##KIND, *from, to, ldt);                                         \
     }
@@ -139,14 +140,14 @@ static block_function *const transposes[VALUE_KINDS][VALUE_KINDS] = {
 static void round_rows(enum value_kind as, const struct gemm_values *x, size_t at, size_t rows,
                        size_t columns, float *to, size_t ldt)
 {
-    const struct block from = {x->at, at, x->ld, rows, columns};
+    const struct value_block from = {x->at, at, x->ld, rows, columns};
     copies[as][x->kind](&from, to, ldt);
 }
 
 static void round_transposed(enum value_kind as, const struct gemm_values *x, size_t at, size_t rows,
                              size_t columns, float *to, size_t ldt)
 {
-    const struct block from = {x->at, at, x->ld, rows, columns};
+    const struct value_block from = {x->at, at, x->ld, rows, columns};
     transposes[as][x->kind](&from, to, ldt);
 }
 

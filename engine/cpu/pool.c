@@ -10,7 +10,7 @@
 
 enum { SPIN_TURNS = 4000 };
 
-struct pool {
+struct thread_pool {
     uint32_t threads;
     pthread_t *handles;
     struct helper *helpers;
@@ -26,11 +26,11 @@ struct pool {
 };
 
 struct helper {
-    struct pool *pool;
+    struct thread_pool *pool;
     uint32_t thread;
 };
 
-static void take_parts(struct pool *pool, uint32_t thread)
+static void take_parts(struct thread_pool *pool, uint32_t thread)
 {
     for (;;) {
         uint32_t index = atomic_fetch_add_explicit(&pool->next, 1, memory_order_relaxed);
@@ -40,7 +40,7 @@ static void take_parts(struct pool *pool, uint32_t thread)
     }
 }
 
-static void generation_wait(struct pool *pool, unsigned seen)
+static void generation_wait(struct thread_pool *pool, unsigned seen)
 {
     for (int turn = 0; turn < SPIN_TURNS; turn++) {
         if (atomic_load_explicit(&pool->generation, memory_order_acquire) != seen)
@@ -56,7 +56,7 @@ static void generation_wait(struct pool *pool, unsigned seen)
 static void *helper_main(void *argument)
 {
     struct helper *helper = argument;
-    struct pool *pool = helper->pool;
+    struct thread_pool *pool = helper->pool;
     unsigned seen = 0;
     for (;;) {
         generation_wait(pool, seen);
@@ -68,7 +68,7 @@ static void *helper_main(void *argument)
     }
 }
 
-static void generation_next(struct pool *pool)
+static void generation_next(struct thread_pool *pool)
 {
     pthread_mutex_lock(&pool->lock);
     atomic_fetch_add_explicit(&pool->generation, 1, memory_order_release);
@@ -76,9 +76,9 @@ static void generation_next(struct pool *pool)
     pthread_mutex_unlock(&pool->lock);
 }
 
-int pool_create(uint32_t threads, struct pool **out, struct err *err)
+int pool_create(uint32_t threads, struct thread_pool **out, struct err *err)
 {
-    struct pool *pool = calloc(1, sizeof *pool);
+    struct thread_pool *pool = calloc(1, sizeof *pool);
     *out = NULL;
     if (pool == NULL)
         return err_set(err, ERR_NOMEM, "out of memory for a thread pool");
@@ -103,7 +103,7 @@ int pool_create(uint32_t threads, struct pool **out, struct err *err)
     return 0;
 }
 
-void pool_destroy(struct pool *pool)
+void pool_destroy(struct thread_pool *pool)
 {
     if (pool == NULL)
         return;
@@ -118,13 +118,13 @@ void pool_destroy(struct pool *pool)
     free(pool);
 }
 
-uint32_t pool_threads(const struct pool *pool)
+uint32_t pool_threads(const struct thread_pool *pool)
 {
     return pool->threads;
 }
 
-void pool_run(struct pool *pool, uint32_t parts, void (*part)(void *context, uint32_t index, uint32_t thread),
-              void *context)
+void pool_run(struct thread_pool *pool, uint32_t parts,
+              void (*part)(void *context, uint32_t index, uint32_t thread), void *context)
 {
     if (parts <= 1 || pool->threads == 1) {
         for (uint32_t i = 0; i < parts; i++)

@@ -6,16 +6,16 @@
 
 #include "common/err.h"
 
-struct pool;
+struct thread_pool;
 
 /* Starts threads - 1 helpers; the caller is thread 0. threads >= 1. */
-int pool_create(uint32_t threads, struct pool **out, struct err *err);
-void pool_destroy(struct pool *pool); /* NULL is a no-op */
-uint32_t pool_threads(const struct pool *pool);
+int pool_create(uint32_t threads, struct thread_pool **out, struct err *err);
+void pool_destroy(struct thread_pool *pool); /* NULL is a no-op */
+uint32_t pool_threads(const struct thread_pool *pool);
 
 /* Call part(context, i, thread) for each i in [0, parts), in any order, with thread in [0, threads). Returns
  * when all are done. One caller at a time. */
-void pool_run(struct pool *pool, uint32_t parts, void (*part)(void *context, uint32_t index, uint32_t thread),
-              void *context);
+void pool_run(struct thread_pool *pool, uint32_t parts,
+              void (*part)(void *context, uint32_t index, uint32_t thread), void *context);
 
 #endif

@@ -19,7 +19,7 @@ struct grid {
     uint32_t rows, columns;
 };
 
-struct product {
+struct product_job {
     const struct cpu_runner *runner;
     const struct op_gemm *op;
     uint32_t parts;
@@ -47,7 +47,7 @@ static const void *value_at(const struct operand *operand, size_t at)
     return (const uint8_t *)operand_at(operand) + at * dtype_bytes(operand->dtype);
 }
 
-static void rounded_piece(const struct product *product, uint32_t thread, uint32_t row, uint32_t rows,
+static void rounded_piece(const struct product_job *product, uint32_t thread, uint32_t row, uint32_t rows,
                           uint32_t column, uint32_t columns)
 {
     const struct cpu_runner *runner = product->runner;
@@ -75,7 +75,7 @@ static void rounded_piece(const struct product *product, uint32_t thread, uint32
 }
 
 /* Computes c at [row, row + rows) x [column, column + columns). */
-static void product_piece(const struct product *product, uint32_t thread, uint32_t row, uint32_t rows,
+static void product_piece(const struct product_job *product, uint32_t thread, uint32_t row, uint32_t rows,
                           uint32_t column, uint32_t columns)
 {
     const struct cpu_runner *runner = product->runner;
@@ -149,7 +149,7 @@ static struct grid own_grid(const struct op_gemm *op, uint32_t threads)
     return tall ? (struct grid){best_along, best_across} : (struct grid){best_across, best_along};
 }
 
-static void own_part(const struct product *product, uint32_t index, uint32_t thread)
+static void own_part(const struct product_job *product, uint32_t index, uint32_t thread)
 {
     const struct op_gemm *op = product->op;
     uint32_t row, row_end, column, column_end;
@@ -185,7 +185,7 @@ static uint32_t library_row_pieces(const struct op_gemm *op)
 
 /* The library's result for an element can depend on the size of its piece, so pieces follow from the shape
  * alone, however many threads share them. */
-static void library_part(const struct product *product, uint32_t index, uint32_t thread)
+static void library_part(const struct product_job *product, uint32_t index, uint32_t thread)
 {
     const struct op_gemm *op = product->op;
     uint32_t rows = library_row_pieces(op), row, row_end, column, column_end;
@@ -209,7 +209,7 @@ uint32_t product_parts(const struct cpu_runner *runner, const struct op_gemm *op
 void product_part(const struct cpu_runner *runner, const struct op_gemm *op, uint32_t index, uint32_t parts,
                   uint32_t thread)
 {
-    struct product product = {.runner = runner, .op = op, .parts = parts, .grid = {1, 1}};
+    struct product_job product = {.runner = runner, .op = op, .parts = parts, .grid = {1, 1}};
     if (parts > 1 && product_is_own(op))
         product.grid = own_grid(op, pool_threads(runner->pool));
     if (product_is_own(op))
@@ -220,13 +220,13 @@ void product_part(const struct cpu_runner *runner, const struct op_gemm *op, uin
 
 static void gemm_part(void *context, uint32_t index, uint32_t thread)
 {
-    const struct product *product = context;
+    const struct product_job *product = context;
     product_part(product->runner, product->op, index, product->parts, thread);
 }
 
 void cpu_gemm(struct cpu_runner *runner, const struct op *op)
 {
-    struct product product = {.runner = runner, .op = &op->gemm};
+    struct product_job product = {.runner = runner, .op = &op->gemm};
     product.parts = product_parts(runner, &op->gemm);
     pool_run(runner->pool, product.parts, gemm_part, &product);
 }

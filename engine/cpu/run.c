@@ -6,7 +6,7 @@
 #include "engine/cpu/rows.h"
 #include "engine/cpu/unpack.h"
 
-static void (*const runs[OP_KINDS])(struct cpu_runner *runner, const struct op *op) = {
+static void (*const functions[OP_KINDS])(struct cpu_runner *runner, const struct op *op) = {
     [OP_GEMM] = cpu_gemm,
     [OP_COPY] = cpu_copy,
     [OP_EMBED] = cpu_embed,
@@ -37,7 +37,8 @@ static void (*const runs[OP_KINDS])(struct cpu_runner *runner, const struct op *
 };
 
 /* Ops that read indices from their operands, and so can fail. */
-static int (*const led[OP_KINDS])(struct cpu_runner *runner, const struct op *op, struct err *err) = {
+static int (*const checked_functions[OP_KINDS])(struct cpu_runner *runner, const struct op *op,
+                                                struct err *err) = {
     [OP_GEMM_GROUPED] = cpu_gemm_grouped,         [OP_ROUTE] = cpu_route,
     [OP_ROUTE_BACKWARD] = cpu_route_backward,     [OP_ROUTE_SORT] = cpu_route_sort,
     [OP_ROUTER_LOSS] = cpu_router_loss,           [OP_COMBINE] = cpu_combine,
@@ -111,13 +112,13 @@ bool cpu_runs(const struct op *op)
     for (uint32_t i = 0; i < count; i++)
         if ((uses[i].dtypes & 1u << uses[i].operand.dtype) == 0)
             return false;
-    return (runs[op->kind] != NULL || led[op->kind] != NULL) && sizes_fit(op);
+    return (functions[op->kind] != NULL || checked_functions[op->kind] != NULL) && sizes_fit(op);
 }
 
 int cpu_run(struct cpu_runner *runner, const struct op *op, struct err *err)
 {
-    if (led[op->kind] != NULL)
-        return led[op->kind](runner, op, err);
-    runs[op->kind](runner, op);
+    if (checked_functions[op->kind] != NULL)
+        return checked_functions[op->kind](runner, op, err);
+    functions[op->kind](runner, op);
     return 0;
 }

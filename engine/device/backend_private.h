@@ -113,6 +113,6 @@ void pages_free(void *memory, uint64_t bytes);
 void *pages_alloc_shared(uint64_t bytes, uint8_t handle[64]);
 void *pages_import(const uint8_t handle[64], uint64_t bytes);
 /* called by the exporter: afterwards nobody can import the pages any more */
-void pages_forget(const uint8_t handle[64]);
+void pages_release_shared(const uint8_t handle[64]);
 
 #endif

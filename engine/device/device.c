@@ -83,7 +83,7 @@ uint64_t device_cache_bytes(const struct device *device)
 }
 
 /* Locks the account, which any thread may read. */
-static struct device *locked(const struct device *device)
+static struct device *device_lock(const struct device *device)
 {
     struct device *own = (struct device *)device;
     pthread_mutex_lock(&own->lock);
@@ -92,14 +92,14 @@ static struct device *locked(const struct device *device)
 
 void device_memory(const struct device *device, struct mem_account *out)
 {
-    struct device *own = locked(device);
+    struct device *own = device_lock(device);
     *out = own->account;
     pthread_mutex_unlock(&own->lock);
 }
 
 void device_memory_reset_peak(struct device *device)
 {
-    locked(device);
+    device_lock(device);
     memcpy(device->account.peak, device->account.held, sizeof device->account.peak);
     device->account.peak_total = device->account.held_total;
     device->account.host_peak = device->account.host_held;
@@ -201,7 +201,7 @@ void *pages_import(const uint8_t handle[64], uint64_t bytes)
     return memory;
 }
 
-void pages_forget(const uint8_t handle[64])
+void pages_release_shared(const uint8_t handle[64])
 {
     struct shared_pages shared;
     memcpy(&shared, handle, sizeof shared);
@@ -210,7 +210,7 @@ void pages_forget(const uint8_t handle[64])
 
 static int account_take(struct device *device, const struct buffer *buffer, const char *what, struct err *err)
 {
-    struct mem_account *account = &locked(device)->account;
+    struct mem_account *account = &device_lock(device)->account;
     uint64_t held = account->held_total;
     if (account->limit != 0 && (held > account->limit || buffer->accounted > account->limit - held)) {
         err_set(err, ERR_NOFIT,
@@ -229,7 +229,7 @@ static int account_take(struct device *device, const struct buffer *buffer, cons
 /* Raise the peaks to the bytes held, after the allocation succeeded. */
 static void account_peak(struct device *device, const struct buffer *buffer)
 {
-    struct mem_account *account = &locked(device)->account;
+    struct mem_account *account = &device_lock(device)->account;
     if (account->held[buffer->purpose] > account->peak[buffer->purpose])
         account->peak[buffer->purpose] = account->held[buffer->purpose];
     if (account->held_total > account->peak_total)
@@ -239,7 +239,7 @@ static void account_peak(struct device *device, const struct buffer *buffer)
 
 static void account_give(struct device *device, const struct buffer *buffer)
 {
-    struct mem_account *account = &locked(device)->account;
+    struct mem_account *account = &device_lock(device)->account;
     account->held[buffer->purpose] -= buffer->accounted;
     account->held_total -= buffer->accounted;
     pthread_mutex_unlock(&device->lock);
@@ -370,7 +370,7 @@ int host_memory_create(struct device *device, uint64_t bytes, const char *what, 
     if (*out == NULL)
         return err_set(err, ERR_NOMEM, "device %s: the host refused %llu bytes for %s", device->name,
                        (unsigned long long)bytes, what);
-    struct mem_account *account = &locked(device)->account;
+    struct mem_account *account = &device_lock(device)->account;
     account->host_held += footprint_counted(bytes);
     if (account->host_peak < account->host_held)
         account->host_peak = account->host_held;
@@ -386,7 +386,7 @@ void host_memory_destroy(struct device *device, void *memory, uint64_t bytes)
         pages_free(memory, bytes);
     else
         device->backend->device->host_destroy(device, memory);
-    locked(device)->account.host_held -= footprint_counted(bytes);
+    device_lock(device)->account.host_held -= footprint_counted(bytes);
     pthread_mutex_unlock(&device->lock);
 }
 

@@ -486,7 +486,7 @@ static void combine_operands(const struct op *op, struct uses *uses)
     use(uses, "dweight", o->dweight, OPERAND_WRITE, o->tokens, o->active, o->active);
 }
 
-static uint32_t or_else(uint32_t value, uint32_t otherwise)
+static uint32_t default_to(uint32_t value, uint32_t otherwise)
 {
     return value == 0 ? otherwise : value;
 }
@@ -495,20 +495,20 @@ void op_complete(struct op *op)
 {
     switch (op->kind) {
     case OP_RMSNORM:
-        op->rmsnorm.vectors = or_else(op->rmsnorm.vectors, 1);
-        op->rmsnorm.ldx = or_else(op->rmsnorm.ldx, op->rmsnorm.vectors * op->rmsnorm.width);
-        op->rmsnorm.ldy = or_else(op->rmsnorm.ldy, op->rmsnorm.vectors * op->rmsnorm.width);
+        op->rmsnorm.vectors = default_to(op->rmsnorm.vectors, 1);
+        op->rmsnorm.ldx = default_to(op->rmsnorm.ldx, op->rmsnorm.vectors * op->rmsnorm.width);
+        op->rmsnorm.ldy = default_to(op->rmsnorm.ldy, op->rmsnorm.vectors * op->rmsnorm.width);
         break;
     case OP_RMSNORM_BACKWARD: {
         struct op_rmsnorm_backward *o = &op->rmsnorm_backward;
-        o->vectors = or_else(o->vectors, 1);
-        o->ldx = or_else(o->ldx, o->vectors * o->width);
-        o->lddy = or_else(o->lddy, o->vectors * o->width);
-        o->lddx = or_else(o->lddx, o->vectors * o->width);
+        o->vectors = default_to(o->vectors, 1);
+        o->ldx = default_to(o->ldx, o->vectors * o->width);
+        o->lddy = default_to(o->lddy, o->vectors * o->width);
+        o->lddx = default_to(o->lddx, o->vectors * o->width);
         break;
     }
     case OP_ROPE:
-        op->rope.rotary_dim = or_else(op->rope.rotary_dim, op->rope.head_dim);
+        op->rope.rotary_dim = default_to(op->rope.rotary_dim, op->rope.head_dim);
         break;
     case OP_EMBED:
         op->embed.scale = op->embed.scale == 0.0f ? 1.0f : op->embed.scale;

@@ -50,7 +50,7 @@ struct heuristic {
 _Static_assert(sizeof(struct heuristic) == 96, "cublasLtMatmulHeuristicResult_t");
 
 /* All functions except the versions return a status, 0 for success. */
-struct api {
+struct cublaslt_api {
     size_t (*version)(void), (*runtime_version)(void);
     int (*create)(void **handle);
     int (*destroy)(void *handle);
@@ -71,25 +71,25 @@ struct api {
 };
 
 static const struct products_symbol symbols[] = {
-    {"cublasLtGetVersion", offsetof(struct api, version)},
-    {"cublasLtGetCudartVersion", offsetof(struct api, runtime_version)},
-    {"cublasLtCreate", offsetof(struct api, create)},
-    {"cublasLtDestroy", offsetof(struct api, destroy)},
-    {"cublasLtMatmulDescCreate", offsetof(struct api, desc_create)},
-    {"cublasLtMatmulDescDestroy", offsetof(struct api, desc_destroy)},
-    {"cublasLtMatmulDescSetAttribute", offsetof(struct api, desc_set)},
-    {"cublasLtMatrixLayoutCreate", offsetof(struct api, layout_create)},
-    {"cublasLtMatrixLayoutDestroy", offsetof(struct api, layout_destroy)},
-    {"cublasLtMatmulPreferenceCreate", offsetof(struct api, preference_create)},
-    {"cublasLtMatmulPreferenceDestroy", offsetof(struct api, preference_destroy)},
-    {"cublasLtMatmulPreferenceSetAttribute", offsetof(struct api, preference_set)},
-    {"cublasLtMatmulAlgoGetHeuristic", offsetof(struct api, heuristic)},
-    {"cublasLtMatmul", offsetof(struct api, multiply)},
+    {"cublasLtGetVersion", offsetof(struct cublaslt_api, version)},
+    {"cublasLtGetCudartVersion", offsetof(struct cublaslt_api, runtime_version)},
+    {"cublasLtCreate", offsetof(struct cublaslt_api, create)},
+    {"cublasLtDestroy", offsetof(struct cublaslt_api, destroy)},
+    {"cublasLtMatmulDescCreate", offsetof(struct cublaslt_api, desc_create)},
+    {"cublasLtMatmulDescDestroy", offsetof(struct cublaslt_api, desc_destroy)},
+    {"cublasLtMatmulDescSetAttribute", offsetof(struct cublaslt_api, desc_set)},
+    {"cublasLtMatrixLayoutCreate", offsetof(struct cublaslt_api, layout_create)},
+    {"cublasLtMatrixLayoutDestroy", offsetof(struct cublaslt_api, layout_destroy)},
+    {"cublasLtMatmulPreferenceCreate", offsetof(struct cublaslt_api, preference_create)},
+    {"cublasLtMatmulPreferenceDestroy", offsetof(struct cublaslt_api, preference_destroy)},
+    {"cublasLtMatmulPreferenceSetAttribute", offsetof(struct cublaslt_api, preference_set)},
+    {"cublasLtMatmulAlgoGetHeuristic", offsetof(struct cublaslt_api, heuristic)},
+    {"cublasLtMatmul", offsetof(struct cublaslt_api, multiply)},
 };
 
 /* The library's answer for a product's sizes. Its matrices are column-major, so it computes c^T = op(b)^T
  * op(a)^T: its first operand is our b, its second our a. */
-struct plan {
+struct cublaslt_plan {
     struct library_product of; /* the sizes and type for which it was made */
     uint64_t used;             /* call count at its last use; 0: the entry is empty */
     bool none;                 /* the library does not compute this product */
@@ -98,11 +98,11 @@ struct plan {
 };
 
 struct products {
-    struct api api;
+    struct cublaslt_api api;
     struct products_place place;
     void *handle;
     uint64_t calls;
-    struct plan plans[PLANS_MAX];
+    struct cublaslt_plan plans[PLANS_MAX];
 };
 
 /* --- opening */
@@ -116,7 +116,8 @@ static void version_split(size_t version, uint32_t *major, uint32_t *minor, uint
     *patch = (uint32_t)(version % 100);
 }
 
-static int library_check(uint32_t driver_version, struct api *api, char *name, uint32_t room, struct err *err)
+static int library_check(uint32_t driver_version, struct cublaslt_api *api, char *name, uint32_t room,
+                         struct err *err)
 {
     static const char *const usual[] = {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so.11", NULL};
     uint32_t major, minor, patch;
@@ -142,7 +143,7 @@ static int library_check(uint32_t driver_version, struct api *api, char *name, u
 static int cublaslt_find(uint32_t driver_version, const char *arch, char *name, uint32_t room,
                          struct err *err)
 {
-    struct api api;
+    struct cublaslt_api api;
     (void)arch;
     return library_check(driver_version, &api, name, room, err);
 }
@@ -167,7 +168,7 @@ static int cublaslt_open(const struct products_place *place, struct products **o
     return 0;
 }
 
-static void plan_drop(const struct api *api, struct plan *plan)
+static void plan_drop(const struct cublaslt_api *api, struct cublaslt_plan *plan)
 {
     void *const layouts[] = {plan->first, plan->second, plan->result};
     for (int i = 0; i < 3; i++)
@@ -175,7 +176,7 @@ static void plan_drop(const struct api *api, struct plan *plan)
             api->layout_destroy(layouts[i]);
     if (plan->desc != NULL)
         api->desc_destroy(plan->desc);
-    *plan = (struct plan){0};
+    *plan = (struct cublaslt_plan){0};
 }
 
 static void cublaslt_close(struct products *library)
@@ -195,7 +196,7 @@ static int type_of(enum dtype dtype)
     return dtype == DTYPE_BF16 ? TYPE_BF16 : dtype == DTYPE_F16 ? TYPE_F16 : TYPE_F32;
 }
 
-static int descriptors_create(const struct api *api, struct plan *plan)
+static int descriptors_create(const struct cublaslt_api *api, struct cublaslt_plan *plan)
 {
     static const int transpose = OPERATION_TRANSPOSE;
     const struct library_product *p = &plan->of;
@@ -214,11 +215,11 @@ static int descriptors_create(const struct api *api, struct plan *plan)
 }
 
 /* Takes the first algorithm that the library offers for these sizes at any aligned addresses. */
-static int algorithm_choose(const struct products *library, struct plan *plan)
+static int algorithm_choose(const struct products *library, struct cublaslt_plan *plan)
 {
     const uint64_t workspace_bytes = library->place.workspace_bytes;
     static const uint32_t reductions = REDUCTION_COMPUTE_TYPE, alignment = ALIGNMENT;
-    const struct api *api = &library->api;
+    const struct cublaslt_api *api = &library->api;
     struct heuristic found = {.status = STATUS_NOT_SUPPORTED};
     void *preference = NULL;
     int count = 0, status = api->preference_create(&preference);
@@ -248,11 +249,11 @@ static bool sizes_same(const struct library_product *x, const struct library_pro
 }
 
 /* The plan for these sizes, which is made at the first call. */
-static struct plan *plan_find(struct products *library, const struct library_product *product)
+static struct cublaslt_plan *plan_find(struct products *library, const struct library_product *product)
 {
-    struct plan *place = &library->plans[0];
+    struct cublaslt_plan *place = &library->plans[0];
     for (int i = 0; i < PLANS_MAX; i++) {
-        struct plan *plan = &library->plans[i];
+        struct cublaslt_plan *plan = &library->plans[i];
         if (plan->used != 0 && sizes_same(&plan->of, product)) {
             plan->used = ++library->calls;
             return plan;
@@ -289,7 +290,7 @@ static int cublaslt_multiply(struct products *library, const struct library_prod
                              struct err *err)
 {
     const struct products_place *place = &library->place;
-    struct plan *plan = plan_find(library, product);
+    struct cublaslt_plan *plan = plan_find(library, product);
     *done = false;
     if (plan->none)
         return 0;

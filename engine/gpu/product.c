@@ -77,7 +77,7 @@ static bool gemm_fits(const struct gpu *gpu, const struct op *op)
            pack_fits(o->pack, o->transpose_b ? o->n : o->k, o->transpose_b ? o->k : o->n, o->ldb);
 }
 
-static uint64_t least(uint64_t a, uint64_t b)
+static uint64_t min_u64(uint64_t a, uint64_t b)
 {
     return a < b ? a : b;
 }
@@ -85,8 +85,8 @@ static uint64_t least(uint64_t a, uint64_t b)
 /* The number of pieces into which a sum of k terms is cut. Their partial sums must fit the scratch memory. */
 static uint32_t gemm_pieces(uint64_t tiles, uint64_t values, uint32_t k)
 {
-    uint64_t pieces = least(BLOCKS_AIM / (tiles + 1), k / PIECE_MIN);
-    pieces = least(least(pieces, PIECES_MAX), GPU_SCRATCH_BYTES / 4 / values);
+    uint64_t pieces = min_u64(BLOCKS_AIM / (tiles + 1), k / PIECE_MIN);
+    pieces = min_u64(min_u64(pieces, PIECES_MAX), GPU_SCRATCH_BYTES / 4 / values);
     return pieces < 1 ? 1 : (uint32_t)pieces;
 }
 

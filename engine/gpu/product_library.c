@@ -69,7 +69,7 @@ struct side {
     uint32_t step;                /* lines converted at a time */
 };
 
-static uint32_t up(uint32_t x)
+static uint32_t round_up_to_8(uint32_t x)
 {
     return (x + 7) / 8 * 8;
 }
@@ -88,7 +88,7 @@ static struct side side_of(const struct operand *x, uint32_t lines, uint32_t k, 
                         .step = lines};
     if (kept)
         return side;
-    uint64_t fit = gpu->stage_bytes / 2 / (along ? up(k) : k) / 128 * 128;
+    uint64_t fit = gpu->stage_bytes / 2 / (along ? round_up_to_8(k) : k) / 128 * 128;
     side.step = fit < lines ? (uint32_t)fit : lines;
     return side;
 }
@@ -102,8 +102,8 @@ static bool side_fits(const struct side *side)
 
 /* Prepares lines [begin, begin + count) for the library: returns their address and the distance of their
  * rows. */
-static int side_bring(struct gpu_call *call, const struct side *side, uint32_t begin, uint32_t count,
-                      enum dtype type, gpu_address *at, uint32_t *ld)
+static int side_prepare(struct gpu_call *call, const struct side *side, uint32_t begin, uint32_t count,
+                        enum dtype type, gpu_address *at, uint32_t *ld)
 {
     gpu_address from = side->at + (uint64_t)begin * side->bytes * (side->along ? side->ld : 1);
     struct cast_rows_args args = {.x = from,
@@ -117,7 +117,7 @@ static int side_bring(struct gpu_call *call, const struct side *side, uint32_t b
         *ld = side->ld;
         return 0;
     }
-    args.ldy = up(args.width);
+    args.ldy = round_up_to_8(args.width);
     args.wide = gpu_fours(from, 4, side->ld);
     *at = side->stage;
     *ld = args.ldy;
@@ -176,11 +176,11 @@ int gpu_library_gemm(struct gpu_call *call, const struct op_gemm *o, bool *done)
         return 0;
     for (uint32_t column = 0; column < o->n; column += b.step) {
         piece.n = o->n - column < b.step ? o->n - column : b.step;
-        if (side_bring(call, &b, column, piece.n, o->compute, &piece.b, &piece.ldb) != 0)
+        if (side_prepare(call, &b, column, piece.n, o->compute, &piece.b, &piece.ldb) != 0)
             return -1;
         for (uint32_t row = 0; row < o->m; row += a.step) {
             piece.m = o->m - row < a.step ? o->m - row : a.step;
-            if (side_bring(call, &a, row, piece.m, o->compute, &piece.a, &piece.lda) != 0 ||
+            if (side_prepare(call, &a, row, piece.m, o->compute, &piece.a, &piece.lda) != 0 ||
                 piece_multiply(call, o, &piece, row, column, done) != 0)
                 return -1;
             if (!*done)

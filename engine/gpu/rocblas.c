@@ -39,7 +39,7 @@ enum {
 };
 
 /* All functions except HIP's own return a rocBLAS status, 0 for success. */
-struct api {
+struct rocblas_api {
     int (*version)(char *text, size_t room);
     int (*create)(void **handle);
     int (*destroy)(void *handle);
@@ -56,19 +56,19 @@ struct api {
 };
 
 static const struct products_symbol symbols[] = {
-    {"rocblas_get_version_string", offsetof(struct api, version)},
-    {"rocblas_create_handle", offsetof(struct api, create)},
-    {"rocblas_destroy_handle", offsetof(struct api, destroy)},
-    {"rocblas_set_stream", offsetof(struct api, stream_set)},
-    {"rocblas_set_workspace", offsetof(struct api, workspace_set)},
-    {"rocblas_set_atomics_mode", offsetof(struct api, atomics_set)},
-    {"rocblas_set_pointer_mode", offsetof(struct api, pointers_set)},
-    {"rocblas_gemm_ex", offsetof(struct api, multiply)},
-    {"hipRuntimeGetVersion", offsetof(struct api, hip_version)},
+    {"rocblas_get_version_string", offsetof(struct rocblas_api, version)},
+    {"rocblas_create_handle", offsetof(struct rocblas_api, create)},
+    {"rocblas_destroy_handle", offsetof(struct rocblas_api, destroy)},
+    {"rocblas_set_stream", offsetof(struct rocblas_api, stream_set)},
+    {"rocblas_set_workspace", offsetof(struct rocblas_api, workspace_set)},
+    {"rocblas_set_atomics_mode", offsetof(struct rocblas_api, atomics_set)},
+    {"rocblas_set_pointer_mode", offsetof(struct rocblas_api, pointers_set)},
+    {"rocblas_gemm_ex", offsetof(struct rocblas_api, multiply)},
+    {"hipRuntimeGetVersion", offsetof(struct rocblas_api, hip_version)},
 };
 
 struct products {
-    struct api api;
+    struct rocblas_api api;
     void *handle;
 };
 
@@ -76,7 +76,7 @@ struct products {
 
 /* The folder in which rocBLAS looks for code: the one named by ROCBLAS_TENSILE_LIBPATH, or one beside the
  * library. */
-static void code_folder(const struct api *api, char folder[PATH_MAX])
+static void code_folder(const struct rocblas_api *api, char folder[PATH_MAX])
 {
     static const char *const places[] = {"../../Tensile/library", "library", "../rocblas/library",
                                          "rocblas/library"};
@@ -99,7 +99,7 @@ static void code_folder(const struct api *api, char folder[PATH_MAX])
     }
 }
 
-static bool code_inside(const struct api *api, const char *arch)
+static bool code_inside(const struct rocblas_api *api, const char *arch)
 {
     static const char *const forms[] = {"%s/TensileLibrary_lazy_%s.dat", "%s/TensileLibrary_%s.dat"};
     char folder[PATH_MAX], own[PATH_MAX + 32], file[PATH_MAX + 96];
@@ -114,7 +114,7 @@ static bool code_inside(const struct api *api, const char *arch)
     return false;
 }
 
-static int library_check(uint32_t driver_version, const char *arch, struct api *api, char *name,
+static int library_check(uint32_t driver_version, const char *arch, struct rocblas_api *api, char *name,
                          uint32_t room, struct err *err)
 {
     static const char *const usual[] = {"librocblas.so.5", "librocblas.so.4", "librocblas.so.3",
@@ -138,7 +138,7 @@ static int library_check(uint32_t driver_version, const char *arch, struct api *
 
 static int rocblas_find(uint32_t driver_version, const char *arch, char *name, uint32_t room, struct err *err)
 {
-    struct api api;
+    struct rocblas_api api;
     return library_check(driver_version, arch, &api, name, room, err);
 }
 
@@ -154,7 +154,7 @@ static void rocblas_close(struct products *library)
 /* Creates the handle with a fixed workspace, because rocBLAS's own workspace would grow with the sizes. */
 static int handle_create(struct products *library, const struct products_place *place)
 {
-    const struct api *api = &library->api;
+    const struct rocblas_api *api = &library->api;
     int status = api->create(&library->handle);
     if (status == 0)
         status = api->stream_set(library->handle, place->stream);

@@ -3,7 +3,7 @@
 
 #include <pthread.h>
 
-struct ring {
+struct slot_ring {
     const struct ahead *ahead;
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -16,7 +16,7 @@ struct ring {
 };
 
 /* Called with the lock held. Begins the next item and returns its slot; false: there is none. */
-static bool item_begin(struct ring *ring, uint32_t *slot)
+static bool item_begin(struct slot_ring *ring, uint32_t *slot)
 {
     while (!ring->stop && !ring->ended && ring->begun - ring->used == ring->ahead->slots)
         pthread_cond_wait(&ring->changed, &ring->lock);
@@ -34,7 +34,7 @@ static bool item_begin(struct ring *ring, uint32_t *slot)
 
 static void *helper_main(void *argument)
 {
-    struct ring *ring = argument;
+    struct slot_ring *ring = argument;
     uint32_t slot;
     pthread_mutex_lock(&ring->lock);
     while (item_begin(ring, &slot)) {
@@ -50,7 +50,7 @@ static void *helper_main(void *argument)
 
 /* Called with the lock held. Waits until the next item in order is prepared and returns its slot; false: all
  * items are used. */
-static bool item_await(struct ring *ring, uint32_t *slot)
+static bool item_await(struct slot_ring *ring, uint32_t *slot)
 {
     *slot = (uint32_t)(ring->used % ring->ahead->slots);
     while (!ring->ready[*slot] && !(ring->ended && ring->used == ring->begun))
@@ -58,7 +58,7 @@ static bool item_await(struct ring *ring, uint32_t *slot)
     return ring->ready[*slot];
 }
 
-static int items_use(struct ring *ring, struct err *err)
+static int items_use(struct slot_ring *ring, struct err *err)
 {
     int status = 0;
     uint32_t slot;
@@ -83,7 +83,7 @@ static int items_use(struct ring *ring, struct err *err)
 
 int ahead_run(const struct ahead *ahead, struct err *err)
 {
-    struct ring ring = {
+    struct slot_ring ring = {
         .ahead = ahead, .lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
     pthread_t helpers[AHEAD_THREADS_MAX];
     uint32_t started = 0;

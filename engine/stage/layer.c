@@ -449,7 +449,7 @@ static void step_forward(struct layer_run *run, const struct layer_step *step, b
 }
 
 /* Does the residual's gradient bypass this step, and does another member of the group add it? */
-static bool passes_by(const struct layer_run *run, const struct layer_step *step)
+static bool residual_bypasses(const struct layer_run *run, const struct layer_step *step)
 {
     return run->pass->stage->options.part.follows && layer_gradient_is_stream(step->in);
 }
@@ -463,7 +463,8 @@ static void step_backward(struct layer_run *run, const struct layer_step *step,
         if (need_input)
             block_norm_backward(run->pass, run->block, step->norm, run->pass->tokens,
                                 run_value(run, step->in), run_gradient(run, step->out),
-                                entry->accumulate && !passes_by(run, step), run_gradient(run, step->in));
+                                entry->accumulate && !residual_bypasses(run, step),
+                                run_gradient(run, step->in));
         break;
     case STEP_QK_NORM:
         qk_norm_gradient(run, step->norm, 0, shape(run)->q_width);
@@ -515,7 +516,7 @@ static struct layer_run run_of(struct stage_pass *pass, uint32_t layer, struct o
                               .inner = pass_workspace(pass, l->workspace.inner)};
 }
 
-static bool in_half(const struct layer_run *run, uint32_t step, enum layer_half half)
+static bool step_is_in(const struct layer_run *run, uint32_t step, enum layer_half half)
 {
     return half == HALF_BOTH || (half == HALF_SECOND) == (step >= run->plan->second_half);
 }
@@ -525,7 +526,7 @@ void layer_forward(struct stage_pass *pass, uint32_t layer, struct operand x, en
 {
     struct layer_run run = run_of(pass, layer, x, out);
     for (uint32_t s = 0; s < run.plan->step_count; s++)
-        if (in_half(&run, s, half))
+        if (step_is_in(&run, s, half))
             step_forward(&run, &run.plan->steps[s], false);
 }
 
@@ -556,7 +557,7 @@ void layer_recompute(struct stage_pass *pass, uint32_t layer, struct operand x, 
     for (uint32_t s = 0; s < run.plan->step_count; s++) {
         const struct layer_step *step = &run.plan->steps[s];
         bool kept = step->kept && !(half == HALF_FIRST && step->out == VALUE_MID);
-        if (in_half(&run, s, half) && (kept || step->kept_z))
+        if (step_is_in(&run, s, half) && (kept || step->kept_z))
             step_forward(&run, step, !kept);
     }
     pass->counting = counting;
@@ -574,7 +575,7 @@ void layer_backward(struct stage_pass *pass, uint32_t layer, struct operand x, b
         const struct tape_entry *entry = &run.tape->entries[e];
         const struct layer_step *step = &run.plan->steps[entry->step];
         bool first = step->in == VALUE_X || step->in == VALUE_NORM;
-        if (!in_half(&run, entry->step, half))
+        if (!step_is_in(&run, entry->step, half))
             continue;
         if (entry->kind == TAPE_FORWARD)
             step_forward(&run, step, false);

@@ -245,9 +245,9 @@ int stage_layout_init(struct stage_options *o, struct footprint_model *model, st
     return 0;
 }
 
-int laid_out_create(const struct stage_options *options, struct laid_out **out, struct err *err)
+int owned_layout_create(const struct stage_options *options, struct owned_layout **out, struct err *err)
 {
-    struct laid_out *all = *out = malloc(sizeof *all);
+    struct owned_layout *all = *out = malloc(sizeof *all);
     if (all == NULL)
         return err_set(err, ERR_NOMEM, "out of memory for a stage's layout");
     all->options = *options;
@@ -260,9 +260,9 @@ int laid_out_create(const struct stage_options *options, struct laid_out **out, 
 
 int stage_memory_predict(const struct stage_options *options, struct stage_memory *out, struct err *err)
 {
-    struct laid_out *all;
+    struct owned_layout *all;
     *out = (struct stage_memory){0};
-    if (laid_out_create(options, &all, err) != 0)
+    if (owned_layout_create(options, &all, err) != 0)
         return -1;
     *out = (struct stage_memory){.bytes = {[MEM_WEIGHTS] = all->layout.weights,
                                            [MEM_ADAPTERS] = all->layout.adapters,
@@ -280,8 +280,8 @@ int stage_memory_predict(const struct stage_options *options, struct stage_memor
 
 int stage_workspace_bytes(const struct stage_options *options, uint64_t *bytes, struct err *err)
 {
-    struct laid_out *all;
-    if (laid_out_create(options, &all, err) != 0)
+    struct owned_layout *all;
+    if (owned_layout_create(options, &all, err) != 0)
         return -1;
     *bytes = all->layout.workspace.bytes;
     free(all);

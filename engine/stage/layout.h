@@ -13,12 +13,12 @@ int stage_layout_init(struct stage_options *options, struct footprint_model *mod
                       struct err *err);
 /* The same in memory of its own (half a megabyte), for callers that only predict. Returns new in *out, to be
  * freed with free(); NULL with an error. */
-struct laid_out {
+struct owned_layout {
     struct stage_options options;
     struct footprint_model model;
     struct footprint layout;
 };
-int laid_out_create(const struct stage_options *options, struct laid_out **out, struct err *err);
+int owned_layout_create(const struct stage_options *options, struct owned_layout **out, struct err *err);
 /* The layer method that the options ask for. */
 struct layer_method stage_method(const struct stage_options *options);
 

@@ -234,8 +234,8 @@ static void experts_multiply(const struct layer_run *run, const struct matrix_pr
 }
 
 /* With a range of the experts here, rows of the other experts get no product and must be zero. */
-static void others_zero(const struct layer_run *run, const struct layer_step *step, struct operand x,
-                        uint32_t width)
+static void other_experts_zero(const struct layer_run *run, const struct layer_step *step, struct operand x,
+                               uint32_t width)
 {
     const struct layer_tensor *matrix = &run->plan->tensors.list[step->members[0].matrix];
     if (step->experts && matrix->copies < run->pass->stage->config.experts)
@@ -243,17 +243,17 @@ static void others_zero(const struct layer_run *run, const struct layer_step *st
 }
 
 /* Does another member of the group add what all members hold? */
-static bool follows(const struct layer_run *run)
+static bool is_follower(const struct layer_run *run)
 {
     return run->pass->stage->options.part.follows;
 }
 
 /* Does this stage add the bias? A bias of the layer's output is complete on every member, but only one may
  * add it. */
-static bool bias_here(const struct layer_run *run, const struct layer_step *step)
+static bool adds_bias(const struct layer_run *run, const struct layer_step *step)
 {
     bool output = step->out == VALUE_MID || step->out == VALUE_OUT;
-    return step->members[0].bias >= 0 && !(output && follows(run));
+    return step->members[0].bias >= 0 && !(output && is_follower(run));
 }
 
 /* out = x W^T + beta out, or with `back` dx = dout W + beta dx. */
@@ -349,7 +349,7 @@ static uint32_t site_of(const struct layer_tensor *tensor)
     return site;
 }
 
-static const struct layer_tensor *first_a(const struct layer_run *run, const struct layer_step *step)
+static const struct layer_tensor *first_adapter(const struct layer_run *run, const struct layer_step *step)
 {
     for (uint32_t m = 0; m < step->member_count; m++)
         if (step->members[m].rank > 0)
@@ -384,7 +384,7 @@ static struct operand input_in_f32(const struct layer_run *run, const struct lay
 static void inner_forward(struct layer_run *run, const struct layer_step *step, struct operand x,
                           struct operand z)
 {
-    const struct layer_tensor *list = run->plan->tensors.list, *first = first_a(run, step);
+    const struct layer_tensor *list = run->plan->tensors.list, *first = first_adapter(run, step);
     uint32_t width = step->inputs;
     if (!run->pass->dropout && scales_alike(run, step)) {
         float scale = (float)lora_scale(&run->pass->stage->options.lora, run->layer, site_of(first));
@@ -432,7 +432,7 @@ static void adapters_forward(struct layer_run *run, const struct layer_step *ste
     struct operand z = run_kept(run, step->z);
     if (step->ranks == 0)
         return;
-    others_zero(run, step, z, step->ranks);
+    other_experts_zero(run, step, z, step->ranks);
     inner_forward(run, step, x, z);
     for (uint32_t m = 0; m < step->member_count && !only_z; m++) {
         const struct layer_member *member = &step->members[m];
@@ -486,7 +486,7 @@ static void dropped_backward(struct layer_run *run, const struct layer_step *ste
 static void adapters_backward(struct layer_run *run, const struct layer_step *step,
                               const struct linear_gradient *g)
 {
-    const struct layer_tensor *list = run->plan->tensors.list, *a = first_a(run, step);
+    const struct layer_tensor *list = run->plan->tensors.list, *a = first_adapter(run, step);
     struct operand z = run_kept(run, step->z);
     for (uint32_t m = 0; m < step->member_count; m++) {
         const struct layer_member *member = &step->members[m];
@@ -558,16 +558,16 @@ void linear_forward(struct layer_run *run, const struct layer_step *step, bool o
     compute_begin(pass, step);
     struct operand in = run_value(run, step->in), out = {0};
     int32_t bias = step->members[0].bias;
-    bool adds = step->add != VALUE_NONE && !follows(run);
+    bool adds = step->add != VALUE_NONE && !is_follower(run);
     if (!only_z) {
         out = sums_of(run, step);
-        others_zero(run, step, out, step->outputs);
+        other_experts_zero(run, step, out, step->outputs);
         if (adds)
             queue_copy(&pass->queue, pass->tokens, step->outputs, run_value(run, step->add), step->outputs,
                        out, step->outputs);
         base_multiply(run, step, false, in, adds ? 1 : 0, out);
     }
-    if (!only_z && bias_here(run, step))
+    if (!only_z && adds_bias(run, step))
         queue_op(&pass->queue,
                  &(struct op){.kind = OP_BIAS,
                               .bias = {.rows = pass->tokens,
@@ -592,7 +592,7 @@ static void base_weights_backward(struct layer_run *run, const struct layer_step
         return;
     step_gradient(run, step, matrix, step->outputs, step->inputs, (struct matrix_at){g->dout, step->outputs},
                   (struct matrix_at){g->in, step->inputs});
-    if (!bias_here(run, step))
+    if (!adds_bias(run, step))
         return;
     struct operand dout = g->dout;
     if (dout.dtype != DTYPE_F32) {
@@ -652,13 +652,13 @@ void linear_backward(struct layer_run *run, const struct layer_step *step, const
     if (input) {
         g.din = run_gradient(run, step->in);
         if (!entry->accumulate)
-            others_zero(run, step, g.din, step->inputs);
+            other_experts_zero(run, step, g.din, step->inputs);
         base_multiply(run, step, true, g.dout, entry->accumulate ? 1 : 0, g.din);
     }
     if (weights)
         base_weights_backward(run, step, &g);
     if (step->ranks > 0 && (weights || input)) {
-        others_zero(run, step, g.dz, step->ranks);
+        other_experts_zero(run, step, g.dz, step->ranks);
         adapters_backward(run, step, &g);
     }
     compute_end(run->pass);

@@ -19,15 +19,15 @@
 enum { PIECE_VALUES = 1 << 18 }; /* values of one piece, or one row if that is longer */
 
 /* One copy of a tensor while it is loaded. */
-struct stream {
-    struct loader *loader;
+struct tensor_stream {
+    struct area_loader *loader;
     const struct layer_tensor *tensor;
     char name[LAYER_NAME_MAX];
     uint64_t at;             /* byte of the area at which the copy begins */
     uint64_t step, row, end; /* rows of the file: rows in a piece, first row of the next piece, end */
     bool all;                /* reads all pieces, wanted or not, because their scales are needed */
-    bool as_it_is;           /* the file's packed bytes are stored unchanged */
-    bool nested;             /* as_it_is, and the file's NF4 scales are nested */
+    bool unchanged;          /* the file's packed bytes are stored unchanged */
+    bool nested;             /* unchanged, and the file's NF4 scales are nested */
 };
 
 /* Infinities and NaNs have an exponent of all ones. The loop has no branch, so it runs at the speed of
@@ -49,7 +49,7 @@ static bool halves_finite(const uint16_t *values, uint64_t count, uint16_t expon
 }
 
 /* Write those of `count` bytes at byte `at` of the area that lie in the wanted range. */
-static int put(const struct loader *loader, uint64_t at, const void *bytes, uint64_t count)
+static int range_write(const struct area_loader *loader, uint64_t at, const void *bytes, uint64_t count)
 {
     const struct area_range *range = loader->range;
     uint64_t from = at > range->begin ? at : range->begin,
@@ -62,12 +62,12 @@ static int put(const struct loader *loader, uint64_t at, const void *bytes, uint
     return device_sync(loader->device, loader->err);
 }
 
-static bool wanted(const struct loader *loader, uint64_t begin, uint64_t end)
+static bool range_touches(const struct area_loader *loader, uint64_t begin, uint64_t end)
 {
     return begin < loader->range->end && end > loader->range->begin;
 }
 
-static enum pack_kind kept_as(const struct layer_tensor *tensor)
+static enum pack_kind stored_pack(const struct layer_tensor *tensor)
 {
     return tensor->trained ? PACK_F32 : tensor->pack;
 }
@@ -82,7 +82,7 @@ static uint64_t values_bytes(const struct layer_tensor *tensor, uint64_t values)
 
 static bool is_nf4(const struct layer_tensor *tensor)
 {
-    return kept_as(tensor) == PACK_NF4 || kept_as(tensor) == PACK_NF4_DOUBLE;
+    return stored_pack(tensor) == PACK_NF4 || stored_pack(tensor) == PACK_NF4_DOUBLE;
 }
 
 /* Of each row of `width` bytes keep bytes [begin, begin + count), moved together in place. */
@@ -96,43 +96,43 @@ static void columns_gather(void *values, uint64_t rows, uint64_t width, uint64_t
 /* --- pieces --- */
 
 /* Brings the piece in the slot to stored form: packed, with only the tensor's own columns. */
-static void piece_pack(const struct stream *stream, const struct load_piece *piece)
+static void piece_pack(const struct tensor_stream *stream, const struct load_piece *piece)
 {
     const struct layer_tensor *t = stream->tensor;
     uint64_t wide = t->whole_columns, rows = piece->end - piece->row, count = rows * wide;
     uint16_t *half = (uint16_t *)(void *)piece->packed;
-    switch (kept_as(t)) {
+    switch (stored_pack(t)) {
     case PACK_BF16:
-        for (uint64_t i = 0; i < count && !stream->as_it_is; i++)
+        for (uint64_t i = 0; i < count && !stream->unchanged; i++)
             half[i] = bf16_from_f32(piece->values[i]);
         break;
     case PACK_F16:
-        for (uint64_t i = 0; i < count && !stream->as_it_is; i++)
+        for (uint64_t i = 0; i < count && !stream->unchanged; i++)
             half[i] = f16_from_f32(piece->values[i]);
         break;
     case PACK_NF4:
     case PACK_NF4_DOUBLE:
-        if (!stream->as_it_is)
+        if (!stream->unchanged)
             nf4_quantise(piece->values, count, piece->packed,
                          stream->loader->absmax + piece->row * wide / NF4_BLOCK);
         break;
     default:
         break;
     }
-    void *kept = kept_as(t) == PACK_F32 ? (void *)piece->values : (void *)piece->packed;
+    void *kept = stored_pack(t) == PACK_F32 ? (void *)piece->values : (void *)piece->packed;
     if (t->columns < wide)
         columns_gather(kept, rows, values_bytes(t, wide), values_bytes(t, t->column_begin),
                        values_bytes(t, t->columns));
 }
 
 /* The byte of the area at which a row of the file begins. */
-static uint64_t row_at(const struct stream *stream, uint64_t row)
+static uint64_t row_at(const struct tensor_stream *stream, uint64_t row)
 {
     const struct layer_tensor *t = stream->tensor;
     return stream->at + values_bytes(t, (row - t->row_begin) * t->columns);
 }
 
-static bool row_kept(const struct stream *stream, uint64_t row)
+static bool row_is_stored(const struct tensor_stream *stream, uint64_t row)
 {
     return row >= stream->tensor->row_begin && row < stream->tensor->row_begin + stream->tensor->rows;
 }
@@ -141,7 +141,7 @@ static bool row_kept(const struct stream *stream, uint64_t row)
  * inside or outside of them. */
 static bool piece_next(void *context, uint32_t slot)
 {
-    struct stream *stream = context;
+    struct tensor_stream *stream = context;
     struct load_piece *piece = &stream->loader->pieces[slot];
     uint64_t first = stream->tensor->row_begin, last = first + stream->tensor->rows;
     while (stream->row < stream->end) {
@@ -149,7 +149,8 @@ static bool piece_next(void *context, uint32_t slot)
         piece->row = stream->row;
         piece->end = edge - piece->row < stream->step ? edge : piece->row + stream->step;
         stream->row = piece->end;
-        if (stream->all || wanted(stream->loader, row_at(stream, piece->row), row_at(stream, piece->end)))
+        if (stream->all ||
+            range_touches(stream->loader, row_at(stream, piece->row), row_at(stream, piece->end)))
             return true;
     }
     return false;
@@ -165,7 +166,7 @@ static bool packed_finite(enum pack_kind pack, const uint8_t *packed, uint64_t c
 }
 
 /* Reads codes and absmax of a piece that the file stores in NF4. */
-static int piece_read_nf4(const struct stream *stream, const struct load_piece *piece, bool *finite,
+static int piece_read_nf4(const struct tensor_stream *stream, const struct load_piece *piece, bool *finite,
                           struct err *err)
 {
     const struct weight_source *source = stream->loader->source;
@@ -181,16 +182,16 @@ static int piece_read_nf4(const struct stream *stream, const struct load_piece *
 /* Runs on any thread: reads, checks and packs a piece. */
 static int piece_prepare(void *context, uint32_t slot, struct err *err)
 {
-    const struct stream *stream = context;
+    const struct tensor_stream *stream = context;
     const struct weight_source *source = stream->loader->source;
     const struct load_piece *piece = &stream->loader->pieces[slot];
     uint64_t columns = stream->tensor->whole_columns, count = (piece->end - piece->row) * columns;
-    enum pack_kind pack = kept_as(stream->tensor);
+    enum pack_kind pack = stored_pack(stream->tensor);
     bool finite;
-    if (stream->as_it_is && is_nf4(stream->tensor)) {
+    if (stream->unchanged && is_nf4(stream->tensor)) {
         if (piece_read_nf4(stream, piece, &finite, err) != 0)
             return -1;
-    } else if (stream->as_it_is) {
+    } else if (stream->unchanged) {
         if (source->read_packed(source->context, stream->name, pack, piece->row, piece->end,
                                 (uint32_t)columns, piece->packed, err) != 0)
             return -1;
@@ -208,17 +209,17 @@ static int piece_prepare(void *context, uint32_t slot, struct err *err)
 
 static int piece_put(void *context, uint32_t slot, struct err *err)
 {
-    const struct stream *stream = context;
+    const struct tensor_stream *stream = context;
     const struct load_piece *piece = &stream->loader->pieces[slot];
-    (void)err; /* put() reports to the loader's err, which is the same object */
-    if (!row_kept(stream, piece->row))
+    (void)err; /* range_write() reports to the loader's err, which is the same object */
+    if (!row_is_stored(stream, piece->row))
         return 0; /* the piece was read for its scales only */
-    const void *kept = kept_as(stream->tensor) == PACK_F32 ? (const void *)piece->values : piece->packed;
-    return put(stream->loader, row_at(stream, piece->row), kept,
-               values_bytes(stream->tensor, (piece->end - piece->row) * stream->tensor->columns));
+    const void *kept = stored_pack(stream->tensor) == PACK_F32 ? (const void *)piece->values : piece->packed;
+    return range_write(stream->loader, row_at(stream, piece->row), kept,
+                       values_bytes(stream->tensor, (piece->end - piece->row) * stream->tensor->columns));
 }
 
-static int pieces_load(struct stream *stream)
+static int pieces_load(struct tensor_stream *stream)
 {
     struct err *err = stream->loader->err;
     uint32_t threads = device_threads(stream->loader->device);
@@ -239,15 +240,15 @@ static int pieces_load(struct stream *stream)
 /* --- scales of NF4 --- */
 
 /* Does the wanted range touch the NF4 scales of a copy? False for other packings. */
-static bool scales_wanted(const struct loader *loader, const struct layer_tensor *tensor, uint64_t at,
-                          uint64_t values)
+static bool scales_are_wanted(const struct area_loader *loader, const struct layer_tensor *tensor,
+                              uint64_t at, uint64_t values)
 {
     uint64_t end = tensor->pack == PACK_NF4 ? tensor->absmax + 4 * nf4_blocks(values)
                                             : tensor->scales + 4 * nf4_scales(values);
-    return is_nf4(tensor) && wanted(loader, at + tensor->absmax, at + end);
+    return is_nf4(tensor) && range_touches(loader, at + tensor->absmax, at + end);
 }
 
-static int scales_begin(struct loader *loader, const char *name, uint64_t values)
+static int scales_begin(struct area_loader *loader, const char *name, uint64_t values)
 {
     free(loader->absmax);
     free(loader->nested);
@@ -259,9 +260,9 @@ static int scales_begin(struct loader *loader, const char *name, uint64_t values
 }
 
 /* The nested scales of the whole tensor: from the file, or made from its absmax. */
-static int scales_nest(const struct stream *stream, uint64_t blocks, float *scales)
+static int scales_nest(const struct tensor_stream *stream, uint64_t blocks, float *scales)
 {
-    const struct loader *loader = stream->loader;
+    const struct area_loader *loader = stream->loader;
     const struct weight_source *source = loader->source;
     uint64_t values = (uint64_t)stream->tensor->whole_rows * stream->tensor->whole_columns;
     if (!stream->nested) {
@@ -278,9 +279,9 @@ static int scales_nest(const struct stream *stream, uint64_t blocks, float *scal
 
 /* Write the scales of a quantised tensor after all of it was read. A part of a tensor gets the scales of its
  * own blocks, rounded as double quantisation of the whole would. */
-static int scales_put(const struct stream *stream)
+static int scales_put(const struct tensor_stream *stream)
 {
-    const struct loader *loader = stream->loader;
+    const struct area_loader *loader = stream->loader;
     const struct layer_tensor *t = stream->tensor;
     uint64_t at = stream->at;
     uint64_t wide = t->whole_columns, blocks = nf4_blocks(t->whole_rows * wide);
@@ -290,9 +291,9 @@ static int scales_put(const struct stream *stream)
     if ((t->unnested || t->pack == PACK_NF4_DOUBLE) && scales_nest(stream, blocks, scales) != 0)
         return -1;
     if (t->pack == PACK_NF4_DOUBLE)
-        return put(loader, at + t->absmax, loader->nested, blocks) != 0
+        return range_write(loader, at + t->absmax, loader->nested, blocks) != 0
                    ? -1
-                   : put(loader, at + t->scales, scales, 4 * nf4_scales(t->whole_rows * wide));
+                   : range_write(loader, at + t->scales, scales, 4 * nf4_scales(t->whole_rows * wide));
     if (t->unnested) {
         float map[DYNAMIC_MAP_SIZE];
         dynamic_map(true, map);
@@ -301,30 +302,30 @@ static int scales_put(const struct stream *stream)
     if (t->columns < wide)
         columns_gather(absmax, t->rows, wide / NF4_BLOCK * 4, t->column_begin / NF4_BLOCK * 4,
                        t->columns / NF4_BLOCK * 4);
-    return put(loader, at + t->absmax, absmax, 4 * own);
+    return range_write(loader, at + t->absmax, absmax, 4 * own);
 }
 
 /* --- tensors --- */
 
 /* Decides whether the file's bytes are stored unchanged. Packings from GGUF files allow nothing else. */
-static int source_look(struct stream *stream)
+static int source_choose(struct tensor_stream *stream)
 {
     const struct weight_source *source = stream->loader->source;
-    enum pack_kind kept = kept_as(stream->tensor),
+    enum pack_kind kept = stored_pack(stream->tensor),
                    has = source->packing == NULL ? PACK_F32 : source->packing(source->context, stream->name);
     if (pack_from_file(kept) && source->read_packed == NULL)
         return err_set(stream->loader->err, ERR_UNSUPPORTED, "tensor %s: its source has no packed weights",
                        stream->name);
     stream->nested = has == PACK_NF4_DOUBLE;
     if (is_nf4(stream->tensor))
-        stream->as_it_is = has == PACK_NF4 || has == PACK_NF4_DOUBLE;
+        stream->unchanged = has == PACK_NF4 || has == PACK_NF4_DOUBLE;
     else
-        stream->as_it_is = pack_from_file(kept) || (has == kept && (kept == PACK_BF16 || kept == PACK_F16) &&
-                                                    source->read_packed != NULL);
+        stream->unchanged = pack_from_file(kept) || (has == kept && (kept == PACK_BF16 || kept == PACK_F16) &&
+                                                     source->read_packed != NULL);
     return 0;
 }
 
-static void pieces_free(struct loader *loader)
+static void pieces_free(struct area_loader *loader)
 {
     for (uint32_t i = 0; i < AHEAD_SLOTS_MAX; i++) {
         free(loader->pieces[i].values);
@@ -333,7 +334,7 @@ static void pieces_free(struct loader *loader)
 }
 
 /* Allocate room for `values` values in each slot; pages become resident only when used. */
-static int pieces_reserve(struct loader *loader, const char *name, uint64_t values)
+static int pieces_reserve(struct area_loader *loader, const char *name, uint64_t values)
 {
     if (values <= loader->capacity)
         return 0;
@@ -349,25 +350,25 @@ static int pieces_reserve(struct loader *loader, const char *name, uint64_t valu
 }
 
 /* Load one copy of a tensor in pieces. */
-static int tensor_load(struct loader *loader, const struct layer_tensor *tensor, uint32_t copy)
+static int tensor_load(struct area_loader *loader, const struct layer_tensor *tensor, uint32_t copy)
 {
     uint64_t columns = tensor->whole_columns, values = (uint64_t)tensor->rows * tensor->columns;
-    struct stream stream = {.loader = loader,
-                            .tensor = tensor,
-                            .at = tensor->at + tensor->stride * copy,
-                            .row = tensor->row_begin,
-                            .end = (uint64_t)tensor->row_begin + tensor->rows};
+    struct tensor_stream stream = {.loader = loader,
+                                   .tensor = tensor,
+                                   .at = tensor->at + tensor->stride * copy,
+                                   .row = tensor->row_begin,
+                                   .end = (uint64_t)tensor->row_begin + tensor->rows};
     bool nf4 = is_nf4(tensor);
     /* whole NF4 blocks whatever the columns: a multiple of 64 rows, or all rows */
     uint64_t step = PIECE_VALUES / columns > 0 ? PIECE_VALUES / columns : 1;
     stream.step = nf4 && columns % NF4_BLOCK != 0 ? (step > 64 ? step / 64 * 64 : 64) : step;
-    stream.all = nf4 && scales_wanted(loader, tensor, stream.at, values);
+    stream.all = nf4 && scales_are_wanted(loader, tensor, stream.at, values);
     if (stream.all && tensor->unnested) {
         stream.row = 0;
         stream.end = tensor->whole_rows;
     }
     layer_tensor_name(loader->config, loader->range->block - 1, tensor, copy, stream.name);
-    if (source_look(&stream) != 0 || pieces_reserve(loader, stream.name, stream.step * columns) != 0 ||
+    if (source_choose(&stream) != 0 || pieces_reserve(loader, stream.name, stream.step * columns) != 0 ||
         (nf4 && scales_begin(loader, stream.name, tensor->whole_rows * columns) != 0) ||
         pieces_load(&stream) != 0)
         return -1;
@@ -384,14 +385,14 @@ static uint64_t name_hash(const char *name)
 }
 
 /* A is uniform within 1/sqrt(fan_in), like PyTorch's kaiming_uniform with a = sqrt(5); B is zero. */
-static int adapter_init(const struct loader *loader, const struct layer_tensor *tensor, uint32_t copy)
+static int adapter_init(const struct area_loader *loader, const struct layer_tensor *tensor, uint32_t copy)
 {
     uint64_t count = (uint64_t)tensor->rows * tensor->columns, at = tensor->at + tensor->stride * copy;
     uint64_t wide = tensor->whole_columns, all = tensor->whole_rows * wide, kept = 0;
     double bound = 1.0 / sqrt((double)wide);
     struct rand_stream stream;
     char name[LAYER_NAME_MAX];
-    if (!wanted(loader, at, at + 4 * count))
+    if (!range_touches(loader, at, at + 4 * count))
         return 0;
     float *values = malloc(4 * count);
     layer_tensor_name(loader->config, loader->range->block - 1, tensor, copy, name);
@@ -404,12 +405,12 @@ static int adapter_init(const struct loader *loader, const struct layer_tensor *
         if (row < tensor->rows && column < tensor->columns)
             values[kept++] = value;
     }
-    int status = put(loader, at, values, 4 * count);
+    int status = range_write(loader, at, values, 4 * count);
     free(values);
     return status;
 }
 
-static int copy_load(struct loader *loader, const struct layer_tensor *tensor, uint32_t copy)
+static int copy_load(struct area_loader *loader, const struct layer_tensor *tensor, uint32_t copy)
 {
     switch (tensor->role) {
     case TENSOR_LORA_A:
@@ -421,7 +422,7 @@ static int copy_load(struct loader *loader, const struct layer_tensor *tensor, u
     }
 }
 
-int area_load(struct loader *loader, const struct layer_tensors *tensors, const struct area_range *range)
+int area_load(struct area_loader *loader, const struct layer_tensors *tensors, const struct area_range *range)
 {
     loader->range = range;
     if (range->begin == range->end)
@@ -438,7 +439,7 @@ int area_load(struct loader *loader, const struct layer_tensors *tensors, const 
     return 0;
 }
 
-static int table_load(const struct loader *loader, const struct rope_config *rope, uint32_t positions,
+static int table_load(const struct area_loader *loader, const struct rope_config *rope, uint32_t positions,
                       uint64_t at)
 {
     const struct model_config *config = loader->config;
@@ -448,13 +449,13 @@ static int table_load(const struct loader *loader, const struct rope_config *rop
                                  : rope_frequencies(rope, width, positions, inverse, loader->err);
     for (uint32_t position = 0; position < positions && status == 0; position++) {
         rope_row(inverse, width, position, rope_scale(rope), loader->pieces[0].values);
-        status = put(loader, at + 4ull * position * width, loader->pieces[0].values, 4ull * width);
+        status = range_write(loader, at + 4ull * position * width, loader->pieces[0].values, 4ull * width);
     }
     free(inverse);
     return status;
 }
 
-int rope_load(struct loader *loader, uint32_t positions, struct buffer *rope)
+int rope_load(struct area_loader *loader, uint32_t positions, struct buffer *rope)
 {
     const struct model_config *config = loader->config;
     uint32_t width = config->rotary_dim > 0 ? config->rotary_dim : config->head_dim;
@@ -469,10 +470,10 @@ int rope_load(struct loader *loader, uint32_t positions, struct buffer *rope)
                : 0;
 }
 
-int loader_init(struct loader *loader, struct device *device, const struct stage_options *options,
+int loader_init(struct area_loader *loader, struct device *device, const struct stage_options *options,
                 const struct weight_source *source, struct err *err)
 {
-    *loader = (struct loader){
+    *loader = (struct area_loader){
         .device = device, .config = options->config, .seed = options->seed, .source = source, .err = err};
     if (pieces_reserve(loader, "the model", PIECE_VALUES) == 0)
         return 0;
@@ -480,7 +481,7 @@ int loader_init(struct loader *loader, struct device *device, const struct stage
     return -1;
 }
 
-void loader_fini(struct loader *loader)
+void loader_fini(struct area_loader *loader)
 {
     pieces_free(loader);
     free(loader->absmax);

@@ -17,7 +17,7 @@ struct load_piece {
     uint8_t *packed; /* the same rows in stored form */
 };
 
-struct loader {
+struct area_loader {
     struct device *device;
     const struct model_config *config;
     uint64_t seed; /* seed of initial adapters */
@@ -31,13 +31,14 @@ struct loader {
 };
 
 /* Options, source and err are borrowed until loader_fini. */
-int loader_init(struct loader *loader, struct device *device, const struct stage_options *options,
+int loader_init(struct area_loader *loader, struct device *device, const struct stage_options *options,
                 const struct weight_source *source, struct err *err);
-void loader_fini(struct loader *loader);
+void loader_fini(struct area_loader *loader);
 /* Fill a range of the area of a block with these tensors. In trained areas, gaps between tensors and the B
  * matrices of adapters become zeros. Waits. */
-int area_load(struct loader *loader, const struct layer_tensors *tensors, const struct area_range *range);
+int area_load(struct area_loader *loader, const struct layer_tensors *tensors,
+              const struct area_range *range);
 /* Fill the model's rotary tables for `positions` positions; does nothing if rope is NULL. Waits. */
-int rope_load(struct loader *loader, uint32_t positions, struct buffer *rope);
+int rope_load(struct area_loader *loader, uint32_t positions, struct buffer *rope);
 
 #endif

@@ -7,14 +7,14 @@
 #include <stdlib.h>
 
 /* The tensors of a block under these options. They are in *all, which the caller frees. */
-static int tensors_of(const struct stage_options *options, uint32_t block, struct laid_out **all,
+static int tensors_of(const struct stage_options *options, uint32_t block, struct owned_layout **all,
                       const struct layer_tensors **tensors, struct err *err)
 {
     *all = NULL;
     if (block < options->block_begin || block >= options->block_end)
         return err_set(err, ERR_INVALID, "block %u is not of blocks %u..%u", block, options->block_begin,
                        options->block_end);
-    if (laid_out_create(options, all, err) != 0)
+    if (owned_layout_create(options, all, err) != 0)
         return -1;
     *tensors = footprint_tensors(&(*all)->layout, block);
     return 0;
@@ -23,7 +23,7 @@ static int tensors_of(const struct stage_options *options, uint32_t block, struc
 int stage_area_bytes(const struct stage_options *options, uint32_t block, enum block_area area,
                      uint64_t *bytes, struct err *err)
 {
-    struct laid_out *all;
+    struct owned_layout *all;
     const struct layer_tensors *tensors;
     if (tensors_of(options, block, &all, &tensors, err) != 0)
         return -1;
@@ -48,7 +48,7 @@ static int shares_check(uint32_t count, const double *shares, struct err *err)
 int stage_area_cuts(const struct stage_options *options, uint32_t block, enum block_area area, uint32_t count,
                     const double *shares, uint64_t *cuts, struct err *err)
 {
-    struct laid_out *all;
+    struct owned_layout *all;
     const struct layer_tensors *tensors;
     double before = 0;
     if (shares_check(count, shares, err) != 0 || tensors_of(options, block, &all, &tensors, err) != 0)
@@ -91,7 +91,7 @@ static int range_load(struct device *device, const struct weight_source *source,
                       const struct stage_options *options, const struct layer_tensors *tensors,
                       const struct area_range *range, struct err *err)
 {
-    struct loader loader;
+    struct area_loader loader;
     uint64_t bytes = flat_bytes(tensors, range->area);
     if (range->begin > range->end || range->end > bytes)
         return err_set(err, ERR_INVALID, "block %u: bytes %llu..%llu of an area of %llu", range->block,
@@ -108,7 +108,7 @@ static int range_load(struct device *device, const struct weight_source *source,
 int stage_area_load(struct device *device, const struct weight_source *source,
                     const struct stage_options *options, const struct area_range *range, struct err *err)
 {
-    struct laid_out *all;
+    struct owned_layout *all;
     const struct layer_tensors *tensors;
     if (tensors_of(options, range->block, &all, &tensors, err) != 0)
         return -1;

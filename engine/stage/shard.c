@@ -19,7 +19,7 @@ struct range_state {
     void *host[2];             /* [moment_bytes] each, if moments are on the host */
 };
 
-struct piece {
+struct named_piece {
     uint32_t range;
     struct flat_piece is;
     char name[LAYER_NAME_MAX];
@@ -34,7 +34,7 @@ struct shard {
     bool trains, on_host;
     uint32_t range_count, piece_count;
     struct range_state *ranges;
-    struct piece *pieces;
+    struct named_piece *pieces;
     struct buffer *own_sums,
         *page[2]; /* page: the moments of one range while they are on the device (moments_on_host) */
     struct area_view sums;
@@ -95,10 +95,10 @@ static void range_needs(const struct stage_options *options, const struct footpr
 int shard_memory_predict(const struct stage_options *options, uint32_t range_count,
                          const struct shard_range *ranges, struct stage_memory *out, struct err *err)
 {
-    struct laid_out *all;
+    struct owned_layout *all;
     struct needs needs = {0};
     *out = (struct stage_memory){0};
-    int status = laid_out_create(options, &all, err);
+    int status = owned_layout_create(options, &all, err);
     for (uint32_t i = 0; i < range_count && status == 0; i++) {
         status = range_check(&all->options, &all->layout, &ranges[i], err);
         if (status == 0)
@@ -191,7 +191,7 @@ static int pieces_make(struct shard *shard, struct err *err)
         const struct range_state *range = &shard->ranges[r];
         uint32_t pieces = flat_pieces(range->tensors, range->is.begin, range->is.end, flat);
         for (uint32_t i = 0; i < pieces; i++, count++) {
-            struct piece *piece = &shard->pieces[count];
+            struct named_piece *piece = &shard->pieces[count];
             piece->range = r;
             piece->is = flat[i];
             layer_tensor_name(shard->options->config, range->is.block - 1, flat[i].tensor, flat[i].copy,
@@ -245,7 +245,7 @@ int shard_make(const struct shard_plan *plan, struct shard **out, struct err *er
 
 int shard_load(struct shard *shard, const struct weight_source *source, struct err *err)
 {
-    struct loader loader;
+    struct area_loader loader;
     if (loader_init(&loader, shard->device, shard->options, source, err) != 0)
         return -1;
     int status = 0;
@@ -267,7 +267,7 @@ void shard_sums_set(struct shard *shard, struct area_view sums)
     shard->sums = sums;
 }
 
-static int home_make(const struct stage_options *options, struct shard_home **out, struct err *err)
+static int layout_make(const struct stage_options *options, struct shard_home **out, struct err *err)
 {
     struct shard_home *home = calloc(1, sizeof *home);
     *out = home;
@@ -297,7 +297,7 @@ int shard_create(struct device *device, const struct weight_source *source,
 {
     struct shard_home *home;
     *out = NULL;
-    int status = home_make(options, &home, err);
+    int status = layout_make(options, &home, err);
     for (uint32_t r = 0; r < range_count && status == 0; r++)
         status = range_check(&home->options, &home->layout, &ranges[r], err);
     if (status == 0)
@@ -387,7 +387,7 @@ static void sums_queue(void *context)
     struct summed *s = context;
     const struct shard *shard = s->shard;
     for (uint32_t i = 0; i < shard->piece_count; i++) {
-        const struct piece *piece = &shard->pieces[i];
+        const struct named_piece *piece = &shard->pieces[i];
         const struct range_state *range = &shard->ranges[piece->range];
         struct buffer *area = s->gradients ? range->gradients : range->values;
         queue_op(&s->queue, &(struct op){.kind = OP_SQUARE_SUM,
@@ -504,7 +504,7 @@ static void adamw8_queue(struct stepped *s, const struct flat_piece *piece, doub
                                                 .absmax2 = f32_at(s->moments[1], absmax)}});
 }
 
-static double decay_of(const struct piece *piece, const struct step_update *update)
+static double decay_of(const struct named_piece *piece, const struct step_update *update)
 {
     return piece->is.tensor->vector ? update->vector_decay : update->weight_decay;
 }
@@ -514,7 +514,7 @@ static double decay_of(const struct piece *piece, const struct step_update *upda
  * the index after the last one. */
 static uint32_t run_update(const struct shard *shard, struct stepped *s, uint32_t index)
 {
-    const struct piece *first = &shard->pieces[index], *last = first;
+    const struct named_piece *first = &shard->pieces[index], *last = first;
     double decay = decay_of(first, s->c->update);
     if (first->is.tensor->moments8) {
         adamw8_queue(s, &first->is, decay);
@@ -522,7 +522,7 @@ static uint32_t run_update(const struct shard *shard, struct stepped *s, uint32_
     }
     uint64_t begin = first->is.at, end = begin + 4 * first->is.count;
     for (uint32_t i = index + 1; i < shard->piece_count && !s->range->tensors->moments8; i++) {
-        const struct piece *next = &shard->pieces[i];
+        const struct named_piece *next = &shard->pieces[i];
         uint64_t at = next->is.at;
         if (next->range != first->range || at < end || at - end >= 64 ||
             decay_of(next, s->c->update) != decay)
@@ -591,7 +591,7 @@ uint32_t shard_piece_count(const struct shard *shard)
 
 struct shard_piece shard_piece_at(const struct shard *shard, uint32_t index)
 {
-    const struct piece *piece = &shard->pieces[index];
+    const struct named_piece *piece = &shard->pieces[index];
     const struct layer_tensor *tensor = piece->is.tensor;
     return (struct shard_piece){.of = {.name = piece->name,
                                        .rows = tensor->rows,
@@ -614,12 +614,12 @@ struct state_place {
     bool codes; /* 8-bit moments: codes, followed by their scales */
 };
 
-static int state_place(const struct shard *shard, uint32_t index, enum stage_state state,
-                       struct state_place *place, struct err *err)
+static int state_find(const struct shard *shard, uint32_t index, enum stage_state state,
+                      struct state_place *place, struct err *err)
 {
     if (index >= shard->piece_count)
         return err_set(err, ERR_NOT_FOUND, "parameter %u of %u", index, shard->piece_count);
-    const struct piece *piece = &shard->pieces[index];
+    const struct named_piece *piece = &shard->pieces[index];
     const struct range_state *range = &shard->ranges[piece->range];
     bool moment = state == STATE_MOMENT1 || state == STATE_MOMENT2;
     int which = state == STATE_MOMENT2;
@@ -637,7 +637,7 @@ static int state_place(const struct shard *shard, uint32_t index, enum stage_sta
     return 0;
 }
 
-static int place_read(const struct shard *shard, const struct state_place *place, void *dst, struct err *err)
+static int state_read(const struct shard *shard, const struct state_place *place, void *dst, struct err *err)
 {
     if (place->host != NULL)
         memcpy(dst, place->host + place->at, place->bytes);
@@ -646,7 +646,7 @@ static int place_read(const struct shard *shard, const struct state_place *place
     return device_sync(shard->device, err);
 }
 
-static int place_write(const struct shard *shard, const struct state_place *place, const void *src,
+static int state_write(const struct shard *shard, const struct state_place *place, const void *src,
                        struct err *err)
 {
     if (place->host != NULL)
@@ -659,15 +659,15 @@ static int place_write(const struct shard *shard, const struct state_place *plac
 int shard_state_read(struct shard *shard, uint32_t index, enum stage_state state, float *dst, struct err *err)
 {
     struct state_place place;
-    if (state_place(shard, index, state, &place, err) != 0)
+    if (state_find(shard, index, state, &place, err) != 0)
         return -1;
     if (!place.codes)
-        return place_read(shard, &place, dst, err);
+        return state_read(shard, &place, dst, err);
     const struct flat_piece *piece = &shard->pieces[index].is;
     uint8_t *bytes = malloc(place.bytes);
     if (bytes == NULL)
         return err_set(err, ERR_NOMEM, "out of memory for the moments of %s", shard->pieces[index].name);
-    int status = place_read(shard, &place, bytes, err);
+    int status = state_read(shard, &place, bytes, err);
     if (status == 0)
         moments8_unpack(state == STATE_MOMENT1, bytes, (const float *)(const void *)(bytes + piece->absmax),
                         piece->count, dst);
@@ -679,7 +679,7 @@ int shard_state_write(struct shard *shard, uint32_t index, enum stage_state stat
                       struct err *err)
 {
     struct state_place place;
-    if (state_place(shard, index, state, &place, err) != 0)
+    if (state_find(shard, index, state, &place, err) != 0)
         return -1;
     const struct flat_piece *piece = &shard->pieces[index].is;
     /* gradients may be infinite; the norm reports that */
@@ -688,12 +688,12 @@ int shard_state_write(struct shard *shard, uint32_t index, enum stage_state stat
             return err_set(err, ERR_NOT_FINITE, "%s: a value to be loaded is not finite",
                            shard->pieces[index].name);
     if (!place.codes)
-        return place_write(shard, &place, src, err);
+        return state_write(shard, &place, src, err);
     uint8_t *bytes = calloc(1, place.bytes);
     if (bytes == NULL)
         return err_set(err, ERR_NOMEM, "out of memory for the moments of %s", shard->pieces[index].name);
     moments8_pack(state == STATE_MOMENT1, src, piece->count, bytes, (float *)(void *)(bytes + piece->absmax));
-    int status = place_write(shard, &place, bytes, err);
+    int status = state_write(shard, &place, bytes, err);
     free(bytes);
     return status;
 }

@@ -136,7 +136,7 @@ static int stage_allocate(struct stage *stage, struct err *err)
 /* Load initial values of everything that the stage keeps. */
 static int stage_load(struct stage *stage, const struct weight_source *source, struct err *err)
 {
-    struct loader loader;
+    struct area_loader loader;
     if (loader_init(&loader, stage->device, &stage->options, source, err) != 0)
         return -1;
     int status = rope_load(&loader, stage->options.positions_max, stage->rope);

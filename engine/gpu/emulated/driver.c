@@ -35,7 +35,7 @@ struct gpu_library {
 };
 
 /* The parsed options. */
-struct told {
+struct driver_options {
     uint32_t warp_size;
     bool checks, plain;
     uint64_t faults[FAULTS]; /* number of the call that fails; 0: none */
@@ -43,7 +43,7 @@ struct told {
 
 struct gpu_context {
     struct emulated_memory memory;
-    struct told told;
+    struct driver_options settings;
     _Atomic uint64_t calls[FAULTS];
     pthread_mutex_t lock;
     atomic_bool failed;
@@ -60,7 +60,7 @@ enum command_kind {
     COMMAND_WAIT
 };
 
-struct command {
+struct queue_command {
     enum command_kind kind;
     const struct gpu_function *function;
     struct gpu_dims blocks;
@@ -84,7 +84,7 @@ struct gpu_event {
 };
 
 struct gpu_graph {
-    struct command *commands;
+    struct queue_command *commands;
     uint32_t count, room;
 };
 
@@ -93,9 +93,9 @@ struct gpu_queue {
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    struct command *commands; /* a ring buffer of QUEUE_ROOM commands */
-    uint64_t head, tail;      /* head: number of the command that runs or comes next; tail: number of the next
-                                 command to be queued */
+    struct queue_command *commands; /* a ring buffer of QUEUE_ROOM commands */
+    uint64_t head, tail; /* head: number of the command that runs or comes next; tail: number of the next
+                            command to be queued */
     uint64_t finished;
     bool ending;
     struct gpu_graph *capture; /* the graph that is being recorded */
@@ -127,7 +127,7 @@ static int context_check(struct gpu_context *context, struct err *err)
 /* Should this call fail? */
 static bool fault_now(struct gpu_context *context, enum fault_kind kind)
 {
-    return context->told.faults[kind] != 0 && ++context->calls[kind] == context->told.faults[kind];
+    return context->settings.faults[kind] != 0 && ++context->calls[kind] == context->settings.faults[kind];
 }
 
 static int emulated_open(struct gpu_library **out, uint32_t *version, struct err *err)
@@ -152,7 +152,7 @@ static int emulated_count(struct gpu_library *library, uint32_t *out, struct err
 }
 
 /* Parses one option, [text, text + length). */
-static int option_read(struct told *told, const char *text, size_t length, struct err *err)
+static int option_read(struct driver_options *settings, const char *text, size_t length, struct err *err)
 {
     static const char *const names[FAULTS] = {"nomem=", "launch=", "lost=", "ecc=", "record=", "hold="};
     for (int kind = 0; kind < FAULTS; kind++) {
@@ -160,18 +160,18 @@ static int option_read(struct told *told, const char *text, size_t length, struc
         char *end;
         if (length <= name || strncmp(text, names[kind], name) != 0)
             continue;
-        told->faults[kind] = strtoull(text + name, &end, 10);
-        if (end == text + length && told->faults[kind] > 0)
+        settings->faults[kind] = strtoull(text + name, &end, 10);
+        if (end == text + length && settings->faults[kind] > 0)
             return 0;
     }
     if (length == 6 && strncmp(text, "warp32", 6) == 0)
-        told->warp_size = 32;
+        settings->warp_size = 32;
     else if (length == 6 && strncmp(text, "warp64", 6) == 0)
-        told->warp_size = 64;
+        settings->warp_size = 64;
     else if (length == 6 && strncmp(text, "checks", 6) == 0)
-        told->checks = true;
+        settings->checks = true;
     else if (length == 5 && strncmp(text, "plain", 5) == 0)
-        told->plain = true;
+        settings->plain = true;
     else if (length != 0 && !(length == 6 && strncmp(text, "native", 6) == 0))
         return err_set(err, ERR_INVALID,
                        "emulated device: option '%.*s' is none of warp32, warp64, plain, checks, nomem=N, "
@@ -180,11 +180,11 @@ static int option_read(struct told *told, const char *text, size_t length, struc
     return 0;
 }
 
-static int words_read(struct told *told, const char *text, struct err *err)
+static int option_words_read(struct driver_options *settings, const char *text, struct err *err)
 {
     while (text != NULL && *text != '\0') {
         size_t length = strcspn(text, ",");
-        if (option_read(told, text, length, err) != 0)
+        if (option_read(settings, text, length, err) != 0)
             return -1;
         text += length + (text[length] == ',');
     }
@@ -192,7 +192,7 @@ static int words_read(struct told *told, const char *text, struct err *err)
 }
 
 /* Parses the environment's options: its own text, or the present contents of the file named by "@PATH". */
-static int environment_read(struct told *told, struct err *err)
+static int environment_read(struct driver_options *settings, struct err *err)
 {
     const char *text = getenv("MOTLEY_EMULATED");
     char line[256] = "";
@@ -204,32 +204,32 @@ static int environment_read(struct told *told, struct err *err)
             fclose(file);
         text = line;
     }
-    return words_read(told, text, err);
+    return option_words_read(settings, text, err);
 }
 
 /* Parses the device's own options, then the environment's. */
-static int told_read(struct told *told, uint32_t index, const char *options, struct err *err)
+static int options_read(struct driver_options *settings, uint32_t index, const char *options, struct err *err)
 {
-    *told = (struct told){.warp_size = 32};
+    *settings = (struct driver_options){.warp_size = 32};
     if (index >= DEVICES)
         return err_set(err, ERR_NOT_FOUND, "no emulated device %u of %u", index, DEVICES);
-    return words_read(told, options, err) != 0 ? -1 : environment_read(told, err);
+    return option_words_read(settings, options, err) != 0 ? -1 : environment_read(settings, err);
 }
 
 static int emulated_info(struct gpu_library *library, uint32_t index, const char *options,
                          struct gpu_info *out, struct err *err)
 {
-    struct told told;
+    struct driver_options settings;
     (void)library;
-    if (told_read(&told, index, options, err) != 0)
+    if (options_read(&settings, index, options, err) != 0)
         return -1;
     *out = (struct gpu_info){.name = "emulated GPU",
-                             .warp = told.warp_size,
+                             .warp = settings.warp_size,
                              .units = 1,
                              .shared = EMULATED_SHARED_BYTES,
-                             .matrix = told.plain ? 0 : GPU_MATRIX_F16 | GPU_MATRIX_BF16,
+                             .matrix = settings.plain ? 0 : GPU_MATRIX_F16 | GPU_MATRIX_BF16,
                              .memory = MEMORY_DEFAULT};
-    snprintf(out->arch, sizeof out->arch, "warp%u", told.warp_size);
+    snprintf(out->arch, sizeof out->arch, "warp%u", settings.warp_size);
     return 0;
 }
 
@@ -241,8 +241,8 @@ static int context_create(struct gpu_library *library, uint32_t index, const cha
     *out = NULL;
     if (context == NULL)
         return err_set(err, ERR_NOMEM, "out of memory for a context");
-    if (told_read(&context->told, index, options, err) != 0 ||
-        emulated_memory_init(&context->memory, limit == 0 ? MEMORY_DEFAULT : limit, context->told.checks,
+    if (options_read(&context->settings, index, options, err) != 0 ||
+        emulated_memory_init(&context->memory, limit == 0 ? MEMORY_DEFAULT : limit, context->settings.checks,
                              err) != 0) {
         free(context);
         return -1;
@@ -342,7 +342,7 @@ static bool is_imported(const struct emulated_memory *memory, gpu_address addres
     return address - (uintptr_t)memory->addresses >= memory->half;
 }
 
-static int copy_run(struct gpu_context *context, const struct command *command, struct err *err)
+static int copy_run(struct gpu_context *context, const struct queue_command *command, struct err *err)
 {
     struct emulated_memory *memory = &context->memory;
     bool writes = command->kind != COMMAND_OUT,
@@ -368,13 +368,13 @@ static int copy_run(struct gpu_context *context, const struct command *command, 
     return 0;
 }
 
-static int launch_run(struct gpu_context *context, const struct command *command, struct err *err)
+static int launch_run(struct gpu_context *context, const struct queue_command *command, struct err *err)
 {
     if (fault_now(context, FAULT_LOST))
         return err_set(err, ERR_DEVICE_LOST, "the emulated device fell off its bus (as it was told)");
     if (fault_now(context, FAULT_ECC))
         return err_set(err, ERR_DEVICE_FAULT, "an uncorrectable memory error (as it was told)");
-    return emulated_launch(&context->memory, command->function, context->told.warp_size, command->blocks,
+    return emulated_launch(&context->memory, command->function, context->settings.warp_size, command->blocks,
                            command->threads, command->args, err);
 }
 
@@ -408,7 +408,7 @@ static void event_use(struct gpu_event *event, bool begins)
     pthread_mutex_unlock(&event->lock);
 }
 
-static void command_run(struct gpu_queue *queue, const struct command *command)
+static void command_run(struct gpu_queue *queue, const struct queue_command *command)
 {
     struct err err;
     int rc = 0;
@@ -434,7 +434,7 @@ static void *queue_main(void *argument)
             pthread_cond_wait(&queue->changed, &queue->lock);
         if (queue->head == queue->tail)
             break;
-        struct command *command = &queue->commands[queue->head % QUEUE_ROOM];
+        struct queue_command *command = &queue->commands[queue->head % QUEUE_ROOM];
         pthread_mutex_unlock(&queue->lock);
         command_run(queue, command);
         pthread_mutex_lock(&queue->lock);
@@ -445,11 +445,11 @@ static void *queue_main(void *argument)
     return NULL;
 }
 
-static int capture_add(struct gpu_graph *graph, const struct command *command, struct err *err)
+static int capture_add(struct gpu_graph *graph, const struct queue_command *command, struct err *err)
 {
     if (graph->count == graph->room) {
         uint32_t room = graph->room == 0 ? 64 : 2 * graph->room;
-        struct command *commands = realloc(graph->commands, room * sizeof *commands);
+        struct queue_command *commands = realloc(graph->commands, room * sizeof *commands);
         if (commands == NULL)
             return err_set(err, ERR_NOMEM, "out of memory for a graph of %u commands", room);
         graph->commands = commands;
@@ -459,7 +459,7 @@ static int capture_add(struct gpu_graph *graph, const struct command *command, s
     return 0;
 }
 
-static void command_add(struct gpu_queue *queue, const struct command *command)
+static void command_add(struct gpu_queue *queue, const struct queue_command *command)
 {
     if (command->event != NULL)
         event_use(command->event, true);
@@ -471,7 +471,7 @@ static void command_add(struct gpu_queue *queue, const struct command *command)
     pthread_mutex_unlock(&queue->lock);
 }
 
-static int command_queue(struct gpu_queue *queue, const struct command *command, struct err *err)
+static int command_queue(struct gpu_queue *queue, const struct queue_command *command, struct err *err)
 {
     if (context_check(queue->context, err) != 0)
         return -1;
@@ -485,7 +485,7 @@ static int queue_create(struct gpu_context *context, struct gpu_queue **out, str
 {
     *out = NULL;
     struct gpu_queue *queue = calloc(1, sizeof *queue);
-    struct command *commands = calloc(QUEUE_ROOM, sizeof *commands);
+    struct queue_command *commands = calloc(QUEUE_ROOM, sizeof *commands);
     if (queue == NULL || commands == NULL) {
         free(queue);
         free(commands);
@@ -570,8 +570,8 @@ static int event_record(struct gpu_event *event, struct gpu_queue *queue, struct
     pthread_mutex_lock(&event->lock);
     uint64_t serial = ++event->recorded;
     pthread_mutex_unlock(&event->lock);
-    return command_queue(queue, &(struct command){.kind = COMMAND_RECORD, .event = event, .serial = serial},
-                         err);
+    return command_queue(
+        queue, &(struct queue_command){.kind = COMMAND_RECORD, .event = event, .serial = serial}, err);
 }
 
 static int event_wait(struct gpu_event *event, struct gpu_queue *queue, struct err *err)
@@ -579,8 +579,8 @@ static int event_wait(struct gpu_event *event, struct gpu_queue *queue, struct e
     pthread_mutex_lock(&event->lock);
     uint64_t serial = event->recorded;
     pthread_mutex_unlock(&event->lock);
-    return command_queue(queue, &(struct command){.kind = COMMAND_WAIT, .event = event, .serial = serial},
-                         err);
+    return command_queue(
+        queue, &(struct queue_command){.kind = COMMAND_WAIT, .event = event, .serial = serial}, err);
 }
 
 static int event_done(struct gpu_event *event, bool *done, struct err *err)
@@ -611,25 +611,26 @@ static int event_elapsed(struct gpu_event *from, struct gpu_event *to, float *mi
 static int copy_in(struct gpu_queue *queue, gpu_address to, const void *from, uint64_t bytes, struct err *err)
 {
     return command_queue(
-        queue, &(struct command){.kind = COMMAND_IN, .to = to, .host_from = from, .bytes = bytes}, err);
+        queue, &(struct queue_command){.kind = COMMAND_IN, .to = to, .host_from = from, .bytes = bytes}, err);
 }
 
 static int copy_out(struct gpu_queue *queue, void *to, gpu_address from, uint64_t bytes, struct err *err)
 {
     return command_queue(
-        queue, &(struct command){.kind = COMMAND_OUT, .host_to = to, .from = from, .bytes = bytes}, err);
+        queue, &(struct queue_command){.kind = COMMAND_OUT, .host_to = to, .from = from, .bytes = bytes},
+        err);
 }
 
 static int copy(struct gpu_queue *queue, gpu_address to, gpu_address from, uint64_t bytes, struct err *err)
 {
     return command_queue(
-        queue, &(struct command){.kind = COMMAND_COPY, .to = to, .from = from, .bytes = bytes}, err);
+        queue, &(struct queue_command){.kind = COMMAND_COPY, .to = to, .from = from, .bytes = bytes}, err);
 }
 
 static int fill(struct gpu_queue *queue, gpu_address to, uint8_t value, uint64_t bytes, struct err *err)
 {
     return command_queue(
-        queue, &(struct command){.kind = COMMAND_FILL, .to = to, .value = value, .bytes = bytes}, err);
+        queue, &(struct queue_command){.kind = COMMAND_FILL, .to = to, .value = value, .bytes = bytes}, err);
 }
 
 static int module_load(struct gpu_context *context, const void *image, uint64_t bytes,
@@ -665,7 +666,7 @@ static int function(struct gpu_module *module, const char *name, struct gpu_func
 static int launch(struct gpu_queue *queue, struct gpu_function *called, struct gpu_dims blocks,
                   uint32_t threads, uint32_t shared, const void *args, uint32_t args_bytes, struct err *err)
 {
-    struct command command = {
+    struct queue_command command = {
         .kind = COMMAND_LAUNCH, .function = called, .blocks = blocks, .threads = threads};
     if (args_bytes > ARGS_MAX || shared != 0 || blocks.x == 0 || blocks.y == 0 || blocks.z == 0 ||
         blocks.y > 65535 || blocks.z > 65535)

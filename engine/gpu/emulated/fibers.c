@@ -37,7 +37,7 @@ struct fiber {
 };
 
 /* The state of the running block. Each host thread that launches keeps one. */
-struct runner {
+struct block_runner {
     struct fiber fibers[EMULATED_BLOCK_THREADS_MAX];
     struct fiber scheduler;
     uint8_t *stacks;
@@ -61,7 +61,7 @@ struct runner {
 };
 
 _Thread_local struct emulated_thread emulated_now;
-static _Thread_local struct runner *runner;
+static _Thread_local struct block_runner *runner;
 static _Thread_local struct emulated_span
     last_span; /* the last allocation that was accessed, as addresses: the next access is mostly there, too */
 
@@ -145,7 +145,7 @@ static void fiber_begin(struct fiber *fiber, uint8_t *stack)
 /* Reports a fault of the running thread and ends the launch. */
 static _Noreturn void fault(const char *what)
 {
-    struct runner *r = runner;
+    struct block_runner *r = runner;
     if (!r->failed)
         err_set(&r->error, ERR_DEVICE_FAULT, "kernel %s, block (%u, %u, %u), thread %u: %s",
                 r->function->name, emulated_now.block_x, emulated_now.block_y, emulated_now.block_z,
@@ -211,7 +211,7 @@ void *emulated_global(uintptr_t address, uint32_t bytes, enum emulated_access ac
 
 void *emulated_block_memory(const void *site, uint64_t bytes)
 {
-    struct runner *r = runner;
+    struct block_runner *r = runner;
     for (uint32_t i = 0; i < r->site_count; i++)
         if (r->sites[i].site == site)
             return r->block_memory + r->sites[i].at;
@@ -233,7 +233,7 @@ void *emulated_block_memory(const void *site, uint64_t bytes)
 
 void *emulated_shared(const void *address, uint32_t bytes, enum emulated_access access)
 {
-    struct runner *r = runner;
+    struct block_runner *r = runner;
     uint64_t at = (uint64_t)((const uint8_t *)address - r->block_memory);
     struct emulated_who other = {0};
     for (uint32_t i = 0; i < r->site_count; i++)
@@ -264,7 +264,7 @@ void emulated_warp_barrier(void)
 
 float emulated_shuffle(float value, uint32_t from)
 {
-    struct runner *r = runner;
+    struct block_runner *r = runner;
     uint32_t size = emulated_now.warp_size, first = emulated_now.thread / size * size;
     struct fiber *self = &r->fibers[emulated_now.thread];
     uint32_t turn = self->shuffles++ % 2;
@@ -276,7 +276,7 @@ float emulated_shuffle(float value, uint32_t from)
 }
 
 /* Runs threads [begin, end), a warp, until all wait for the block or are done. */
-static void warp_run(struct runner *r, uint32_t begin, uint32_t end)
+static void warp_run(struct block_runner *r, uint32_t begin, uint32_t end)
 {
     while (!r->failed) {
         uint32_t waiting = 0, shuffling = 0, blocked = 0, done = 0;
@@ -310,7 +310,7 @@ static void warp_run(struct runner *r, uint32_t begin, uint32_t end)
     }
 }
 
-static void block_run(struct runner *r)
+static void block_run(struct block_runner *r)
 {
     uint32_t warp_size = emulated_now.warp_size;
     memset(r->units, 0, (r->block_used + r->site_count * SITE_GAP) / EMULATED_UNIT);
@@ -349,7 +349,7 @@ static pthread_once_t runner_once = PTHREAD_ONCE_INIT;
 
 static void runner_free(void *memory)
 {
-    struct runner *r = memory;
+    struct block_runner *r = memory;
     munmap(r->stacks, (uint64_t)EMULATED_BLOCK_THREADS_MAX * STACK_BYTES);
     emulated_shadow_destroy(r->block_shadow);
     free(r->block_memory);
@@ -365,7 +365,7 @@ static int runner_get(bool checks, struct err *err)
 {
     pthread_once(&runner_once, runner_key_make);
     if (runner == NULL) {
-        struct runner *r = calloc(1, sizeof *r);
+        struct block_runner *r = calloc(1, sizeof *r);
         uint8_t *memory = aligned_alloc(64, BLOCK_BYTES);
         void *stacks = mmap(NULL, (uint64_t)EMULATED_BLOCK_THREADS_MAX * STACK_BYTES, PROT_READ | PROT_WRITE,
                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

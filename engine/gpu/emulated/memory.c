@@ -11,7 +11,7 @@
 
 enum { PAGE = 4096, POISON_BYTES = 1 << 20 };
 
-static uint64_t up(uint64_t value, uint64_t to)
+static uint64_t round_up(uint64_t value, uint64_t to)
 {
     return (value + to - 1) / to * to;
 }
@@ -21,7 +21,7 @@ int emulated_memory_init(struct emulated_memory *memory, uint64_t limit, bool ch
     memset(memory, 0, sizeof *memory);
     memory->limit = limit;
     /* twice the limit, because address space costs nothing and fragmentation could otherwise exhaust it */
-    memory->half = up(2 * limit + (64ull << 20), PAGE);
+    memory->half = round_up(2 * limit + (64ull << 20), PAGE);
     memory->file = memfd_create("motley-emulated", MFD_CLOEXEC);
     uint64_t whole = 2 * memory->half;
     if (memory->file < 0 || ftruncate(memory->file, (off_t)memory->half) != 0) {
@@ -80,7 +80,8 @@ static uint32_t span_insert(struct emulated_memory *memory, uint64_t begin, uint
         if (memory->spans[i].begin >= end ||
             (at <= memory->spans[i].begin && bytes <= memory->spans[i].begin - at))
             break;
-        at = up(memory->spans[i].begin + memory->spans[i].bytes + EMULATED_ALIGNMENT, EMULATED_ALIGNMENT);
+        at = round_up(memory->spans[i].begin + memory->spans[i].bytes + EMULATED_ALIGNMENT,
+                      EMULATED_ALIGNMENT);
     }
     if (at > end || bytes > end - at)
         return UINT32_MAX;
@@ -97,7 +98,7 @@ int emulated_memory_take(struct emulated_memory *memory, uint64_t bytes, gpu_add
     if (bytes == 0)
         return err_set(err, ERR_INVALID, "an allocation of 0 bytes");
     pthread_mutex_lock(&memory->lock);
-    uint64_t counted = up(bytes, EMULATED_ALIGNMENT);
+    uint64_t counted = round_up(bytes, EMULATED_ALIGNMENT);
     uint32_t span = UINT32_MAX;
     if (counted <= memory->limit && memory->held <= memory->limit - counted)
         span = span_insert(memory, 0, memory->half, bytes);
@@ -130,13 +131,13 @@ int emulated_memory_give(struct emulated_memory *memory, gpu_address address, st
             continue;
         uint64_t bytes = memory->spans[i].bytes;
         if (at < memory->half) {
-            memory->held -= up(bytes, EMULATED_ALIGNMENT);
-            uint64_t first = up(at, PAGE), last = (at + bytes) / PAGE * PAGE;
+            memory->held -= round_up(bytes, EMULATED_ALIGNMENT);
+            uint64_t first = round_up(at, PAGE), last = (at + bytes) / PAGE * PAGE;
             if (first < last)
                 fallocate(memory->file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)first,
                           (off_t)(last - first));
         } else {
-            mmap(memory->pages + at / PAGE * PAGE, up(bytes + at % PAGE, PAGE), PROT_NONE,
+            mmap(memory->pages + at / PAGE * PAGE, round_up(bytes + at % PAGE, PAGE), PROT_NONE,
                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
         }
         memmove(memory->spans + i, memory->spans + i + 1, (memory->count - i - 1) * sizeof *memory->spans);
@@ -228,12 +229,12 @@ int emulated_memory_import(struct emulated_memory *memory, const uint8_t handle[
         return err_set(err, ERR_INVALID, "a handle of shared memory names bytes that process %d has not",
                        shared.process);
     }
-    uint64_t skip = shared.at % PAGE, whole = up(skip + shared.bytes, PAGE);
+    uint64_t skip = shared.at % PAGE, whole = round_up(skip + shared.bytes, PAGE);
     pthread_mutex_lock(&memory->lock);
     uint32_t span = span_insert(memory, memory->half, 2 * memory->half, whole + PAGE);
     int rc = -1;
     if (span != UINT32_MAX) {
-        uint64_t at = up(memory->spans[span].begin, PAGE);
+        uint64_t at = round_up(memory->spans[span].begin, PAGE);
         void *pages = mmap(memory->pages + at, whole, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file,
                            (off_t)(shared.at - skip));
         memory->spans[span] = (struct emulated_span){.begin = at + skip, .bytes = shared.bytes};

@@ -22,7 +22,7 @@ struct mark {
     uint16_t thread, warp;
 };
 
-struct cell {
+struct shadow_cell {
     uint32_t launch; /* the launch to which the marks belong */
     bool written;    /* was ever written */
     bool wrote;      /* `writer` wrote it in this launch */
@@ -34,12 +34,12 @@ struct cell {
 
 struct emulated_shadow {
     uint64_t bytes;
-    struct cell *words, *parts; /* parts: cells of bytes, used only after their word was split */
+    struct shadow_cell *words, *parts; /* parts: cells of bytes, used only after their word was split */
 };
 
-static struct cell *cells_map(uint64_t count)
+static struct shadow_cell *cells_map(uint64_t count)
 {
-    void *cells = mmap(NULL, count * sizeof(struct cell), PROT_READ | PROT_WRITE,
+    void *cells = mmap(NULL, count * sizeof(struct shadow_cell), PROT_READ | PROT_WRITE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     return cells == MAP_FAILED ? NULL : cells;
 }
@@ -67,9 +67,9 @@ void emulated_shadow_destroy(struct emulated_shadow *shadow)
     if (shadow == NULL)
         return;
     if (shadow->words != NULL)
-        munmap(shadow->words, shadow->bytes / WORD * sizeof(struct cell));
+        munmap(shadow->words, shadow->bytes / WORD * sizeof(struct shadow_cell));
     if (shadow->parts != NULL)
-        munmap(shadow->parts, shadow->bytes * sizeof(struct cell));
+        munmap(shadow->parts, shadow->bytes * sizeof(struct shadow_cell));
     free(shadow);
 }
 
@@ -93,9 +93,9 @@ void emulated_shadow_forget(struct emulated_shadow *shadow, uint64_t at, uint64_
 }
 
 /* Splits a word: its bytes get cells that start with what is known of the word. */
-static struct cell *word_split(struct emulated_shadow *shadow, uint64_t word)
+static struct shadow_cell *word_split(struct emulated_shadow *shadow, uint64_t word)
 {
-    struct cell *parts = shadow->parts + word * WORD;
+    struct shadow_cell *parts = shadow->parts + word * WORD;
     if (!shadow->words[word].split) {
         for (int i = 0; i < WORD; i++)
             parts[i] = shadow->words[word];
@@ -105,10 +105,10 @@ static struct cell *word_split(struct emulated_shadow *shadow, uint64_t word)
 }
 
 /* The cells of the next part of an access: one cell of a whole word, or `*count` cells of bytes. */
-static struct cell *cells_at(struct emulated_shadow *shadow, uint64_t at, uint64_t left, uint64_t *step,
-                             uint32_t *count)
+static struct shadow_cell *cells_at(struct emulated_shadow *shadow, uint64_t at, uint64_t left,
+                                    uint64_t *step, uint32_t *count)
 {
-    struct cell *word = shadow->words + at / WORD;
+    struct shadow_cell *word = shadow->words + at / WORD;
     bool whole = at % WORD == 0 && left >= WORD;
     uint64_t most = WORD - at % WORD;
     *step = left < most ? left : most;
@@ -120,7 +120,7 @@ void emulated_shadow_write(struct emulated_shadow *shadow, uint64_t at, uint64_t
 {
     uint32_t count;
     for (uint64_t done = 0, step; done < bytes; done += step) {
-        struct cell *cells = cells_at(shadow, at + done, bytes - done, &step, &count);
+        struct shadow_cell *cells = cells_at(shadow, at + done, bytes - done, &step, &count);
         for (uint32_t i = 0; i < count; i++)
             cells[i].written = true;
     }
@@ -135,7 +135,7 @@ static bool ordered(const struct mark *before, const struct mark *now)
 }
 
 /* Are all reads so far ordered before this write? */
-static bool reads_ordered(const struct cell *cell, const struct mark *now)
+static bool reads_ordered(const struct shadow_cell *cell, const struct mark *now)
 {
     const struct mark *reader = &cell->reader;
     switch ((enum readers)cell->readers) {
@@ -154,7 +154,7 @@ static bool reads_ordered(const struct cell *cell, const struct mark *now)
     }
 }
 
-static void read_mark(struct cell *cell, const struct mark *now)
+static void read_mark(struct shadow_cell *cell, const struct mark *now)
 {
     const struct mark *reader = &cell->reader;
     enum readers readers = cell->readers;
@@ -175,7 +175,7 @@ static struct emulated_who who_of(const struct mark *mark, uint32_t launch)
     return (struct emulated_who){.launch = launch, .block = mark->block, .thread = mark->thread};
 }
 
-static const char *cell_access(struct cell *cell, enum emulated_access access, uint32_t launch,
+static const char *cell_access(struct shadow_cell *cell, enum emulated_access access, uint32_t launch,
                                const struct mark *now, struct emulated_who *other)
 {
     if (cell->launch != launch) {
@@ -216,11 +216,11 @@ const char *emulated_shadow_access(struct emulated_shadow *shadow, uint64_t at, 
                        .warp = (uint16_t)who->warp};
     const char *wrong = NULL;
     uint32_t count, done = 0;
-    for (struct cell *word = shadow->words + at / WORD; /* nearly all accesses are to whole words */
+    for (struct shadow_cell *word = shadow->words + at / WORD; /* nearly all accesses are to whole words */
          at % WORD == 0 && bytes - done >= WORD && !word->split && wrong == NULL; word++, done += WORD)
         wrong = cell_access(word, access, who->launch, &now, other);
     for (uint64_t step; done < bytes && wrong == NULL; done += (uint32_t)step) {
-        struct cell *cells = cells_at(shadow, at + done, bytes - done, &step, &count);
+        struct shadow_cell *cells = cells_at(shadow, at + done, bytes - done, &step, &count);
         for (uint32_t i = 0; i < count && wrong == NULL; i++)
             wrong = cell_access(&cells[i], access, who->launch, &now, other);
     }

@@ -23,7 +23,7 @@ enum {
 
 /* The part of a tile that this thread copies: row thread / 8 and the row 32 below it, columns from 8 (thread
  * % 8) on. */
-struct attention_part {
+struct attention_values {
     struct attention_eight row[2];
 };
 
@@ -75,10 +75,10 @@ FUNCTION struct attention_matrix attention_own(struct attention_matrix m)
 
 /* Reads columns [column, column + 64) of the first 64 rows of a matrix, with zeros beyond `rows` and `width`;
  * m is attention_own of the matrix. */
-FUNCTION struct attention_part attention_fetch(uint32_t element, const struct attention_matrix *m,
-                                               uint32_t rows, uint32_t column, uint32_t width)
+FUNCTION struct attention_values attention_fetch(uint32_t element, const struct attention_matrix *m,
+                                                 uint32_t rows, uint32_t column, uint32_t width)
 {
-    struct attention_part part;
+    struct attention_values part;
     UNROLL
     for (uint32_t h = 0; h < 2; h++) {
         uint32_t row = thread() / 8 + 32 * h, at = column + 8 * (thread() % 8);
@@ -89,7 +89,7 @@ FUNCTION struct attention_part attention_fetch(uint32_t element, const struct at
     return part;
 }
 
-FUNCTION void attention_bring(struct attention_eight *tile, const struct attention_part *part)
+FUNCTION void attention_store_tile(struct attention_eight *tile, const struct attention_values *part)
 {
     uint32_t at = thread() / 8 * ATTENTION_UNITS_EIGHTS + thread() % 8;
     PUT(tile, at, part->row[0]);
@@ -350,8 +350,8 @@ FUNCTION uint32_t attention_units_queries_take(uint32_t element, const struct at
 {
     UNROLL
     for (uint32_t p = 0; p < panels; p++) {
-        struct attention_part part = attention_fetch(element, q, count, p * ATTENTION_PANEL, width);
-        attention_bring(tiles + p % 2 * ATTENTION_UNITS_TILE, &part);
+        struct attention_values part = attention_fetch(element, q, count, p * ATTENTION_PANEL, width);
+        attention_store_tile(tiles + p % 2 * ATTENTION_UNITS_TILE, &part);
         barrier();
         attention_left(tiles + p % 2 * ATTENTION_UNITS_TILE, left[p]);
     }
@@ -380,14 +380,14 @@ FUNCTION void attention_units_forward(const struct attention_forward_args *args,
     uint32_t last = a->offset + at.first + at.count, key = attention_first_key(a, at.first);
     struct attention_matrix k = attention_own(attention_from(a->k, at.begin + key, kv * width));
     struct attention_matrix v = attention_own(attention_from(a->v, at.begin + key, kv * width));
-    struct attention_part next = attention_fetch(element, &k, last - key, 0, width);
+    struct attention_values next = attention_fetch(element, &k, last - key, 0, width);
     for (; key < last; key += ATTENTION_ROWS) {
         uint32_t keys = last - key;
         float scores[4][4];
         attention_units_clear(scores);
         UNROLL
         for (uint32_t p = 0; p < panels; p++, turn ^= ATTENTION_UNITS_TILE) {
-            attention_bring(tiles + turn, &next);
+            attention_store_tile(tiles + turn, &next);
             barrier();
             next = p + 1 < panels ? attention_fetch(element, &k, keys, (p + 1) * ATTENTION_PANEL, width)
                                   : attention_fetch(element, &v, keys, 0, width);
@@ -399,7 +399,7 @@ FUNCTION void attention_units_forward(const struct attention_forward_args *args,
         k = attention_from(k, ATTENTION_ROWS, 0);
         UNROLL
         for (uint32_t p = 0; p < panels; p++, turn ^= ATTENTION_UNITS_TILE) {
-            attention_bring(tiles + turn, &next);
+            attention_store_tile(tiles + turn, &next);
             barrier();
             if (p + 1 < panels)
                 next = attention_fetch(element, &v, keys, (p + 1) * ATTENTION_PANEL, width);
@@ -421,15 +421,15 @@ FUNCTION void attention_units_product(const struct attention_shape *a, const str
 {
     const uint32_t element = attention_element(a), width = a->head_dim;
     const struct attention_matrix from = attention_own(*left), against = attention_own(*right);
-    struct attention_part mine = attention_fetch(element, &from, lefts, 0, width);
-    struct attention_part other = attention_fetch(element, &against, rights, 0, width);
+    struct attention_values mine = attention_fetch(element, &from, lefts, 0, width);
+    struct attention_values other = attention_fetch(element, &against, rights, 0, width);
     attention_units_clear(sums);
     ROLLED
     for (uint32_t p = 0; p < panels; p++) {
         uint32_t terms[4][4];
         barrier();
-        attention_bring(tiles, &mine);
-        attention_bring(tiles + ATTENTION_UNITS_TILE, &other);
+        attention_store_tile(tiles, &mine);
+        attention_store_tile(tiles + ATTENTION_UNITS_TILE, &other);
         barrier();
         if (p + 1 < panels) {
             mine = attention_fetch(element, &from, lefts, (p + 1) * ATTENTION_PANEL, width);
@@ -451,12 +451,12 @@ FUNCTION void attention_units_add(const struct attention_shape *a, struct attent
 {
     const uint32_t element = attention_element(a), width = a->head_dim;
     const struct attention_matrix from = attention_own(*rows);
-    struct attention_part next = attention_fetch(element, &from, count, 0, width);
+    struct attention_values next = attention_fetch(element, &from, count, 0, width);
     UNROLL
     for (uint32_t p = 0; p < panels; p++) {
         uint32_t left[4][4];
         barrier();
-        attention_bring(tile, &next);
+        attention_store_tile(tile, &next);
         barrier();
         if (p + 1 < panels)
             next = attention_fetch(element, &from, count, (p + 1) * ATTENTION_PANEL, width);

@@ -64,7 +64,7 @@ struct cast_rows_args {
 
 KERNEL(add_rows, 256)
 {
-    struct place at = place_in_rows(args.rows, args.width);
+    struct four_position at = place_in_rows(args.rows, args.width);
     const float *x = POINTER(const float, args.x);
     float *y = POINTER(float, args.y);
     struct four a = four_load(x, at.row * args.ldx + at.column, at.n, args.wide);
@@ -76,14 +76,14 @@ KERNEL(add_rows, 256)
 
 KERNEL(copy_rows, 256)
 {
-    struct place at = place_in_rows(args.rows, args.width);
+    struct four_position at = place_in_rows(args.rows, args.width);
     struct four a = four_load(POINTER(const float, args.x), at.row * args.ldx + at.column, at.n, args.wide);
     four_store(POINTER(float, args.y), at.row * args.ldy + at.column, at.n, args.wide, a);
 }
 
 KERNEL(bias_rows, 256)
 {
-    struct place at = place_in_rows(args.rows, args.width);
+    struct four_position at = place_in_rows(args.rows, args.width);
     float *x = POINTER(float, args.x);
     struct four a = four_load(x, at.row * args.ldx + at.column, at.n, args.wide);
     struct four b = four_load(POINTER(const float, args.bias), at.column, at.n, args.wide);
@@ -99,7 +99,7 @@ FUNCTION float softcapped(float x, float cap)
 
 KERNEL(softcap, 256)
 {
-    struct place at = place_in_array(args.count);
+    struct four_position at = place_in_array(args.count);
     float *x = POINTER(float, args.x);
     struct four a = four_load(x, at.column, at.n, args.wide);
     for (uint32_t j = 0; j < 4; j++)
@@ -125,7 +125,7 @@ FUNCTION float gate_slope(uint32_t gelu, float x)
 
 KERNEL(glu, 256)
 {
-    struct place at = place_in_rows(args.tokens, args.width);
+    struct four_position at = place_in_rows(args.tokens, args.width);
     uint64_t gate = at.row * 2 * args.width + at.column;
     struct four g = four_load_as(args.gate_up_as, args.gate_up, gate, at.n, args.wide);
     struct four u = four_load_as(args.gate_up_as, args.gate_up, gate + args.width, at.n, args.wide);
@@ -136,7 +136,7 @@ KERNEL(glu, 256)
 
 KERNEL(glu_backward, 256)
 {
-    struct place at = place_in_rows(args.tokens, args.width);
+    struct four_position at = place_in_rows(args.tokens, args.width);
     uint64_t gate = at.row * 2 * args.width + at.column;
     struct four g = four_load_as(args.gate_up_as, args.gate_up, gate, at.n, args.wide);
     struct four u = four_load_as(args.gate_up_as, args.gate_up, gate + args.width, at.n, args.wide);
@@ -153,14 +153,14 @@ KERNEL(glu_backward, 256)
 
 KERNEL(cast, 256)
 {
-    struct place at = place_in_array(args.count);
+    struct four_position at = place_in_array(args.count);
     struct four a = four_load_as(args.x_as, args.x, at.column, at.n, args.wide);
     four_store_as(args.y_as, args.y, at.column, at.n, args.wide, a);
 }
 
 KERNEL(cast_rows, 256)
 {
-    struct place at = place_in_rows(args.rows, args.width);
+    struct four_position at = place_in_rows(args.rows, args.width);
     struct four a = four_load(POINTER(const float, args.x), at.row * args.ldx + at.column, at.n, args.wide);
     four_store_as(args.y_as, args.y, at.row * args.ldy + at.column, at.n, 1, a);
 }

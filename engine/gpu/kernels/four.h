@@ -19,16 +19,17 @@ struct four_halves {
 } __attribute__((aligned(8)));
 
 /* The position of a thread's n ≤ 4 values; n = 0: it has none. */
-struct place {
+struct four_position {
     uint64_t row, column;
     uint32_t n;
 };
 
 /* Position of this thread's values, counting threads over all blocks of `threads`. A 32-bit division is used
  * where it suffices, because it is faster. */
-FUNCTION struct place place_of_group(uint64_t rows, uint32_t width, uint32_t per_thread, uint32_t threads)
+FUNCTION struct four_position place_of_group(uint64_t rows, uint32_t width, uint32_t per_thread,
+                                             uint32_t threads)
 {
-    struct place place;
+    struct four_position place;
     uint32_t groups = (width + per_thread - 1) / per_thread, group;
     uint64_t i = (uint64_t)block_x() * threads + thread();
     place.row = i <= 0xffffffffu ? (uint32_t)i / groups : i / groups;
@@ -40,15 +41,15 @@ FUNCTION struct place place_of_group(uint64_t rows, uint32_t width, uint32_t per
 }
 
 /* In rows of `width` values, with blocks of 256 threads. */
-FUNCTION struct place place_in_rows(uint64_t rows, uint32_t width)
+FUNCTION struct four_position place_in_rows(uint64_t rows, uint32_t width)
 {
     return place_of_group(rows, width, 4, 256);
 }
 
 /* In a flat array: row is 0. */
-FUNCTION struct place place_in_array(uint64_t count)
+FUNCTION struct four_position place_in_array(uint64_t count)
 {
-    struct place place;
+    struct four_position place;
     place.row = 0;
     place.column = ((uint64_t)block_x() * 256 + thread()) * 4;
     place.n = 0;

@@ -26,7 +26,7 @@ struct loss_add_args {
 
 /* Results of a pass over logits: the maximum and sum of their softmax (Milakov and Gimelshein 2018: the sum
  * is corrected when the maximum grows), the sum of all logits, and the logit at the target. */
-struct softmax_sums {
+struct logit_sums {
     float max, at_target;
     double exponentials, logits;
 };
@@ -38,7 +38,7 @@ FUNCTION float capped_logit(float x, float cap)
 
 /* Adds four logits, of which the first n exist. Four exponentials are added together before they go into the
  * sum. */
-FUNCTION struct softmax_sums softmax_take(struct softmax_sums sums, struct four x, uint32_t n, uint32_t all)
+FUNCTION struct logit_sums softmax_take(struct logit_sums sums, struct four x, uint32_t n, uint32_t all)
 {
     float max = sums.max, e = 0.0f, y = 0.0f;
     for (uint32_t j = 0; j < 4; j++)
@@ -59,10 +59,10 @@ FUNCTION struct softmax_sums softmax_take(struct softmax_sums sums, struct four 
     return sums;
 }
 
-FUNCTION struct softmax_sums softmax_sums_of(const struct cross_entropy_args args, const float *row,
-                                             struct team team, uint32_t target)
+FUNCTION struct logit_sums softmax_sums_of(const struct cross_entropy_args args, const float *row,
+                                           struct team team, uint32_t target)
 {
-    struct softmax_sums sums;
+    struct logit_sums sums;
     sums.max = -math_infinity();
     sums.at_target = 0.0f;
     sums.exponentials = sums.logits = 0.0;
@@ -92,7 +92,7 @@ FUNCTION void cross_entropy_row(const struct cross_entropy_args args, uint64_t i
     float *row = POINTER(float, args.logits) + index * args.vocab;
     uint32_t target = LOAD(POINTER(const uint32_t, args.targets), index);
     assert_device(target < args.vocab);
-    struct softmax_sums sums = softmax_sums_of(args, row, team, target);
+    struct logit_sums sums = softmax_sums_of(args, row, team, target);
     double hit = 1.0 - (double)args.smoothing, share = (double)args.smoothing / (double)args.vocab;
     if (team.rank == 0)
         STORE(POINTER(double, args.losses), index,

@@ -82,7 +82,7 @@ FUNCTION struct adamw_state adamw_step(const struct adamw_args args, struct adam
 
 KERNEL(adamw, 256)
 {
-    struct place at = place_in_array(args.count);
+    struct four_position at = place_in_array(args.count);
     float *value = POINTER(float, args.value), *moment1 = POINTER(float, args.moment1);
     float *moment2 = POINTER(float, args.moment2);
     struct four p = four_load(value, at.column, at.n, args.wide);

@@ -77,7 +77,7 @@ FUNCTION uint32_t half_left(uint32_t n, uint32_t half)
 
 KERNEL(dropout, 256)
 {
-    struct place at = place_of_group(args.tokens, args.width, 8, 256);
+    struct four_position at = place_of_group(args.tokens, args.width, 8, 256);
     if (at.n == 0)
         return;
     struct philox numbers =
@@ -98,7 +98,7 @@ KERNEL(dropout, 256)
 
 KERNEL(dropout_backward, 256)
 {
-    struct place at = place_of_group(args.tokens, args.width, 8, 256);
+    struct four_position at = place_of_group(args.tokens, args.width, 8, 256);
     if (at.n == 0)
         return;
     struct philox numbers =
@@ -141,7 +141,7 @@ FUNCTION uint32_t row_of_token(const uint32_t *row_start, uint32_t rows, uint32_
 /* Computes in double, as on CPUs, so that all devices round the same number. */
 KERNEL(embed_noise, 256)
 {
-    struct place at = place_in_rows(args.tokens, args.width);
+    struct four_position at = place_in_rows(args.tokens, args.width);
     if (at.n == 0)
         return;
     const uint32_t *row_start = POINTER(const uint32_t, args.row_start);

@@ -160,7 +160,7 @@ KERNEL(rmsnorm_backward, 256)
 
 KERNEL(rope, 256)
 {
-    struct place at = place_in_rows((uint64_t)args.tokens * args.heads, args.half);
+    struct four_position at = place_in_rows((uint64_t)args.tokens * args.heads, args.half);
     if (at.n == 0)
         return;
     uint64_t token = (uint32_t)at.row / args.heads, head = (uint32_t)at.row % args.heads;

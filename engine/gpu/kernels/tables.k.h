@@ -51,7 +51,7 @@ struct scatter_rows_args {
 
 KERNEL(embed, 256)
 {
-    struct place at = place_in_rows(args.tokens, args.hidden);
+    struct four_position at = place_in_rows(args.tokens, args.hidden);
     if (at.n == 0)
         return;
     uint32_t id = LOAD(POINTER(const uint32_t, args.ids), at.row);
@@ -121,7 +121,7 @@ KERNEL(embed_backward, 256)
 
 KERNEL(gather_rows, 256)
 {
-    struct place at = place_in_rows(args.rows, args.width);
+    struct four_position at = place_in_rows(args.rows, args.width);
     if (at.n == 0)
         return;
     uint32_t from = LOAD(POINTER(const uint32_t, args.index), at.row);
@@ -133,7 +133,7 @@ KERNEL(gather_rows, 256)
 
 KERNEL(scatter_rows, 256)
 {
-    struct place at = place_in_rows(args.rows, args.width);
+    struct four_position at = place_in_rows(args.rows, args.width);
     if (at.n == 0)
         return;
     uint32_t to = LOAD(POINTER(const uint32_t, args.index), at.row);

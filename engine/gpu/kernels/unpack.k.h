@@ -104,7 +104,7 @@ KERNEL(unpack_nf4, 256)
     if (thread() < 16)
         PUT(table, thread(), nf4_value(thread()));
     barrier();
-    struct place at = place_in_array(args.count);
+    struct four_position at = place_in_array(args.count);
     if (at.n == 0)
         return;
     uint64_t i = args.begin + at.column;
@@ -213,7 +213,7 @@ FUNCTION struct four unpack_four(uint32_t kind, const uint8_t *x, uint64_t i)
 
 KERNEL(unpack_blocks, 256)
 {
-    struct place at = place_in_array(args.count);
+    struct four_position at = place_in_array(args.count);
     if (at.n == 0)
         return;
     struct four x = unpack_four(args.kind, POINTER(const uint8_t, args.x), args.begin + at.column);
