@@ -106,12 +106,12 @@ def gradients(model):
             if p.requires_grad and p.grad is not None}
 
 
-def train(model, batches, peak, decay, at_step=None):
-    """STEPS steps; returns the curve, and the gradients before clipping at step `at_step`."""
+def train(model, batches, peak, decay, at_step=None, steps=STEPS):
+    """The first steps of STEPS; returns the curve, and the gradients before clipping at step `at_step`."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(parameters, lr=peak, betas=BETAS, eps=EPS, weight_decay=decay)
     curve, kept = {"loss": [], "grad_norm": [], "lr": []}, None
-    for step in range(STEPS):
+    for step in range(steps):
         optimizer.zero_grad()
         curve["loss"].append(loss_backward(model, batches[step % len(batches)]))
         kept = gradients(model) if step == at_step else kept
@@ -126,7 +126,8 @@ def train(model, batches, peak, decay, at_step=None):
 
 
 def load(folder, dtype):
-    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="eager")
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="eager",
+                                                             experts_implementation="eager")
 
 
 def adapter_name(name):
