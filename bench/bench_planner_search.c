@@ -129,7 +129,7 @@ struct baseline {
     const struct problem *p;
     uint32_t rows, micro_batches, count;
     struct bench_machine *machines;
-    struct stage *stages;
+    struct candidate_stage *stages;
     struct member *members;
 };
 
@@ -202,7 +202,7 @@ static bool members_fill(struct baseline *b, double factor, uint32_t *stage_coun
         if (m->layers == 0)
             continue;
         int32_t end = g == last ? b->p->block_count : (block ? block : 1) + m->layers;
-        b->stages[stages++] = (struct stage){block, end, STAGE_REPLICAS, members, m->count};
+        b->stages[stages++] = (struct candidate_stage){block, end, STAGE_REPLICAS, members, m->count};
         for (uint32_t d = m->first; d < m->first + m->count; d++) {
             double share = 1 / layer_seconds(b, d, false) / m->rate;
             uint32_t window = (uint32_t)ceil(factor * away / period * share) + 1;

@@ -72,11 +72,11 @@ static struct plan *plan_of(const struct problem *problem, uint32_t stages, uint
     c.stage_count = stages;
     c.member_count = stages * width;
     for (uint32_t s = 0; s < stages; s++) {
-        c.stages[s] =
-            (struct stage){.block_begin = (int32_t)((uint64_t)problem->block_count * s / stages),
-                           .block_end = (int32_t)((uint64_t)problem->block_count * (s + 1) / stages),
-                           .member_first = s * width,
-                           .member_count = width};
+        c.stages[s] = (struct candidate_stage){
+            .block_begin = (int32_t)((uint64_t)problem->block_count * s / stages),
+            .block_end = (int32_t)((uint64_t)problem->block_count * (s + 1) / stages),
+            .member_first = s * width,
+            .member_count = width};
         for (uint32_t m = 0; m < width; m++)
             c.members[s * width + m] =
                 (struct member){.device = s * width + m, .state_share = 1, .window = stages - s + 2};
@@ -103,7 +103,7 @@ static uint64_t instructions_of(const struct plan *plan)
 static double flat_compute(void *context, uint32_t rank, const struct instr *x)
 {
     (void)context;
-    return x->op == OP_FORWARD ? 1e-3 + 1e-5 * rank : x->op == OP_BACKWARD ? 2e-3 : 1e-4;
+    return x->op == INSTR_FORWARD ? 1e-3 + 1e-5 * rank : x->op == INSTR_BACKWARD ? 2e-3 : 1e-4;
 }
 
 static double flat_bytes(void *context, uint32_t rank, const struct instr *x)

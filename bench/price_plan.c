@@ -56,9 +56,10 @@ static uint32_t in_flight(const struct plan_rank *rank, int32_t begin, int32_t e
         const struct instr *x = &program->instrs[i];
         if (x->block_begin < begin || x->block_end > end)
             continue;
-        if (x->op == OP_FORWARD && x->block_begin == begin)
+        if (x->op == INSTR_FORWARD && x->block_begin == begin)
             now++;
-        else if ((x->op == OP_BACKWARD || x->op == OP_BACKWARD_WEIGHT) && x->block_begin == begin && now > 0)
+        else if ((x->op == INSTR_BACKWARD || x->op == INSTR_BACKWARD_WEIGHT) && x->block_begin == begin &&
+                 now > 0)
             now--;
         most = now > most ? now : most;
     }

@@ -12,9 +12,9 @@ static const char *const schedule_words[] = {"1f1b", "gpipe", "interleaved", "sp
 static const char *const kind_words[] = {"replicas", "sharded", "server", "tensor", "expert", NULL};
 
 /* The assignment that is being read. */
-struct reading {
+struct assignment_reader {
     const struct problem *problem;
-    const struct kind *kind;
+    const struct placement_kind *kind;
     struct candidate *c;
     uint32_t stages; /* stages of the document */
     uint32_t cut;    /* stages so far that have blocks */
@@ -51,7 +51,7 @@ static int tensor_read(struct json_reader *r, struct plan_tensor *part)
     return jr_finish(&sub) < 0 ? -1 : 1;
 }
 
-static int device_read(struct json_reader *r, const struct reading *reading, uint32_t *device)
+static int device_read(struct json_reader *r, const struct assignment_reader *reading, uint32_t *device)
 {
     const struct problem *p = reading->problem;
     const char *name = "";
@@ -65,7 +65,7 @@ static int device_read(struct json_reader *r, const struct reading *reading, uin
     return candidate_uses(reading->c, *device) ? jr_fail(r, "device", "%.100s is there twice", name) : 0;
 }
 
-static int member_read(struct json_reader *r, struct reading *reading)
+static int member_read(struct json_reader *r, struct assignment_reader *reading)
 {
     struct candidate *c = reading->c;
     const struct problem *p = reading->problem;
@@ -95,7 +95,8 @@ static int member_read(struct json_reader *r, struct reading *reading)
 /* --- stages --- */
 
 /* If no stage has blocks, the blocks are divided evenly first. */
-static int blocks_read(struct json_reader *r, struct reading *reading, struct stage *stage)
+static int blocks_read(struct json_reader *r, struct assignment_reader *reading,
+                       struct candidate_stage *stage)
 {
     const uint32_t s = reading->c->stage_count;
     const int32_t all = reading->problem->block_count, begin = s ? stage[-1].block_end : 0;
@@ -115,11 +116,11 @@ static int blocks_read(struct json_reader *r, struct reading *reading, struct st
     return 0;
 }
 
-static int stage_read(struct json_reader *r, struct reading *reading)
+static int stage_read(struct json_reader *r, struct assignment_reader *reading)
 {
     struct candidate *c = reading->c;
-    const struct kind *kind = reading->kind;
-    struct stage *stage = &c->stages[c->stage_count];
+    const struct placement_kind *kind = reading->kind;
+    struct candidate_stage *stage = &c->stages[c->stage_count];
     const json_t *members = NULL;
     int word = (int)kind->stage_kind;
     if (blocks_read(r, reading, stage) < 0 || jr_choice(r, "kind", JR_OPTIONAL, kind_words, &word) < 0 ||
@@ -151,7 +152,7 @@ static int stage_read(struct json_reader *r, struct reading *reading)
 
 /* --- the document --- */
 
-static int frame_read(struct json_reader *r, struct reading *reading, const json_t **stages)
+static int frame_read(struct json_reader *r, struct assignment_reader *reading, const json_t **stages)
 {
     const struct problem *p = reading->problem;
     struct candidate *c = reading->c;
@@ -165,7 +166,7 @@ static int frame_read(struct json_reader *r, struct reading *reading, const json
     reading->said |= jr_u32(r, "together", JR_OPTIONAL, 1, PLAN_MICRO_BATCHES_MAX, &c->together) > 0;
     c->placement = (enum plan_placement)plan_placement_from_name(placement_words[placement]);
     c->schedule = (enum plan_schedule)schedule;
-    const struct kind *kind = reading->kind = kinds[c->placement];
+    const struct placement_kind *kind = reading->kind = kinds[c->placement];
     reading->rows_by_each = kind->stage_kind == STAGE_SHARDED || kind->stage_kind == STAGE_SERVER;
     reading->said |= reading->eager || schedule != SCHEDULE_1F1B;
     c->gathered_layers = reading->rows_by_each && p->workload->method == METHOD_FULL ? 2 : 0;
@@ -183,7 +184,7 @@ static int frame_read(struct json_reader *r, struct reading *reading, const json
 }
 
 /* Checks that the micro-batches make up the batch. */
-static int rows_check(struct json_reader *r, const struct reading *reading)
+static int rows_check(struct json_reader *r, const struct assignment_reader *reading)
 {
     struct candidate *c = reading->c;
     const uint32_t batch = reading->problem->workload->batch_rows;
@@ -206,7 +207,7 @@ static int rows_check(struct json_reader *r, const struct reading *reading)
     return 0;
 }
 
-static int document_read(struct reading *reading, const json_t *document, struct err *err)
+static int document_read(struct assignment_reader *reading, const json_t *document, struct err *err)
 {
     struct candidate *c = reading->c;
     struct json_reader r;
@@ -231,9 +232,9 @@ static int document_read(struct reading *reading, const json_t *document, struct
 /* --- missing fields --- */
 
 /* Completes *now at its micro-batch size. Returns 1 if it fits, 0, −1 on ERR_NOMEM. */
-static int complete(const struct reading *reading, struct workbench *bench, struct candidate *now)
+static int complete(const struct assignment_reader *reading, struct workbench *bench, struct candidate *now)
 {
-    const struct kind *kind = reading->kind;
+    const struct placement_kind *kind = reading->kind;
     int fits = reading->cut || now->stage_count == 1 ? 1 : cut_blocks(bench, kind, now);
     if (fits > 0 && !reading->said)
         return kind->settle(bench, now);
@@ -244,7 +245,7 @@ static int complete(const struct reading *reading, struct workbench *bench, stru
 }
 
 /* Does the settled candidate fit exactly? The estimated windows are based on mean buffers. */
-static bool emits(const struct reading *reading, const struct candidate *now, struct err *why)
+static bool emits(const struct assignment_reader *reading, const struct candidate *now, struct err *why)
 {
     struct plan *plan = reading->said ? NULL : reading->kind->emit(reading->problem, now, false, why);
     plan_destroy(plan);
@@ -253,7 +254,7 @@ static bool emits(const struct reading *reading, const struct candidate *now, st
 
 /* Tries all micro-batch sizes if none is given, and takes the fastest. Returns 1; 0 if none fits, and *why
  * may say what is too small; −1 on ERR_NOMEM. */
-static int sizes_try(const struct reading *reading, struct workbench *bench, struct err *why)
+static int sizes_try(const struct assignment_reader *reading, struct workbench *bench, struct err *why)
 {
     struct candidate *c = reading->c, now = {0}, best = {.estimate_s = INFINITY};
     uint32_t sizes[MICRO_SIZES_MAX] = {c->micro_batch_rows}, count = 1;
@@ -289,7 +290,7 @@ static int sizes_try(const struct reading *reading, struct workbench *bench, str
 
 int candidate_run_check(const struct problem *problem, const struct candidate *candidate, struct err *err)
 {
-    const struct kind *kind = kinds[candidate->placement];
+    const struct placement_kind *kind = kinds[candidate->placement];
     if (!kind->runnable || kind->runnable(problem, candidate))
         return 0;
     return err_set(err, ERR_UNSUPPORTED, "workers of this release do not run such a plan (%s, %s)",
@@ -299,7 +300,7 @@ int candidate_run_check(const struct problem *problem, const struct candidate *c
 int candidate_from_document(const struct problem *problem, const json_t *document, bool runnable_only,
                             struct candidate *candidate, struct err *err)
 {
-    struct reading reading = {.problem = problem, .c = candidate};
+    struct assignment_reader reading = {.problem = problem, .c = candidate};
     struct workbench bench;
     struct err why;
     *candidate = (struct candidate){0};

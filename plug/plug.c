@@ -37,7 +37,7 @@ static int whole_read(const struct problem *problem, const json_t *document, str
     *plan = plan_from_json_given(document, PLUG_INSTRUCTIONS_MAX, err);
     if (!*plan || plan_check(*plan, err) < 0 || from_plan_check(problem, *plan, err) < 0)
         return -1;
-    const struct kind *kind = kinds[(*plan)->placement];
+    const struct placement_kind *kind = kinds[(*plan)->placement];
     if ((kind->from_plan ? kind->from_plan : candidate_from_plan)(problem, *plan, c, err) < 0)
         return -1;
     c->schedule = (*plan)->schedule;

@@ -86,7 +86,7 @@ static int program_check(const struct plan_rank *rank, uint32_t number, const st
                          int kind, struct err *err)
 {
     const struct program *program = &rank->programs[kind], *mine = &ours->programs[kind];
-    bool known[OP_COUNT] = {0};
+    bool known[INSTR_COUNT] = {0};
     for (uint32_t i = 0; i < mine->instr_count; i++)
         known[mine->instrs[i].op] = true;
     for (uint32_t i = 0; i < program->instr_count; i++) {
@@ -94,7 +94,8 @@ static int program_check(const struct plan_rank *rank, uint32_t number, const st
         if (!known[x->op])
             return err_set(err, ERR_INVALID, "rank %u instruction %u: no plan of ours does %s here", number,
                            i, instr_op_name(x->op));
-        if (kind == PROGRAM_TRAIN && x->op == OP_FORWARD && rank->recompute && !(x->flags & INSTR_RECOMPUTE))
+        if (kind == PROGRAM_TRAIN && x->op == INSTR_FORWARD && rank->recompute &&
+            !(x->flags & FLAG_RECOMPUTE))
             return err_set(err, ERR_INVALID, "rank %u instruction %u: keeps more than a rank that recomputes",
                            number, i);
     }

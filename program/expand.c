@@ -44,10 +44,10 @@ static int leaf_read(struct json_reader *r, struct instr *x)
     int number = instr_op_from_name(op);
     if (!r->failed && number < 0)
         jr_fail(r, "op", "\"%s\" is no instruction of this version", op);
-    *x = instr_init(number < 0 ? OP_RELEASE : (enum instr_op)number, QUEUE_COMPUTE);
+    *x = instr_init(number < 0 ? INSTR_RELEASE : (enum instr_op)number, QUEUE_COMPUTE);
     int64_t queue = instr_op_queue(number), flags = 0;
     jr_i64(r, "queue", JR_OPTIONAL, 0, QUEUE_KINDS - 1, &queue);
-    jr_i64(r, "flags", JR_OPTIONAL, 0, INSTR_FLAGS_ALL, &flags);
+    jr_i64(r, "flags", JR_OPTIONAL, 0, FLAGS_ALL, &flags);
     i32_of(r, "mb", PLAN_NONE, &x->micro_batch);
     blocks_of(r, x);
     i32_of(r, "peer", PLAN_NONE, &x->peer);

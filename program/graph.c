@@ -38,7 +38,7 @@ static int pair_check(const struct plan_graph *w, uint32_t send, uint32_t recv, 
     const struct instr *a = graph_instr(w, send), *b = graph_instr(w, recv);
     char one[200], two[200];
     const char *what = NULL;
-    if ((a->op == OP_SEND) != (b->op == OP_RECV))
+    if ((a->op == INSTR_SEND) != (b->op == INSTR_RECV))
         what = "are of different kinds";
     else if (a->tag != b->tag)
         what = "have different tags";
@@ -48,9 +48,9 @@ static int pair_check(const struct plan_graph *w, uint32_t send, uint32_t recv, 
         what = "are for different blocks";
     else if (a->row_begin != b->row_begin || a->row_end != b->row_end)
         what = "have different rows";
-    else if (a->op == OP_SEND && bound_of(w, send, a->slot_in) != bound_of(w, recv, b->slot_out))
+    else if (a->op == INSTR_SEND && bound_of(w, send, a->slot_in) != bound_of(w, recv, b->slot_out))
         what = "have different bounds"; /* the size of a PUSH follows from its blocks */
-    else if (a->op == OP_SEND && dtype_of(w, send, a->slot_in) != dtype_of(w, recv, b->slot_out))
+    else if (a->op == INSTR_SEND && dtype_of(w, send, a->slot_in) != dtype_of(w, recv, b->slot_out))
         what = "have different dtypes";
     if (!what)
         return 0;
@@ -220,9 +220,9 @@ static int collective_check(const struct plan_graph *w, uint32_t first, uint32_t
     const struct plan_slot *sa = &w->plan->ranks[w->rank_of[first]].slots[exchanged_slot(a)];
     const struct plan_slot *sb = &w->plan->ranks[w->rank_of[other]].slots[exchanged_slot(b)];
     /* Between attention and experts one side's boundary tensor becomes the other side's routed tokens. */
-    bool apart = a->op == OP_DISPATCH || a->op == OP_COMBINE;
-    bool backward_differs = apart && ((a->flags ^ b->flags) & INSTR_BACKWARD);
-    bool root_differs = (a->op == OP_REDUCE || a->op == OP_BROADCAST) && a->peer != b->peer;
+    bool apart = a->op == INSTR_DISPATCH || a->op == INSTR_COMBINE;
+    bool backward_differs = apart && ((a->flags ^ b->flags) & FLAG_BACKWARD);
+    bool root_differs = (a->op == INSTR_REDUCE || a->op == INSTR_BROADCAST) && a->peer != b->peer;
     if (a->op == b->op && a->tag == b->tag && a->micro_batch == b->micro_batch && a->chunk == b->chunk &&
         a->block_begin == b->block_begin && a->block_end == b->block_end && (sa->kind == sb->kind || apart) &&
         !root_differs && !backward_differs)

@@ -59,12 +59,12 @@ const char *graph_where(const struct plan_graph *graph, uint32_t number, char te
 /* The two sides of a transfer. */
 static inline bool instr_sends(const struct instr *x)
 {
-    return x->op == OP_SEND || x->op == OP_PUSH;
+    return x->op == INSTR_SEND || x->op == INSTR_PUSH;
 }
 
 static inline bool instr_receives(const struct instr *x)
 {
-    return x->op == OP_RECV || x->op == OP_PULL;
+    return x->op == INSTR_RECV || x->op == INSTR_PULL;
 }
 
 #endif

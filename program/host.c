@@ -13,7 +13,7 @@ static bool names(const struct plan_rank *me, int32_t slot)
     for (int kind = 0; kind < PROGRAM_KINDS; kind++)
         for (uint32_t i = 0; i < me->programs[kind].instr_count; i++) {
             const struct instr *x = &me->programs[kind].instrs[i];
-            if ((x->op == OP_SEND && x->slot_in == slot) || (x->op == OP_RECV && x->slot_out == slot))
+            if ((x->op == INSTR_SEND && x->slot_in == slot) || (x->op == INSTR_RECV && x->slot_out == slot))
                 return true;
         }
     return false;
@@ -43,7 +43,7 @@ static uint64_t layers_in(const struct plan *plan, int32_t begin, int32_t end)
 }
 
 /* The share of P of the instruction's blocks; all of P if layers do not determine it. */
-static uint64_t meant_bytes(const struct plan *plan, uint32_t rank, const struct instr *x)
+static uint64_t reduced_bytes(const struct plan *plan, uint32_t rank, const struct instr *x)
 {
     const struct plan_rank *me = &plan->ranks[rank];
     uint64_t mine = layers_in(plan, me->block_begin, me->block_end),
@@ -69,20 +69,20 @@ static uint64_t instr_bytes(const struct plan *plan, uint32_t rank, const struct
 {
     const struct plan_rank *me = &plan->ranks[rank];
     int32_t slot = x->slot_in >= 0 ? x->slot_in : x->slot_out;
-    bool kept = x->op == OP_ALL_GATHER || x->op == OP_REDUCE_SCATTER,
-         plain = x->op == OP_ALL_REDUCE || x->op == OP_REDUCE || x->op == OP_BROADCAST;
+    bool kept = x->op == INSTR_ALL_GATHER || x->op == INSTR_REDUCE_SCATTER,
+         plain = x->op == INSTR_ALL_REDUCE || x->op == INSTR_REDUCE || x->op == INSTR_BROADCAST;
     if ((!kept && !plain) || slot < 0 || (uint32_t)slot >= me->slot_count || x->group < 0 ||
         (uint32_t)x->group >= plan->group_count ||
         (me->slots[slot].kind != SLOT_GRADIENTS && me->slots[slot].kind != SLOT_PARAMETERS))
         return 0;
     bool table = kept || (x->block_begin == 0 && x->block_end == 1);
-    uint64_t bytes = table ? table_bytes(plan) : meant_bytes(plan, rank, x),
+    uint64_t bytes = table ? table_bytes(plan) : reduced_bytes(plan, rank, x),
              members = plan->groups[x->group].rank_count;
-    if (x->op == OP_BROADCAST || x->op == OP_ALL_GATHER)
+    if (x->op == INSTR_BROADCAST || x->op == INSTR_ALL_GATHER)
         return bytes;
-    if (x->op == OP_REDUCE_SCATTER) /* the owner adds what arrives to its own */
+    if (x->op == INSTR_REDUCE_SCATTER) /* the owner adds what arrives to its own */
         return (me->owns_tied ? 2 : 1) * bytes;
-    if (x->op == OP_ALL_REDUCE && members > 1)
+    if (x->op == INSTR_ALL_REDUCE && members > 1)
         return bytes + (bytes + members - 1) / members;
     return 3 * bytes; /* the root's own, the sum, and what arrived */
 }

@@ -18,7 +18,7 @@ static const char *const schedule_names[SCHEDULE_COUNT] = {"1f1b", "gpipe", "int
 static const char *const program_names[PROGRAM_KINDS] = {"train", "evaluate", "prefill", "generate", "save"};
 static const char *const purpose_names[PURPOSE_COUNT] = {"weights", "adapters", "optimizer", "activations",
                                                          "buffers"};
-static const char *const op_names[OP_COUNT] = {
+static const char *const op_names[INSTR_COUNT] = {
     "FORWARD",    "BACKWARD",       "BACKWARD_INPUT", "BACKWARD_WEIGHT", "SAMPLE",    "SEND", "RECV",
     "ALL_GATHER", "REDUCE_SCATTER", "ALL_REDUCE",     "REDUCE",          "BROADCAST", "PULL", "PUSH",
     "ATTENTION",  "ROUTE",          "DISPATCH",       "EXPERTS",         "COMBINE",   "STEP", "RELEASE",
@@ -68,7 +68,7 @@ const char *plan_purpose_name(int purpose)
 
 const char *instr_op_name(int op)
 {
-    return name_of(op_names, OP_COUNT, op);
+    return name_of(op_names, INSTR_COUNT, op);
 }
 
 const char *queue_kind_name(int queue)
@@ -108,7 +108,7 @@ int program_kind_from_name(const char *name)
 
 int instr_op_from_name(const char *name)
 {
-    return number_of(op_names, OP_COUNT, name);
+    return number_of(op_names, INSTR_COUNT, name);
 }
 
 static int plan_fill(struct plan *plan, uint32_t batch_rows, uint32_t micro_batch_rows)
@@ -291,7 +291,7 @@ static void group_peers(const struct plan *plan, uint32_t rank, const struct ins
         return;
     int32_t parent, children[2];
     plan_group_tree(group, (uint32_t)position, &parent, children);
-    bool tree = instr->op == OP_ALL_REDUCE &&
+    bool tree = instr->op == INSTR_ALL_REDUCE &&
                 kind_is_scalar(&plan->ranks[rank], instr->slot_in >= 0 ? instr->slot_in : instr->slot_out);
     for (uint32_t p = 0; p < group->rank_count; p++) {
         uint32_t other = group->ranks[p];
@@ -437,19 +437,19 @@ void program_builder_fini(struct program_builder *builder)
 enum queue_kind instr_op_queue(int op)
 {
     switch (op) {
-    case OP_SEND:
-    case OP_PUSH:
+    case INSTR_SEND:
+    case INSTR_PUSH:
         return QUEUE_SEND;
-    case OP_RECV:
-    case OP_PULL:
+    case INSTR_RECV:
+    case INSTR_PULL:
         return QUEUE_RECV;
-    case OP_ALL_GATHER:
-    case OP_REDUCE_SCATTER:
-    case OP_ALL_REDUCE:
-    case OP_REDUCE:
-    case OP_BROADCAST:
-    case OP_DISPATCH:
-    case OP_COMBINE:
+    case INSTR_ALL_GATHER:
+    case INSTR_REDUCE_SCATTER:
+    case INSTR_ALL_REDUCE:
+    case INSTR_REDUCE:
+    case INSTR_BROADCAST:
+    case INSTR_DISPATCH:
+    case INSTR_COMBINE:
         return QUEUE_GROUP;
     default:
         return QUEUE_COMPUTE;
@@ -471,9 +471,9 @@ void instr_describe(const struct instr *instr, char *text, size_t size)
         snprintf(peer, sizeof(peer), " group %d", instr->group);
     const char *name = instr_op_name(instr->op);
     const char *tag = instr->tag > TAG_GRADIENT ? instr_tag_name((int)instr->tag) : NULL;
-    const char *half = instr->flags & INSTR_FIRST_HALF    ? " first half"
-                       : instr->flags & INSTR_SECOND_HALF ? " second half"
-                                                          : "";
+    const char *half = instr->flags & FLAG_FIRST_HALF    ? " first half"
+                       : instr->flags & FLAG_SECOND_HALF ? " second half"
+                                                         : "";
     snprintf(text, size, "%-8s%s%s%s%s%s%s%s", name ? name : "?", micro, blocks, half, peer, tag ? " " : "",
-             tag ? tag : "", instr->flags & INSTR_RECOMPUTE ? " recompute" : "");
+             tag ? tag : "", instr->flags & FLAG_RECOMPUTE ? " recompute" : "");
 }

@@ -92,43 +92,46 @@ enum instr_op {
      * KV cache in prefill and generate). BACKWARD: slot_in is the boundary gradient (none at the head),
      * slot_out the next one (none at block 0, and none if nothing below is trained), slot_save what the
      * forward saved. Gradients of parameters are added, unscaled, to the rank's own. */
-    OP_FORWARD,
-    OP_BACKWARD,
-    OP_BACKWARD_INPUT,  /* the half whose result the neighbour needs */
-    OP_BACKWARD_WEIGHT, /* the half whose result no other rank needs; slot_save is kept until it ends */
-    OP_SAMPLE,          /* slot_out: the sampled token */
+    INSTR_FORWARD,
+    INSTR_BACKWARD,
+    INSTR_BACKWARD_INPUT,  /* the half whose result the neighbour needs */
+    INSTR_BACKWARD_WEIGHT, /* the half whose result no other rank needs; slot_save is kept until it ends */
+    INSTR_SAMPLE,          /* slot_out: the sampled token */
     /* Peer queues. Rows [row_begin, row_end) of the micro-batch's boundary tensor. block_begin ==
      * block_end is the boundary: the tensor is that block's input (activation), or the input's gradient. */
-    OP_SEND, /* slot_in; peer */
-    OP_RECV, /* slot_out; peer */
+    INSTR_SEND, /* slot_in; peer */
+    INSTR_RECV, /* slot_out; peer */
     /* Group queues. They work on slot_in (and on slot_out if it is another buffer); the slot's kind says
      * what is exchanged. Contributions are added in an order that the plan fixes, so repeated runs are
      * bit-identical. */
-    OP_ALL_GATHER,
-    OP_REDUCE_SCATTER,
-    OP_ALL_REDUCE,
-    OP_REDUCE,    /* to the root `peer`, a member of the group */
-    OP_BROADCAST, /* from the root `peer`, a member of the group */
+    INSTR_ALL_GATHER,
+    INSTR_REDUCE_SCATTER,
+    INSTR_ALL_REDUCE,
+    INSTR_REDUCE,    /* to the root `peer`, a member of the group */
+    INSTR_BROADCAST, /* from the root `peer`, a member of the group */
     /* Peer queues, parameter server. A PUSH on one rank pairs with a PULL on the other, as SEND with RECV. */
-    OP_PULL, /* receives parameters or gradients of the blocks from peer into slot_out (INSTR_ACCUMULATE adds)
-              */
-    OP_PUSH, /* sends parameters or gradients of the blocks from slot_in to peer */
-    /* Mixture of experts; each has its backward with INSTR_BACKWARD. They are on the compute queue, except
+    INSTR_PULL, /* receives parameters or gradients of the blocks from peer into slot_out (FLAG_ACCUMULATE
+                 * adds)
+                 */
+    INSTR_PUSH, /* sends parameters or gradients of the blocks from slot_in to peer */
+    /* Mixture of experts; each has its backward with FLAG_BACKWARD. They are on the compute queue, except
      * DISPATCH and COMBINE, which are on the group's queue; these send counts ahead of the payload, and
      * the slot's bound limits both. `chunk` numbers the pieces of one micro-batch. Each instruction is for
      * one layer and micro-batch, on ranks with attention [a], with experts [e], or both. docs/PROGRAM.md,
      * Attention and experts apart. */
-    OP_ATTENTION, /* [a] boundary in, slot_save, stream out; back: gradient in, saved, gradient out */
-    OP_ROUTE,     /* [a] stream in, slot_save, routed tokens out; back: saved, adds to slot_out */
-    OP_DISPATCH,  /* [a] slot_in routed, [e] slot_out; back: [e] slot_in, [a] slot_save + what slot_out got */
-    OP_EXPERTS,   /* [e] slot_in, slot_save, slot_out; back: slot_in, saved, slot_out */
-    OP_COMBINE,   /* [e] slot_in, [a] slot_save + what slot_out got; back: [a] slot_in (kept), [e] slot_out */
+    INSTR_ATTENTION, /* [a] boundary in, slot_save, stream out; back: gradient in, saved, gradient out */
+    INSTR_ROUTE,     /* [a] stream in, slot_save, routed tokens out; back: saved, adds to slot_out */
+    INSTR_DISPATCH,  /* [a] slot_in routed, [e] slot_out; back: [e] slot_in, [a] slot_save + what slot_out got
+                      */
+    INSTR_EXPERTS,   /* [e] slot_in, slot_save, slot_out; back: slot_in, saved, slot_out */
+    INSTR_COMBINE,   /* [e] slot_in, [a] slot_save + what slot_out got; back: [a] slot_in (kept), [e] slot_out
+                      */
     /* Compute queue. */
-    OP_STEP,    /* scale by 1/labelled, clip, update what this rank owns, zero the gradients; with `group` it
-                   owns its share of the group's blocks, else all blocks */
-    OP_RELEASE, /* frees slot_in and does nothing else */
-    OP_SAVE,    /* write the parameters, optimiser state and generator state that this rank owns */
-    OP_COUNT
+    INSTR_STEP, /* scale by 1/labelled, clip, update what this rank owns, zero the gradients; with `group` it
+                owns its share of the group's blocks, else all blocks */
+    INSTR_RELEASE, /* frees slot_in and does nothing else */
+    INSTR_SAVE,    /* write the parameters, optimiser state and generator state that this rank owns */
+    INSTR_COUNT
 };
 
 enum queue_kind {
@@ -141,23 +144,22 @@ enum queue_kind {
 };
 
 enum instr_flag {
-    INSTR_RECOMPUTE = 1u << 0, /* FORWARD saves only its input; its BACKWARD runs the forward again first */
-    INSTR_FREES_IN =
-        1u << 1, /* slot_in's instance is free for its next writer when this instruction is done */
-    INSTR_FREES_OUT = 1u << 2,  /* the same for slot_out (a token that nothing reads later) */
-    INSTR_FREES_SAVE = 1u << 3, /* the same for slot_save */
-    INSTR_ACCUMULATE = 1u << 4, /* adds to slot_out instead of replacing it */
-    INSTR_BACKWARD = 1u << 5,   /* the backward of ATTENTION, ROUTE, DISPATCH, EXPERTS, COMBINE */
-    INSTR_KEEP = 1u << 6,       /* REDUCE_SCATTER, ALL_GATHER: the rank's own shard is kept, not freed */
+    FLAG_RECOMPUTE = 1u << 0,  /* FORWARD saves only its input; its BACKWARD runs the forward again first */
+    FLAG_FREES_IN = 1u << 1,   /* slot_in's instance may be written again when this instruction is done */
+    FLAG_FREES_OUT = 1u << 2,  /* the same for slot_out (a token that nothing reads later) */
+    FLAG_FREES_SAVE = 1u << 3, /* the same for slot_save */
+    FLAG_ACCUMULATE = 1u << 4, /* adds to slot_out instead of replacing it */
+    FLAG_BACKWARD = 1u << 5,   /* the backward of ATTENTION, ROUTE, DISPATCH, EXPERTS, COMBINE */
+    FLAG_KEEP = 1u << 6,       /* REDUCE_SCATTER, ALL_GATHER: the rank's own shard is kept, not freed */
     /* FORWARD or BACKWARD of half a block, where a tensor group all-reduces between the halves. A layer's
      * halves are attention and FFN, each with its norm; the group's first rank adds the residual
      * (backward: the gradient of the skip connection), so that the sum is the boundary tensor itself. The
      * head's halves are the softmax statistics of the rank's part of the vocabulary, and the loss (which
      * the group's first rank counts). */
-    INSTR_FIRST_HALF = 1u << 7,
-    INSTR_SECOND_HALF = 1u << 8,
+    FLAG_FIRST_HALF = 1u << 7,
+    FLAG_SECOND_HALF = 1u << 8,
 };
-#define INSTR_FLAGS_ALL 0x1ffu
+#define FLAGS_ALL 0x1ffu
 
 /* Tags name streams between a pair of ranks: the wire's tag is (tag, micro_batch, block_begin, chunk). */
 enum instr_tag {
@@ -295,7 +297,7 @@ struct plan_rank {
                          time */
     uint32_t expert_count;
     struct plan_experts *experts;
-    bool recompute;  /* its FORWARDs carry INSTR_RECOMPUTE */
+    bool recompute;  /* its FORWARDs carry FLAG_RECOMPUTE */
     uint32_t window; /* most micro-batches in flight between forward and backward; with ranges, per range */
     uint64_t memory_peak[PURPOSE_COUNT]; /* predicted peak of each purpose, bytes */
     uint64_t memory_bytes;               /* predicted peak of the sum, bytes */

@@ -96,13 +96,13 @@ int trace_from_json(const json_t *json, struct trace *trace, struct err *err)
 static const char *event_colour(const struct instr *instr)
 {
     switch (instr->op) {
-    case OP_FORWARD:
+    case INSTR_FORWARD:
         return "thread_state_running";
-    case OP_BACKWARD:
-    case OP_BACKWARD_INPUT:
-    case OP_BACKWARD_WEIGHT:
+    case INSTR_BACKWARD:
+    case INSTR_BACKWARD_INPUT:
+    case INSTR_BACKWARD_WEIGHT:
         return "thread_state_runnable";
-    case OP_STEP:
+    case INSTR_STEP:
         return "cq_build_passed";
     default:
         return instr->queue == QUEUE_COMPUTE ? "generic_work" : "thread_state_iowait";

@@ -15,14 +15,14 @@
 
 /* --- migration --- */
 
-struct held {     /* blocks of one device */
-    float *share; /* [block_count] share of each block on the device, 0: nothing */
+struct device_blocks { /* blocks of one device */
+    float *share;      /* [block_count] share of each block on the device, 0: nothing */
 };
 
 struct migration {
     const struct problem *problem;
     const struct plan *to;
-    struct held *held; /* [device_count], by the old plan */
+    struct device_blocks *held; /* [device_count], by the old plan */
     double *out_s, *in_s, *node_out_s, *node_in_s;
     double bytes;
 };
@@ -47,7 +47,7 @@ static int held_fill(struct migration *m, const struct plan *from, struct err *e
 }
 
 /* Moves a block from the device that has it and has the fastest link. */
-static void move(struct migration *m, uint32_t to, int32_t block, double bytes)
+static void block_move(struct migration *m, uint32_t to, int32_t block, double bytes)
 {
     const struct cluster *cluster = m->problem->cluster;
     double best = INFINITY;
@@ -91,7 +91,7 @@ static void rank_move(struct migration *m, const struct plan_rank *rank)
         if (!plan_rank_holds(rank, b, b + 1))
             continue;
         double more = rank->state_share > had ? rank->state_share - had : 0;
-        move(m, d, b, more * trained + (had > 0 ? 0 : base));
+        block_move(m, d, b, more * trained + (had > 0 ? 0 : base));
     }
 }
 

@@ -25,9 +25,9 @@ enum replay_waits replay_waits_of(const struct plan_graph *g, uint32_t n)
 {
     const struct instr *x = graph_instr(g, n);
     bool root = x->peer >= 0 && g->rank_of[n] == (uint32_t)x->peer;
-    if (x->op == OP_REDUCE)
+    if (x->op == INSTR_REDUCE)
         return root ? WAITS_FOR_ALL : WAITS_FOR_ITSELF;
-    if (x->op == OP_BROADCAST)
+    if (x->op == INSTR_BROADCAST)
         return root ? WAITS_FOR_ITSELF : WAITS_FOR_ROOT;
     return WAITS_FOR_ALL;
 }
@@ -47,7 +47,8 @@ static double begin_of(const struct meeting *m, uint32_t member)
 }
 
 /* Seconds that a message holds its sender, and seconds until it arrives. */
-static void message(const struct meeting *m, uint32_t from, uint32_t to, double *hold_s, double *flight_s)
+static void message_seconds(const struct meeting *m, uint32_t from, uint32_t to, double *hold_s,
+                            double *flight_s)
 {
     int direction = 0;
     uint32_t a = m->g->rank_of[m->g->members[m->first + from]],
@@ -83,7 +84,7 @@ static uint32_t children_of(const struct meeting *m, uint32_t centre, uint32_t m
 /* All-reduces round a ring: each member passes an n-th of the bytes, first for the sums and then with the
  * sums. end[k] is the end of member k's current step; a step begins when both transfers of the previous
  * one are done. */
-static void go_round(struct meeting *m, double *end)
+static void ring_reduce(struct meeting *m, double *end)
 {
     uint32_t n = m->count;
     m->bytes /= n;
@@ -93,23 +94,23 @@ static void go_round(struct meeting *m, double *end)
         double last = end[n - 1];
         for (uint32_t k = n; k-- > 0;) {
             double hold, flight, ignored, before = k > 0 ? end[k - 1] : last;
-            message(m, k, (k + 1) % n, &hold, &ignored);
-            message(m, (k + n - 1) % n, k, &ignored, &flight);
+            message_seconds(m, k, (k + 1) % n, &hold, &ignored);
+            message_seconds(m, (k + n - 1) % n, k, &ignored, &flight);
             end[k] = fmax(end[k] + hold, before + flight);
         }
     }
 }
 
 /* The time at which a member's contribution, including those of its children, is complete. */
-static double collect(const struct meeting *m, uint32_t centre, uint32_t member)
+static double contribution_ready(const struct meeting *m, uint32_t centre, uint32_t member)
 {
     double done = begin_of(m, member), wire_free = -INFINITY;
     uint32_t child;
     for (uint32_t nth = 0; children_of(m, centre, member, nth, &child); nth++) {
         double hold, flight;
-        message(m, child, member, &hold, &flight);
+        message_seconds(m, child, member, &hold, &flight);
         /* Messages to one receiver share its incoming wire. */
-        double arrives = fmax(collect(m, centre, child) + flight, wire_free + hold);
+        double arrives = fmax(contribution_ready(m, centre, child) + flight, wire_free + hold);
         wire_free = arrives;
         done = fmax(done, arrives);
     }
@@ -118,15 +119,16 @@ static double collect(const struct meeting *m, uint32_t centre, uint32_t member)
 
 /* Passes the result down from a member that has it at `has`; writes the ends of the member and of all
  * below it. */
-static void hand_down(const struct meeting *m, uint32_t centre, uint32_t member, double has, double *end)
+static void result_broadcast(const struct meeting *m, uint32_t centre, uint32_t member, double has,
+                             double *end)
 {
     uint32_t child;
     double sent = has;
     for (uint32_t nth = 0; children_of(m, centre, member, nth, &child); nth++) {
         double hold, flight;
-        message(m, member, child, &hold, &flight);
+        message_seconds(m, member, child, &hold, &flight);
         if (begin_of(m, child) >= 0)
-            hand_down(m, centre, child, fmax(sent + flight, begin_of(m, child)), end);
+            result_broadcast(m, centre, child, fmax(sent + flight, begin_of(m, child)), end);
         sent += hold;
     }
     end[member] = sent;
@@ -143,9 +145,10 @@ void replay_collective_ends(const struct plan_graph *g, const struct replay_cost
     const struct plan_rank *rank = &g->plan->ranks[g->rank_of[g->members[m.first]]];
     int32_t slot = m.instr->slot_in >= 0 ? m.instr->slot_in : m.instr->slot_out;
     m.bytes = slot >= 0 ? (double)rank->slots[slot].bytes_bound : 0;
-    m.tree = m.instr->op == OP_ALL_REDUCE && slot >= 0 && is_small(&rank->slots[slot]);
-    uint32_t centre = member_of(
-        &m, m.instr->op == OP_ALL_REDUCE || m.instr->peer < 0 ? m.group->ranks[0] : (uint32_t)m.instr->peer);
+    m.tree = m.instr->op == INSTR_ALL_REDUCE && slot >= 0 && is_small(&rank->slots[slot]);
+    uint32_t centre =
+        member_of(&m, m.instr->op == INSTR_ALL_REDUCE || m.instr->peer < 0 ? m.group->ranks[0]
+                                                                           : (uint32_t)m.instr->peer);
     bool all = true;
     double last = -INFINITY;
     for (uint32_t k = 0; k < m.count; k++) {
@@ -154,21 +157,21 @@ void replay_collective_ends(const struct plan_graph *g, const struct replay_cost
     }
     if (centre == m.count)
         return;
-    if (m.instr->op == OP_ALL_REDUCE && all && !m.tree) {
-        go_round(&m, end);
-    } else if (m.instr->op == OP_ALL_REDUCE && all) {
-        hand_down(&m, centre, centre, collect(&m, centre, centre), end);
-    } else if (m.instr->op == OP_BROADCAST && begin_of(&m, centre) >= 0) {
-        hand_down(&m, centre, centre, begin_of(&m, centre), end);
-    } else if (m.instr->op == OP_REDUCE) {
+    if (m.instr->op == INSTR_ALL_REDUCE && all && !m.tree) {
+        ring_reduce(&m, end);
+    } else if (m.instr->op == INSTR_ALL_REDUCE && all) {
+        result_broadcast(&m, centre, centre, contribution_ready(&m, centre, centre), end);
+    } else if (m.instr->op == INSTR_BROADCAST && begin_of(&m, centre) >= 0) {
+        result_broadcast(&m, centre, centre, begin_of(&m, centre), end);
+    } else if (m.instr->op == INSTR_REDUCE) {
         double hold, flight;
         for (uint32_t k = 0; k < m.count; k++)
             if (k != centre && begin_of(&m, k) >= 0) {
-                message(&m, k, centre, &hold, &flight);
+                message_seconds(&m, k, centre, &hold, &flight);
                 end[k] = begin_of(&m, k) + hold;
             }
         if (all)
-            end[centre] = collect(&m, centre, centre);
+            end[centre] = contribution_ready(&m, centre, centre);
     } else if (all) { /* no worker runs these yet: all members end together */
         for (uint32_t k = 0; k < m.count; k++)
             end[k] = last;

@@ -10,7 +10,7 @@
 
 static bool sends(const struct instr *x)
 {
-    return x->op == OP_SEND || x->op == OP_PUSH;
+    return x->op == INSTR_SEND || x->op == INSTR_PUSH;
 }
 
 static void transfer_ends(const struct plan_graph *g, uint32_t meeting, uint32_t *send, uint32_t *recv)
@@ -119,12 +119,12 @@ int replay_take_apart(const struct plan_graph *g, const struct replay_costs *cos
 
 /* --- recomposition --- */
 
-struct waiting { /* an instruction that is ready to begin */
+struct ready_instr { /* an instruction that is ready to begin */
     double time;
     uint32_t instr;
 };
 
-struct walk {
+struct recomposition {
     const struct plan_graph *g;
     const struct replay_step *step;
     const struct replay_costs *costs; /* or NULL */
@@ -133,18 +133,18 @@ struct walk {
     uint32_t *begun;     /* [meetings]: members that have begun */
     double *arrival;     /* [meetings]: time at which a transfer's data arrives */
     double *by_messages; /* [ranks]: scratch for a collective */
-    struct waiting *heap;
+    struct ready_instr *heap;
     uint32_t heap_count, finished;
 };
 
-static bool sooner(const struct waiting *a, const struct waiting *b)
+static bool sooner(const struct ready_instr *a, const struct ready_instr *b)
 {
     return a->time < b->time || (a->time == b->time && a->instr < b->instr);
 }
 
-static void push(struct walk *w, double time, uint32_t instr)
+static void push(struct recomposition *w, double time, uint32_t instr)
 {
-    struct waiting item = {time, instr};
+    struct ready_instr item = {time, instr};
     uint32_t i = w->heap_count++;
     while (i > 0 && sooner(&item, &w->heap[(i - 1) / 2])) {
         w->heap[i] = w->heap[(i - 1) / 2];
@@ -153,9 +153,9 @@ static void push(struct walk *w, double time, uint32_t instr)
     w->heap[i] = item;
 }
 
-static struct waiting pop(struct walk *w)
+static struct ready_instr pop(struct recomposition *w)
 {
-    struct waiting first = w->heap[0], last = w->heap[--w->heap_count];
+    struct ready_instr first = w->heap[0], last = w->heap[--w->heap_count];
     uint32_t i = 0;
     for (;;) {
         uint32_t child = 2 * i + 1;
@@ -172,7 +172,7 @@ static struct waiting pop(struct walk *w)
     return first;
 }
 
-static void finish(struct walk *w, uint32_t n, double end)
+static void finish(struct recomposition *w, uint32_t n, double end)
 {
     const struct plan_graph *g = w->g;
     w->end[n] = end;
@@ -185,13 +185,13 @@ static void finish(struct walk *w, uint32_t n, double end)
     }
 }
 
-static struct replay_wire *wire_of(const struct walk *w, uint32_t from, uint32_t to, int *direction)
+static struct replay_wire *wire_of(const struct recomposition *w, uint32_t from, uint32_t to, int *direction)
 {
     return w->costs && w->costs->wire ? w->costs->wire(w->costs->context, from, to, direction) : NULL;
 }
 
 /* Bytes of a transfer, for rows of the step's mean length, since the lengths of its own rows are unknown. */
-static double transfer_bytes(const struct walk *w, uint32_t n)
+static double transfer_bytes(const struct recomposition *w, uint32_t n)
 {
     const struct plan_graph *g = w->g;
     const struct instr *x = graph_instr(g, n);
@@ -209,7 +209,7 @@ static double transfer_bytes(const struct walk *w, uint32_t n)
     return fmin(bytes, (double)slot->bytes_bound);
 }
 
-static void send_begins(struct walk *w, uint32_t n, double now, double *freed, double *arrives)
+static void send_begins(struct recomposition *w, uint32_t n, double now, double *freed, double *arrives)
 {
     const struct replay_part *part = &w->step->parts[n];
     const struct instr *x = graph_instr(w->g, n);
@@ -234,12 +234,12 @@ static void send_begins(struct walk *w, uint32_t n, double now, double *freed, d
     *arrives = start + occupied + wire->latency_s + beside;
 }
 
-static void receive_ends(struct walk *w, uint32_t recv, uint32_t meeting)
+static void receive_ends(struct recomposition *w, uint32_t recv, uint32_t meeting)
 {
     finish(w, recv, fmax(w->begin[recv], w->arrival[meeting]) + w->step->parts[recv].copy);
 }
 
-static void transfer_begins(struct walk *w, uint32_t n, double now)
+static void transfer_begins(struct recomposition *w, uint32_t n, double now)
 {
     uint32_t meeting = w->g->meeting[n], send, recv;
     transfer_ends(w->g, meeting, &send, &recv);
@@ -256,7 +256,7 @@ static void transfer_begins(struct walk *w, uint32_t n, double now)
 }
 
 /* Ends the members whose predecessors have all begun: by the messages, plus what else was observed. */
-static void collective_begins(struct walk *w, uint32_t n)
+static void collective_begins(struct recomposition *w, uint32_t n)
 {
     const struct plan_graph *g = w->g;
     uint32_t meeting = g->meeting[n], first = g->member_first[meeting];
@@ -278,7 +278,7 @@ static void collective_begins(struct walk *w, uint32_t n)
     }
 }
 
-static void begins(struct walk *w, uint32_t n, double now)
+static void begins(struct recomposition *w, uint32_t n, double now)
 {
     const struct plan_graph *g = w->g;
     w->begin[n] = now;
@@ -292,7 +292,7 @@ static void begins(struct walk *w, uint32_t n, double now)
     }
 }
 
-static int walk_run(struct walk *w, struct err *err)
+static int walk_run(struct recomposition *w, struct err *err)
 {
     const struct plan_graph *g = w->g;
     memcpy(w->waits, g->waits, g->total * sizeof *w->waits);
@@ -303,7 +303,7 @@ static int walk_run(struct walk *w, struct err *err)
             push(w, w->ready[n] + w->step->parts[n].gap, n);
     }
     while (w->heap_count > 0) {
-        struct waiting next = pop(w);
+        struct ready_instr next = pop(w);
         begins(w, next.instr, next.time);
     }
     if (w->finished != g->total)
@@ -316,7 +316,7 @@ int replay_put_together(const struct plan_graph *graph, const struct replay_step
                         const struct replay_costs *costs, double *begin, double *end, struct err *err)
 {
     size_t total = (size_t)graph->total + 1, meetings = (size_t)graph->meeting_count + 1;
-    struct walk w = {.g = graph, .step = step, .costs = costs, .begin = begin, .end = end};
+    struct recomposition w = {.g = graph, .step = step, .costs = costs, .begin = begin, .end = end};
     w.ready = calloc(total, sizeof *w.ready);
     w.waits = calloc(total, sizeof *w.waits);
     w.begun = calloc(meetings, sizeof *w.begun);

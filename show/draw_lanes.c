@@ -53,26 +53,26 @@ static const struct {
 
 static enum kind kind_of(const struct instr *x)
 {
-    bool back = x->flags & INSTR_BACKWARD;
+    bool back = x->flags & FLAG_BACKWARD;
     switch (x->op) {
-    case OP_FORWARD:
-    case OP_ATTENTION:
-    case OP_ROUTE:
+    case INSTR_FORWARD:
+    case INSTR_ATTENTION:
+    case INSTR_ROUTE:
         return back ? KIND_BACKWARD : KIND_FORWARD;
-    case OP_BACKWARD:
-    case OP_BACKWARD_INPUT:
+    case INSTR_BACKWARD:
+    case INSTR_BACKWARD_INPUT:
         return KIND_BACKWARD;
-    case OP_BACKWARD_WEIGHT:
+    case INSTR_BACKWARD_WEIGHT:
         return KIND_WEIGHT;
-    case OP_EXPERTS:
+    case INSTR_EXPERTS:
         return KIND_EXPERTS;
-    case OP_STEP:
+    case INSTR_STEP:
         return KIND_STEP;
-    case OP_SEND:
-    case OP_PUSH:
+    case INSTR_SEND:
+    case INSTR_PUSH:
         return KIND_SEND;
-    case OP_RECV:
-    case OP_PULL:
+    case INSTR_RECV:
+    case INSTR_PULL:
         return KIND_RECV;
     default:
         return x->queue == QUEUE_GROUP ? KIND_GROUP : KIND_OTHER;

@@ -154,8 +154,8 @@ static void why_left_out(const struct problem *p, const struct plan_answer *a, u
 
 /* Searches with a left-out device; of interchangeable devices the first one's result is taken. Returns 1
  * if it beats everything found so far; *found has it then. */
-static int with_device(const struct problem *p, const struct search_options *options,
-                       struct search_found *found, uint32_t d, struct with_it *with, struct err *err)
+static int search_with_device(const struct problem *p, const struct search_options *options,
+                              struct search_found *found, uint32_t d, struct with_it *with, struct err *err)
 {
     struct candidate trial;
     double seconds;
@@ -188,7 +188,7 @@ static int left_out_search(const struct problem *p, const struct search_options 
     int result = 0;
     for (uint32_t d = 0; d < p->device_count && result == 0; d++) {
         if (p->usable[d] && !used[d])
-            result = with_device(p, options, found, d, with, err);
+            result = search_with_device(p, options, found, d, with, err);
     }
     return result;
 }

@@ -73,7 +73,7 @@ static json_t *expert_ranges_json(const struct plan_rank *rank)
 }
 
 /* Sets "like" if the device is estimated from a catalogue entry. Returns object. */
-static json_t *liked(json_t *object, const char *like)
+static json_t *like_set(json_t *object, const char *like)
 {
     if (object && like)
         json_object_set_new(object, "like", json_string(like));
@@ -144,7 +144,7 @@ static json_t *alternative_json(const struct plan_alternative *a)
         fits ? json_boolean(a->runnable) : json_null());
     if (a->schedule)
         json_object_set_new(line, "schedule", json_string(a->schedule));
-    return liked(line, a->like);
+    return like_set(line, a->like);
 }
 
 static json_t *plan_part(const struct plan_answer *answer)
@@ -158,7 +158,7 @@ static json_t *plan_part(const struct plan_answer *answer)
     json_t *ranks = json_array();
     for (uint32_t r = 0; ranks && r < plan->rank_count; r++) {
         const char *like = r < answer->rank_like_count ? answer->rank_like[r] : NULL;
-        if (json_array_append_new(ranks, liked(rank_json(&plan->ranks[r], r), like)) < 0) {
+        if (json_array_append_new(ranks, like_set(rank_json(&plan->ranks[r], r), like)) < 0) {
             json_decref(ranks);
             return NULL;
         }
@@ -183,7 +183,7 @@ json_t *answer_to_json(const struct plan_answer *answer, struct err *err)
         const struct plan_left_out *l = &answer->left_out[i];
         json_t *line = json_pack("{s:s,s:s,s:o}", "device", l->device, "why", l->why, "step_s_with",
                                  l->step_s_with > 0 ? json_real(l->step_s_with) : json_null());
-        bad |= json_array_append_new(left_out, liked(line, l->like));
+        bad |= json_array_append_new(left_out, like_set(line, l->like));
     }
     if (bad) {
         json_decref(root);

@@ -19,7 +19,7 @@
 #include "planner/given/cluster_sort.h"
 #include "program/codec.h"
 
-struct asking {
+struct plan_request {
     const struct problem *problem;
     const struct plan_options *options;
     struct search_options search;
@@ -32,11 +32,11 @@ struct asking {
 };
 
 /* Checks whether options->from can be kept and finds its candidate. *why receives the reason if not. */
-static int from_read(struct asking *q, struct err *why)
+static int from_read(struct plan_request *q, struct err *why)
 {
     const struct problem *p = q->problem;
     const struct plan *from = q->options->from;
-    const struct kind *kind = kinds[from->placement];
+    const struct placement_kind *kind = kinds[from->placement];
     struct err reason = {0};
     if (from_plan_check(p, from, why) < 0)
         return 0;
@@ -55,7 +55,7 @@ static int from_read(struct asking *q, struct err *why)
 
 /* Writes from_words. On equal values the given plan is kept, so that a running job is not moved for
  * nothing. */
-static int from_say(struct asking *q, const struct err *why)
+static int from_say(struct plan_request *q, const struct err *why)
 {
     char text[700], step[32], now[32];
     int chosen = q->found.chosen;
@@ -76,14 +76,14 @@ static int from_say(struct asking *q, const struct err *why)
 }
 
 /* Makes the plan of a candidate, or takes the kept plan, and fills everything that depends on its times. */
-static int plan_put(struct asking *q, const struct candidate *c)
+static int plan_put(struct plan_request *q, const struct candidate *c)
 {
     const struct problem *p = q->problem;
     struct plan_answer *a = q->answer;
     struct plan *plan = q->kept;
     double seconds = q->kept_s;
     struct price_run run = {0};
-    const struct kind *kind = kinds[plan ? plan->placement : c->placement];
+    const struct placement_kind *kind = kinds[plan ? plan->placement : c->placement];
     q->kept = NULL;
     a->runnable = kind_runnable(p, plan ? &q->from : c);
     if (!plan) {
@@ -107,7 +107,7 @@ static int plan_put(struct asking *q, const struct candidate *c)
     return rested;
 }
 
-static int answer_fill(struct asking *q)
+static int answer_fill(struct plan_request *q)
 {
     const struct problem *p = q->problem;
     struct plan_answer *a = q->answer;
@@ -139,7 +139,7 @@ static int answer_fill(struct asking *q)
 }
 
 /* Appends "The fastest found takes 12 s a step, at 0.14." */
-static int fastest_say(const struct asking *q)
+static int fastest_say(const struct plan_request *q)
 {
     const struct workload *w = q->problem->workload;
     struct plan_answer *a = q->answer;
@@ -155,7 +155,7 @@ static int fastest_say(const struct asking *q)
     return a->words ? 0 : err_set(q->err, ERR_NOMEM, "planner: out of memory");
 }
 
-static int answer_end(struct asking *q)
+static int answer_end(struct plan_request *q)
 {
     struct plan_answer *a = q->answer;
     if (fastest_say(q) < 0)
@@ -177,13 +177,13 @@ static int ask(const struct workload *workload, const struct cluster *cluster, c
         return -1;
     problem.listed = listed;
     problem.runnable_only = options->runnable_only;
-    struct asking q = {.problem = &problem,
-                       .options = options,
-                       .search = {.evaluations = options->evaluations,
-                                  .seed = options->seed,
-                                  .runnable_only = options->runnable_only},
-                       .answer = calloc(1, sizeof(*q.answer)),
-                       .err = err};
+    struct plan_request q = {.problem = &problem,
+                             .options = options,
+                             .search = {.evaluations = options->evaluations,
+                                        .seed = options->seed,
+                                        .runnable_only = options->runnable_only},
+                             .answer = calloc(1, sizeof(*q.answer)),
+                             .err = err};
     int result =
         q.answer ? objective_check(&problem, err) : err_set(err, ERR_NOMEM, "planner: out of memory");
     if (result == 0)

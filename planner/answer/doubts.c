@@ -78,13 +78,13 @@ static double point_flops(const struct block *block, enum profile_block kind,
     return block->flops_per_token * point->tokens + block->flops_per_square * point->sum_sq;
 }
 
-static double threads_of(const struct device *device)
+static double threads_of(const struct planner_device *device)
 {
     return strcmp(device->kind, "cpu") == 0 ? device->threads : 1;
 }
 
 /* The peak of the device's own entry, or of the fastest entry of its kind; *of is that entry's name. */
-static double peak_of(const struct device *device, const char **of)
+static double peak_of(const struct planner_device *device, const char **of)
 {
     const struct catalogue_entry *entry = device->like ? device->like : catalogue_extreme(device->kind, true);
     *of = entry ? entry->name : NULL;
@@ -93,16 +93,16 @@ static double peak_of(const struct device *device, const char **of)
 
 /* The device's own entry, or a lower bound for its kind: for CPUs the plain one, for cards the slowest.
  * NULL: the kind is not in the catalogue. */
-static const struct catalogue_entry *slowest_of(const struct device *device)
+static const struct catalogue_entry *slowest_of(const struct planner_device *device)
 {
     if (device->like)
         return device->like;
     return strcmp(device->kind, "cpu") == 0 ? catalogue_find("cpu") : catalogue_extreme(device->kind, false);
 }
 
-static int rate_doubt(struct doubts *d, const struct device *device, enum profile_block kind)
+static int rate_doubt(struct doubts *d, const struct planner_device *device, enum profile_block kind)
 {
-    const struct profile *profile = &device->profile;
+    const struct device_profile *profile = &device->profile;
     const struct block *block = block_of(d->problem, kind);
     const struct profile_point *fastest = NULL, *largest = NULL;
     double best = 0, most = 0;
@@ -163,7 +163,7 @@ static int work_compare(const void *left, const void *right)
 
 /* Warns about points that have more work than an earlier point in every respect, and yet take clearly less
  * time. */
-static int fall_doubt(struct doubts *d, const struct device *device, enum profile_block kind)
+static int fall_doubt(struct doubts *d, const struct planner_device *device, enum profile_block kind)
 {
     uint32_t count = device->profile.point_count[kind];
     if (count < 2)
@@ -208,7 +208,7 @@ static int format_doubt(struct doubts *d)
     uint32_t count = 0;
     bool slow = false, half = false;
     for (uint32_t i = 0; i < p->device_count && p->workload->compute == COMPUTE_BF16; i++) {
-        const struct device *device = &p->cluster->devices[i];
+        const struct planner_device *device = &p->cluster->devices[i];
         const struct catalogue_entry *like = device->like;
         bool known = !p->usable[i] || device->profile.present || !like || like->bf16;
         for (uint32_t k = 0; k < count && !known; k++)
@@ -248,7 +248,7 @@ static int link_doubt(struct doubts *d, const char *what, const char *of, bool n
 }
 
 /* Compares what is stated of a card with what its maker says. */
-static int card_doubt(struct doubts *d, const struct device *device)
+static int card_doubt(struct doubts *d, const struct planner_device *device)
 {
     const struct catalogue_entry *like = device->like;
     char has[32], of[32];
@@ -315,10 +315,10 @@ static int units_doubt(struct doubts *d)
 static int catalogue_doubt(struct doubts *d)
 {
     const struct problem *p = d->problem;
-    const struct device *least = NULL, *most = NULL;
+    const struct planner_device *least = NULL, *most = NULL;
     uint32_t estimated = 0, compared = 0;
     for (uint32_t i = 0; i < p->device_count; i++) {
-        const struct device *device = &p->cluster->devices[i];
+        const struct planner_device *device = &p->cluster->devices[i];
         double ratio = device->profile.catalogue_ratio;
         estimated += p->usable[i] && !device->profile.present && device->like != NULL;
         if (!device->profile.present || !(ratio > 0))
@@ -340,9 +340,9 @@ static int catalogue_doubt(struct doubts *d)
 }
 
 /* The device was measured beside other work, or its times changed while it was measured. */
-static int noise_doubt(struct doubts *d, const struct device *device)
+static int noise_doubt(struct doubts *d, const struct planner_device *device)
 {
-    const struct profile *profile = &device->profile;
+    const struct device_profile *profile = &device->profile;
     if (profile->waited_share > WAITED_MOST &&
         doubt(d,
               "profile of %s: other programs took its cores for %.0f %% of the time of measuring; its "
@@ -380,7 +380,7 @@ int problem_doubts(const struct problem *problem, struct plan_answer *answer, st
     if (units_doubt(&d) < 0 || length_doubt(&d) < 0 || format_doubt(&d) < 0 || catalogue_doubt(&d) < 0)
         return -1;
     for (uint32_t i = 0; i < problem->device_count; i++) {
-        const struct device *device = &problem->cluster->devices[i];
+        const struct planner_device *device = &problem->cluster->devices[i];
         if (problem->usable[i] && device->profile.present && noise_doubt(&d, device) < 0)
             return -1;
         for (int k = 0; k < 2 && problem->usable[i] && device->profile.present; k++) {

@@ -179,7 +179,7 @@ static int link_ask(struct insight_run *run, uint32_t a, uint32_t b, double weig
 static int path_ask(struct insight_run *run, const struct price *price, uint32_t from, uint32_t to,
                     double weight)
 {
-    const struct device *devices = run->cluster->devices;
+    const struct planner_device *devices = run->cluster->devices;
     return link_ask(run, devices[price->device[from]].node, devices[price->device[to]].node, weight);
 }
 
@@ -283,7 +283,7 @@ static int step_look(struct insight_run *run, const struct problem *problem)
 
 /* --- trying --- */
 
-static struct cluster *changed(struct insight_run *run, const struct ask *ask)
+static struct cluster *cluster_changed(struct insight_run *run, const struct ask *ask)
 {
     struct cluster *cluster = cluster_copy(run->cluster, run->err);
     int result = 0;
@@ -305,8 +305,8 @@ static struct cluster *changed(struct insight_run *run, const struct ask *ask)
 }
 
 /* Prices the same plan on a changed cluster. */
-static int same_plan(struct insight_run *run, const struct workload *w, const struct cluster *cluster,
-                     double *step_s)
+static int plan_reprice(struct insight_run *run, const struct workload *w, const struct cluster *cluster,
+                        double *step_s)
 {
     struct problem problem;
     struct price price;
@@ -338,8 +338,8 @@ static int same_plan(struct insight_run *run, const struct workload *w, const st
 }
 
 /* Searches on from the plan. *step_s is lowered to the result if that is less; *did: a plan was found. */
-static int searched(struct insight_run *run, const struct workload *w, const struct cluster *cluster,
-                    double *step_s, bool *did)
+static int plan_search_on(struct insight_run *run, const struct workload *w, const struct cluster *cluster,
+                          double *step_s, bool *did)
 {
     struct plan_options options = *run->options;
     struct plan_answer *answer = NULL;
@@ -372,7 +372,7 @@ static int ask_try(struct insight_run *run, const struct ask *ask, bool search)
                  run->cluster->nodes[ask->node_b].name);
     else
         snprintf(what, sizeof(what), "%s", run->cluster->devices[ask->device].name);
-    struct cluster *cluster = changed(run, ask);
+    struct cluster *cluster = cluster_changed(run, ask);
     if (!cluster)
         return -1;
     w.objective = OBJECTIVE_TIME;
@@ -389,12 +389,12 @@ static int ask_try(struct insight_run *run, const struct ask *ask, bool search)
     }
     bool fixed = ask->kind == INSIGHT_LINK || ask->kind == INSIGHT_SPEED;
     if (result == 0 && fixed)
-        result = same_plan(run, &w, cluster, &same_s);
+        result = plan_reprice(run, &w, cluster, &same_s);
     if (result == 0 &&
         fixed) /* with an improvement that would slow the plan down, the old behaviour is kept */
         line.step_s *= fmin(1, same_s / run->base_s);
     if (result == 0 && search)
-        result = searched(run, &w, cluster, &line.step_s, &line.searched);
+        result = plan_search_on(run, &w, cluster, &line.step_s, &line.searched);
     free(names);
     cluster_destroy(cluster);
     if (result < 0)
@@ -442,12 +442,12 @@ static int asks_run(struct insight_run *run)
     in->not_tried = run->ask_count - tried;
     struct workload w = *run->workload;
     w.objective = OBJECTIVE_TIME;
-    if (same_plan(run, &w, run->cluster, &run->base_s) < 0)
+    if (plan_reprice(run, &w, run->cluster, &run->base_s) < 0)
         return -1;
     if (searches) {
         double again_s = run->answer->step_s;
         bool did;
-        if (searched(run, &w, run->cluster, &again_s, &did) < 0)
+        if (plan_search_on(run, &w, run->cluster, &again_s, &did) < 0)
             return -1;
         run->again_s = again_s;
     }

@@ -125,7 +125,7 @@ static void shortfall_say(const struct problem *problem, const struct shortage *
 }
 
 /* Writes "left/0 (rtx-3090)". */
-static const char *named(char out[384], const char *device, const char *like)
+static const char *device_label(char out[384], const char *device, const char *like)
 {
     snprintf(out, 384, "%.255s%s%.64s%s", device, like ? " (" : "", like ? like : "", like ? ")" : "");
     return out;
@@ -146,7 +146,7 @@ static void left_out_say(const struct problem *problem, const struct plan_answer
             continue;
         }
         units_seconds(with, line->step_s_with);
-        say(text, size, "; %s is left out: ", named(name, line->device, line->like));
+        say(text, size, "; %s is left out: ", device_label(name, line->device, line->like));
         if (problem->workload->objective != OBJECTIVE_TIME)
             say(text, size, "%s", line->why);
         else if (strcmp(with, without) == 0)
@@ -182,8 +182,8 @@ static void alone_say(const struct plan_answer *answer, char *text, size_t size)
     double times = best->step_s / answer->step_s;
     if (times < 1)
         return;
-    say(text, size, " %.2f times as fast as %s alone (%s)%s.", times, named(name, best->device, best->like),
-        units_seconds(step, best->step_s),
+    say(text, size, " %.2f times as fast as %s alone (%s)%s.", times,
+        device_label(name, best->device, best->like), units_seconds(step, best->step_s),
         times - 1 < CLOSE_CALL * answer->uncertainty ? ", less than such estimates can promise" : "");
 }
 

@@ -92,7 +92,7 @@ static bool member_equal(const struct member *a, const struct member *b)
            a->expert_share == b->expert_share && memcmp(&a->tensor, &b->tensor, sizeof(a->tensor)) == 0;
 }
 
-static bool stage_equal(const struct stage *a, const struct stage *b)
+static bool stage_equal(const struct candidate_stage *a, const struct candidate_stage *b)
 {
     return a->block_begin == b->block_begin && a->block_end == b->block_end && a->kind == b->kind &&
            a->member_first == b->member_first && a->member_count == b->member_count;

@@ -37,7 +37,7 @@ struct member {         /* one rank of the plan */
     struct plan_tensor tensor; /* its part of every matrix; all zero: it has whole matrices */
 };
 
-struct stage {
+struct candidate_stage {
     int32_t block_begin, block_end;
     uint32_t kind; /* enum stage_kind */
     uint32_t member_first, member_count;
@@ -56,7 +56,7 @@ struct candidate {
     uint32_t together; /* STAGE_TENSOR: micro-batches worked on in turns, so that the all-reduce of one
                           overlaps the computing of the next; 0 means 1 */
     uint32_t stage_count, member_count;
-    struct stage *stages;
+    struct candidate_stage *stages;
     struct member *members;
     uint32_t owner_count; /* stage_count · micro-batches, or 0 */
     uint8_t *owner; /* [stage][micro-batch]: index within the stage of the member that works on it; NULL: list

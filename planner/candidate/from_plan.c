@@ -104,7 +104,8 @@ static uint32_t rank_micro_batches(const struct plan *plan, const struct plan_ra
     const struct program *program = &rank->programs[PROGRAM_TRAIN];
     uint32_t count = 0;
     for (uint32_t i = 0; i < program->instr_count; i++)
-        count += program->instrs[i].op == OP_FORWARD && program->instrs[i].block_begin == rank->block_begin;
+        count +=
+            program->instrs[i].op == INSTR_FORWARD && program->instrs[i].block_begin == rank->block_begin;
     if (count == 0 && plan->rows_bound > 0)
         count = (rank->rows + plan->rows_bound - 1) / plan->rows_bound;
     return count ? count : 1;
@@ -141,9 +142,9 @@ static uint32_t rank_delay(const struct plan_rank *rank)
     const struct program *program = &rank->programs[PROGRAM_TRAIN];
     uint32_t open = 0, most = 0;
     for (uint32_t i = 0; i < program->instr_count; i++) {
-        open += program->instrs[i].op == OP_BACKWARD_INPUT;
+        open += program->instrs[i].op == INSTR_BACKWARD_INPUT;
         most = open > most ? open : most;
-        open -= program->instrs[i].op == OP_BACKWARD_WEIGHT && open > 0;
+        open -= program->instrs[i].op == INSTR_BACKWARD_WEIGHT && open > 0;
     }
     return most > 0 ? most - 1 : 0;
 }
@@ -175,7 +176,7 @@ static int ranges_read(const struct problem *p, const struct plan *plan, struct 
         const struct plan_range *range = &rank->ranges[s / ranks];
         if (rank->range_count != c->stage_count / ranks || range->begin != end)
             return err_set(err, ERR_INVALID, "its ranges do not go round its ranks");
-        c->stages[s] = (struct stage){range->begin, range->end, STAGE_REPLICAS, s % ranks, 1};
+        c->stages[s] = (struct candidate_stage){range->begin, range->end, STAGE_REPLICAS, s % ranks, 1};
         end = range->end;
     }
     for (uint32_t r = 0; r < ranks; r++)
@@ -188,17 +189,17 @@ static int stages_read(const struct problem *p, const struct plan *plan, struct 
 {
     for (uint32_t r = 0; r < plan->rank_count; r++) {
         const struct plan_rank *rank = &plan->ranks[r];
-        struct stage *last = c->stage_count ? &c->stages[c->stage_count - 1] : NULL;
+        struct candidate_stage *last = c->stage_count ? &c->stages[c->stage_count - 1] : NULL;
         if (member_read(p, plan, r, c, err) < 0)
             return -1;
         if (last && rank->stage == plan->ranks[r - 1].stage && rank->block_begin == last->block_begin &&
             rank->block_end == last->block_end) {
             last->member_count++;
         } else if (rank->block_begin == (last ? last->block_end : 0) && rank->block_end > rank->block_begin) {
-            c->stages[c->stage_count++] = (struct stage){.block_begin = rank->block_begin,
-                                                         .block_end = rank->block_end,
-                                                         .member_first = r,
-                                                         .member_count = 1};
+            c->stages[c->stage_count++] = (struct candidate_stage){.block_begin = rank->block_begin,
+                                                                   .block_end = rank->block_end,
+                                                                   .member_first = r,
+                                                                   .member_count = 1};
         } else {
             return err_set(err, ERR_INVALID, "its ranks do not stand in the order of its stages");
         }
@@ -216,12 +217,12 @@ static int owners_read(const struct plan *plan, struct candidate *c, struct err 
     if (candidate_own(c, count, err) < 0)
         return -1;
     for (uint32_t s = 0; s < c->stage_count; s++) {
-        const struct stage *stage = &c->stages[s];
+        const struct candidate_stage *stage = &c->stages[s];
         for (uint32_t m = 0; m < stage->member_count; m++) {
             const struct program *program = &plan->ranks[stage->member_first + m].programs[PROGRAM_TRAIN];
             for (uint32_t i = 0; i < program->instr_count; i++) {
                 const struct instr *x = &program->instrs[i];
-                if (x->op != OP_FORWARD || x->micro_batch < 0 || (uint32_t)x->micro_batch >= count)
+                if (x->op != INSTR_FORWARD || x->micro_batch < 0 || (uint32_t)x->micro_batch >= count)
                     continue;
                 c->owner[s * count + (uint32_t)x->micro_batch] = (uint8_t)m;
                 found++;

@@ -4,7 +4,7 @@ int objective_check(const struct problem *p, struct err *err)
 {
     bool cost = p->workload->objective == OBJECTIVE_COST;
     for (uint32_t i = 0; i < p->device_count; i++) {
-        const struct device *d = &p->cluster->devices[i];
+        const struct planner_device *d = &p->cluster->devices[i];
         if (!p->usable[i] || p->workload->objective == OBJECTIVE_TIME)
             continue;
         if (cost && d->price_per_hour <= 0)
@@ -35,7 +35,7 @@ double objective_weight(const struct problem *p, const struct candidate *c)
     if (p->workload->objective == OBJECTIVE_TIME)
         return 1;
     for (uint32_t m = 0; m < c->member_count; m++) {
-        const struct device *d = &p->cluster->devices[c->members[m].device];
+        const struct planner_device *d = &p->cluster->devices[c->members[m].device];
         weight += p->workload->objective == OBJECTIVE_COST ? d->price_per_hour / 3600 : d->watts;
     }
     return weight;

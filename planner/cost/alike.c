@@ -47,7 +47,7 @@ static bool costs_alike(const struct problem *p, uint32_t a, uint32_t b)
 
 bool devices_alike(const struct problem *p, uint32_t a, uint32_t b)
 {
-    const struct device *x = &p->cluster->devices[a], *y = &p->cluster->devices[b];
+    const struct planner_device *x = &p->cluster->devices[a], *y = &p->cluster->devices[b];
     return x->memory_limit_bytes == y->memory_limit_bytes && x->price_per_hour == y->price_per_hour &&
            x->watts == y->watts && x->idle_watts == y->idle_watts &&
            nodes_alike(p->cluster, x->node, y->node) && links_alike(p, a, b) && costs_alike(p, a, b);

@@ -51,7 +51,7 @@ static const struct block *block_of_class(const struct block_list *blocks, enum 
     return found;
 }
 
-static const struct catalogue_entry *entry_of(const struct device *device)
+static const struct catalogue_entry *entry_of(const struct planner_device *device)
 {
     if (device->like)
         return device->like;
@@ -92,7 +92,7 @@ static int curve_estimate(struct cost_curve *curve, const struct block *block, e
     return cost_curve_estimate(curve, flops, rate, read, overhead, back, err);
 }
 
-static int device_estimate(struct cost_device *cost, const struct device *device,
+static int device_estimate(struct cost_device *cost, const struct planner_device *device,
                            const struct workload *workload, const struct block_list *blocks, struct err *err)
 {
     const struct catalogue_entry *entry = entry_of(device);
@@ -125,10 +125,10 @@ static const enum profile_block profile_of[COST_CLASSES] = {
     [COST_HEAD] = PROFILE_HEAD,
 };
 
-static int device_measured(struct cost_device *cost, const struct device *device,
+static int device_measured(struct cost_device *cost, const struct planner_device *device,
                            const struct block_list *blocks, struct err *err)
 {
-    const struct profile *profile = &device->profile;
+    const struct device_profile *profile = &device->profile;
     cost->origin = profile->origin;
     cost->uncertainty = profile->origin == ORIGIN_MEASURED ? 0 : 0.1;
     for (int cls = 0; cls < COST_CLASSES; cls++) {
@@ -223,12 +223,12 @@ static double step_share(const struct workload *w, const struct block *block, co
     return all > 0 ? own / all : 0;
 }
 
-static int part_init(struct cost_device *cost, enum cost_part kind, const struct device *device,
+static int part_init(struct cost_device *cost, enum cost_part kind, const struct planner_device *device,
                      const struct workload *workload, const struct block_list *blocks, struct err *err)
 {
     const struct block *block = NULL;
     const struct block_part *part = part_of(blocks, kind, &block);
-    const struct profile *profile = &device->profile;
+    const struct device_profile *profile = &device->profile;
     struct cost_curve *curve = &cost->parts[kind];
     if (!part)
         return 0;
@@ -263,8 +263,8 @@ static int part_init(struct cost_device *cost, enum cost_part kind, const struct
                                             : "attention");
 }
 
-static int parts_init(struct cost_device *cost, const struct device *device, const struct workload *workload,
-                      const struct block_list *blocks, struct err *err)
+static int parts_init(struct cost_device *cost, const struct planner_device *device,
+                      const struct workload *workload, const struct block_list *blocks, struct err *err)
 {
     const struct block *sparse = block_of_class(blocks, COST_LAYER_SPARSE);
     if (!sparse)
@@ -307,8 +307,8 @@ static void slow_down(struct cost_curve *curve, double *step_s, double factor)
     *step_s *= factor;
 }
 
-int cost_device_init(struct cost_device *cost, const struct device *device, const struct workload *workload,
-                     const struct block_list *blocks, struct err *err)
+int cost_device_init(struct cost_device *cost, const struct planner_device *device,
+                     const struct workload *workload, const struct block_list *blocks, struct err *err)
 {
     *cost = (struct cost_device){0};
     int result = device->profile.present ? device_measured(cost, device, blocks, err)

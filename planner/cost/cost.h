@@ -31,8 +31,8 @@ enum cost_class cost_class_of(const struct block *block);
 
 /* Builds the curves of one device from its profile, or else estimates them from the catalogue entry and
  * the blocks' FLOPs. ERR_INVALID if neither is known; ERR_NOMEM. */
-int cost_device_init(struct cost_device *cost, const struct device *device, const struct workload *workload,
-                     const struct block_list *blocks, struct err *err);
+int cost_device_init(struct cost_device *cost, const struct planner_device *device,
+                     const struct workload *workload, const struct block_list *blocks, struct err *err);
 void cost_device_fini(struct cost_device *cost);
 
 /* Seconds of one block of a class; a layer with experts is the sum of its parts. */

@@ -10,11 +10,12 @@
 #define ROUTE_HEADROOM 1.5
 #define FLOAT_BYTES ((double)sizeof(float))
 
-struct held { /* of parameters */
+struct part_parameters { /* of parameters */
     double frozen_bytes, trained;
 };
 
-static void part_add(const struct problem *p, const struct block_part *part, double copies, struct held *held)
+static void part_add(const struct problem *p, const struct block_part *part, double copies,
+                     struct part_parameters *held)
 {
     const struct workload *w = p->workload;
     double params = (double)part->params, matrices = (double)part->matrix_params;
@@ -27,7 +28,7 @@ static void part_add(const struct problem *p, const struct block_part *part, dou
     held->trained += copies * (double)part->lora_params;
 }
 
-static void held_put(const struct problem *p, const struct held *held, struct memory_need *need)
+static void held_put(const struct problem *p, const struct part_parameters *held, struct memory_need *need)
 {
     need->purpose[PURPOSE_WEIGHTS] += (uint64_t)held->frozen_bytes;
     double moments = workload_moment_bytes(p->workload);
@@ -52,7 +53,7 @@ static void attention_need(const struct problem *p, const struct expert_model *m
     const struct footprint_shape *s = &p->footprint.shape;
     double tokens = problem_tokens_bound(p, rows), labelled = problem_labelled_bound(p, rows);
     double hidden = (double)p->blocks.boundary_per_token, range = 0;
-    struct held held = {0};
+    struct part_parameters held = {0};
     for (int32_t b = 0; b < p->block_count; b++) {
         const struct block *block = &p->blocks.blocks[b];
         bool sparse = cost_class_of(block) == COST_LAYER_SPARSE;
@@ -99,7 +100,7 @@ static void experts_need(const struct problem *p, const struct expert_model *mod
     double hidden = (double)p->blocks.boundary_per_token, total = 0, most = 0;
     /* Of a token-expert pair, without the token itself. */
     double inner = (double)model->expert->saved_per_token - hidden;
-    struct held held = {0};
+    struct part_parameters held = {0};
     for (uint32_t l = 0; l < model->sparse_count; l++) {
         double count = layers[l].count, load = layers[l].load;
         double some = fmin(1, ROUTE_HEADROOM * expert_touched(model->experts, model->active, load)) * tokens;

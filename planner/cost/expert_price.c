@@ -196,7 +196,7 @@ static void rows_read(struct expert_price *price)
         const struct program *program = &price->plan->ranks[r].programs[PROGRAM_TRAIN];
         for (uint32_t i = 0; i < program->instr_count; i++) {
             const struct instr *x = &program->instrs[i];
-            if (x->op == OP_ATTENTION) {
+            if (x->op == INSTR_ATTENTION) {
                 price->row_begin[r] = x->row_begin;
                 price->row_end[r] = x->row_end;
                 break;
@@ -313,17 +313,17 @@ double expert_compute_seconds(const struct expert_price *price, uint32_t rank, c
                               const struct cost_load *load)
 {
     const struct cost_device *cost = &price->problem->costs[price->device[rank]];
-    bool back = x->flags & INSTR_BACKWARD, again = back && (x->flags & INSTR_RECOMPUTE);
+    bool back = x->flags & FLAG_BACKWARD, again = back && (x->flags & FLAG_RECOMPUTE);
     double seconds = 0;
-    if (x->op == OP_STEP)
+    if (x->op == INSTR_STEP)
         return price->step_s[rank];
     for (int way = 0; way < COST_WAYS; way++) {
         if (way == COST_RECOMPUTE ? !again : back != (way == COST_BACKWARD))
             continue;
-        if (x->op == OP_EXPERTS)
+        if (x->op == INSTR_EXPERTS)
             seconds += experts_seconds(price, rank, x, (enum cost_way)way, load);
-        else if (x->op == OP_ATTENTION || x->op == OP_ROUTE)
-            seconds += cost_part_seconds(cost, x->op == OP_ROUTE ? COST_PART_ROUTER : COST_PART_ATTENTION,
+        else if (x->op == INSTR_ATTENTION || x->op == INSTR_ROUTE)
+            seconds += cost_part_seconds(cost, x->op == INSTR_ROUTE ? COST_PART_ROUTER : COST_PART_ATTENTION,
                                          (enum cost_way)way, load);
     }
     return seconds;

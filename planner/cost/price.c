@@ -66,12 +66,12 @@ static double blocks_bytes(const struct problem *p, const struct plan *plan, con
 {
     bool chain = plan->placement == PLACE_PIPELINE || plan->placement == PLACE_HYBRID;
     bool parameters = x->tag == TAG_PARAMETERS, lora = p->workload->method == METHOD_LORA;
-    bool moves = x->op == OP_ALL_GATHER || x->op == OP_REDUCE_SCATTER || x->op == OP_PUSH;
-    if (chain && x->op == OP_ALL_GATHER && x->block_begin == 0 && x->block_end == 1)
+    bool moves = x->op == INSTR_ALL_GATHER || x->op == INSTR_REDUCE_SCATTER || x->op == INSTR_PUSH;
+    if (chain && x->op == INSTR_ALL_GATHER && x->block_begin == 0 && x->block_end == 1)
         return (double)memory_table_bytes(p);
     if (!moves || x->block_end <= x->block_begin || (!parameters && x->tag != TAG_PARAMETER_GRADIENTS))
         return -1;
-    if (parameters && (x->op == OP_ALL_GATHER || !lora))
+    if (parameters && (x->op == INSTR_ALL_GATHER || !lora))
         return (double)memory_gathered_bytes(p, x->block_begin, x->block_end);
     /* LoRA: gradients of adapters are fp32 too */
     return (double)memory_gradient_bytes(p, x->block_begin, x->block_end);
@@ -88,7 +88,7 @@ static double pass_seconds(struct price *price, uint32_t rank, const struct inst
 {
     const struct problem *p = price->problem;
     uint32_t device = price->device[rank];
-    bool backward = x->op == OP_BACKWARD;
+    bool backward = x->op == INSTR_BACKWARD;
     struct price_again *again = &price->again[backward];
     struct cost_load load = instr_load(price, x);
     if (again->known && again->rank == rank && again->block_begin == x->block_begin &&
@@ -96,7 +96,7 @@ static double pass_seconds(struct price *price, uint32_t rank, const struct inst
         return again->seconds;
     double seconds = problem_seconds(p, device, x->block_begin, x->block_end,
                                      backward ? COST_BACKWARD : COST_FORWARD, &load);
-    if (backward && (x->flags & INSTR_RECOMPUTE))
+    if (backward && (x->flags & FLAG_RECOMPUTE))
         seconds += problem_seconds(p, device, x->block_begin, x->block_end, COST_RECOMPUTE, &load);
     *again = (struct price_again){true, rank, x->block_begin, x->block_end, x->flags, load, seconds};
     return seconds;
@@ -109,7 +109,7 @@ static double compute_seconds(void *context, uint32_t rank, const struct instr *
     uint32_t device = price->device[rank];
     struct cost_load load;
     if (price->expert &&
-        (x->op == OP_ATTENTION || x->op == OP_ROUTE || x->op == OP_EXPERTS || x->op == OP_STEP)) {
+        (x->op == INSTR_ATTENTION || x->op == INSTR_ROUTE || x->op == INSTR_EXPERTS || x->op == INSTR_STEP)) {
         load = instr_load(price, x);
         return expert_compute_seconds(price->expert, rank, x, &load);
     }
@@ -118,20 +118,20 @@ static double compute_seconds(void *context, uint32_t rank, const struct instr *
         return tensor_instr_seconds(p, device, &price->plan->ranks[rank], x, &load);
     }
     switch (x->op) {
-    case OP_FORWARD:
-    case OP_BACKWARD:
+    case INSTR_FORWARD:
+    case INSTR_BACKWARD:
         return pass_seconds(price, rank, x);
-    case OP_BACKWARD_INPUT:
-    case OP_BACKWARD_WEIGHT: {
+    case INSTR_BACKWARD_INPUT:
+    case INSTR_BACKWARD_WEIGHT: {
         load = instr_load(price, x);
         double seconds = problem_seconds(p, device, x->block_begin, x->block_end, COST_BACKWARD, &load);
         double share = micro_weight_share(p, x->block_begin, x->block_end, &load);
-        seconds *= x->op == OP_BACKWARD_WEIGHT ? share : 1 - share;
-        if (x->flags & INSTR_RECOMPUTE)
+        seconds *= x->op == INSTR_BACKWARD_WEIGHT ? share : 1 - share;
+        if (x->flags & FLAG_RECOMPUTE)
             seconds += problem_seconds(p, device, x->block_begin, x->block_end, COST_RECOMPUTE, &load);
         return seconds;
     }
-    case OP_STEP: {
+    case INSTR_STEP: {
         const struct plan_rank *r = &price->plan->ranks[rank];
         double seconds = r->range_count ? 0 : problem_step_seconds(p, device, r->block_begin, r->block_end);
         for (uint32_t i = 0; i < r->range_count; i++)
@@ -213,7 +213,7 @@ static double lead_seconds(void *context, const struct plan_group *group, uint32
     struct price_group *links = &price->groups[group - price->plan->groups];
     const struct plan_slot *slot =
         &price->plan->ranks[rank].slots[x->slot_in >= 0 ? x->slot_in : x->slot_out];
-    if (group->rank_count < 2 || price->free_links || x->op != OP_ALL_REDUCE || !holds_scalars(slot))
+    if (group->rank_count < 2 || price->free_links || x->op != INSTR_ALL_REDUCE || !holds_scalars(slot))
         return 0;
     if (!links->known)
         group_links(price, group, links);
@@ -231,7 +231,7 @@ static double collective_seconds(void *context, const struct plan_group *group, 
     double n = group->rank_count;
     if (group->rank_count < 2 || price->free_links)
         return 0;
-    if (x->op == OP_DISPATCH || x->op == OP_COMBINE)
+    if (x->op == INSTR_DISPATCH || x->op == INSTR_COMBINE)
         return price->expert ? expert_group_seconds(price->expert, x, price->step) : 0;
     struct price_group *links = &price->groups[group - price->plan->groups];
     if (!links->known)
@@ -241,9 +241,9 @@ static double collective_seconds(void *context, const struct plan_group *group, 
     const struct plan_slot *slot = &r->slots[x->slot_in >= 0 ? x->slot_in : x->slot_out];
     double blocks = blocks_bytes(price->problem, price->plan, x);
     if (blocks >= 0)
-        return blocks * (x->op == OP_ALL_GATHER ? links->gather_s : links->scatter_s) + (n - 1) * latency;
+        return blocks * (x->op == INSTR_ALL_GATHER ? links->gather_s : links->scatter_s) + (n - 1) * latency;
     double bytes = (double)slot->bytes_bound, depth = ceil(log2(n + 1)) - 1;
-    if (x->op == OP_ALL_REDUCE && slot->kind == SLOT_GRADIENTS && x->block_end > x->block_begin &&
+    if (x->op == INSTR_ALL_REDUCE && slot->kind == SLOT_GRADIENTS && x->block_end > x->block_begin &&
         !r->tensor.column_end && !price->expert)
         bytes = (double)memory_gradient_bytes(price->problem, x->block_begin, x->block_end);
     if (x->micro_batch >= 0) { /* bytes of this micro-batch's rows; an empty one moves nothing */
@@ -253,13 +253,14 @@ static double collective_seconds(void *context, const struct plan_group *group, 
         bytes = (double)slot_bytes(slot, (uint64_t)load.tokens, (uint64_t)load.rows);
     }
     if (holds_scalars(slot)) /* lead_seconds has the time of an ALL_REDUCE of scalars */
-        return x->op == OP_ALL_REDUCE ? 0 : depth * (latency + bytes / rate);
-    if (slot->kind == SLOT_PARTIAL && x->op == OP_ALL_REDUCE)
+        return x->op == INSTR_ALL_REDUCE ? 0 : depth * (latency + bytes / rate);
+    if (slot->kind == SLOT_PARTIAL && x->op == INSTR_ALL_REDUCE)
         return tensor_sum_seconds(group->rank_count, bytes, latency, rate);
-    if (x->op == OP_REDUCE || x->op == OP_BROADCAST) /* all bytes pass every link of a chain, in pieces */
+    if (x->op == INSTR_REDUCE ||
+        x->op == INSTR_BROADCAST) /* all bytes pass every link of a chain, in pieces */
         return bytes / rate + (n - 1) * latency;
     double share = (n - 1) / n * bytes / rate + (n - 1) * latency; /* one pass round a ring */
-    return x->op == OP_ALL_REDUCE ? 2 * share : share;
+    return x->op == INSTR_ALL_REDUCE ? 2 * share : share;
 }
 
 struct sim_costs price_costs(struct price *price)

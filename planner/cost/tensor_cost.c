@@ -66,19 +66,19 @@ double tensor_step_seconds(const struct problem *p, uint32_t device, const struc
 double tensor_instr_seconds(const struct problem *p, uint32_t device, const struct plan_rank *rank,
                             const struct instr *x, const struct cost_load *load)
 {
-    enum tensor_half half = x->flags & INSTR_FIRST_HALF    ? TENSOR_FIRST
-                            : x->flags & INSTR_SECOND_HALF ? TENSOR_SECOND
-                                                           : TENSOR_WHOLE;
+    enum tensor_half half = x->flags & FLAG_FIRST_HALF    ? TENSOR_FIRST
+                            : x->flags & FLAG_SECOND_HALF ? TENSOR_SECOND
+                                                          : TENSOR_WHOLE;
     double seconds = 0;
     struct tensor_shares shares = tensor_shares(p, &rank->tensor);
-    if (x->op == OP_STEP)
+    if (x->op == INSTR_STEP)
         return tensor_step_seconds(p, device, &shares, rank->block_begin, rank->block_end);
-    if (x->op != OP_FORWARD && x->op != OP_BACKWARD)
+    if (x->op != INSTR_FORWARD && x->op != INSTR_BACKWARD)
         return 0;
     for (int32_t b = x->block_begin; b < x->block_end; b++) {
-        enum cost_way way = x->op == OP_FORWARD ? COST_FORWARD : COST_BACKWARD;
+        enum cost_way way = x->op == INSTR_FORWARD ? COST_FORWARD : COST_BACKWARD;
         seconds += tensor_seconds(p, device, &rank->tensor, b, half, way, load);
-        if (x->op == OP_BACKWARD && (x->flags & INSTR_RECOMPUTE))
+        if (x->op == INSTR_BACKWARD && (x->flags & FLAG_RECOMPUTE))
             seconds += tensor_seconds(p, device, &rank->tensor, b, half, COST_RECOMPUTE, load);
     }
     return seconds;

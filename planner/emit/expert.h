@@ -21,7 +21,7 @@ void expert_member_need(const struct problem *problem, const struct expert_model
                         const struct candidate *candidate, const struct expert_split *split, uint32_t member,
                         struct expert_need *need);
 
-/* See emit in struct kind. */
+/* See emit in struct placement_kind. */
 struct plan *expert_emit(const struct problem *problem, const struct candidate *candidate, bool programs,
                          struct err *err);
 

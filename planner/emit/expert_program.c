@@ -5,7 +5,7 @@
 
 #include "planner/emit/frame.h"
 
-struct writer {
+struct expert_writer {
     struct expert_plan *c;
     struct program_builder *b;
     const struct expert_slots *s;
@@ -14,87 +14,87 @@ struct writer {
     int32_t group_to, group_from, cache;
 };
 
-static int32_t *last_of(struct writer *w, uint32_t k)
+static int32_t *last_of(struct expert_writer *w, uint32_t k)
 {
     return &w->c->last[(size_t)k * EXPERT_LASTS];
 }
 
-static struct instr instr_of(const struct writer *w, enum instr_op op, const struct expert_segment *g,
+static struct instr instr_of(const struct expert_writer *w, enum instr_op op, const struct expert_segment *g,
                              uint32_t k, bool back)
 {
     struct instr x = instr_init(op, instr_op_queue(op));
     x.micro_batch = (int32_t)k;
     x.block_begin = g->begin;
     x.block_end = g->end;
-    x.flags = back && op != OP_BACKWARD ? INSTR_BACKWARD : 0;
+    x.flags = back && op != INSTR_BACKWARD ? FLAG_BACKWARD : 0;
     if (x.queue == QUEUE_GROUP) {
-        bool to = (op == OP_DISPATCH) != back;
+        bool to = (op == INSTR_DISPATCH) != back;
         x.group = to ? w->group_to : w->group_from;
         x.tag = TAG_ROUTED;
-    } else if (op != OP_EXPERTS && w->c->attending > 1 && w->cache < 0) {
+    } else if (op != INSTR_EXPERTS && w->c->attending > 1 && w->cache < 0) {
         x.row_begin = w->c->row_first[w->rank];
         x.row_end = w->c->row_first[w->rank + 1];
     }
     if (w->keeps && w->c->plan->ranks[w->rank].recompute && x.queue == QUEUE_COMPUTE)
-        x.flags |= INSTR_RECOMPUTE;
+        x.flags |= FLAG_RECOMPUTE;
     return x;
 }
 
 /* --- parts of a layer, forward or backward --- */
 
-static void dense_add(struct writer *w, uint32_t i, uint32_t k, bool back)
+static void dense_add(struct expert_writer *w, uint32_t i, uint32_t k, bool back)
 {
     const struct expert_segment *g = &w->c->segments[i];
     const int32_t *slots = back ? w->s->gradient : w->s->stream;
     bool first = i == 0, last = i + 1 == w->c->segment_count, from = back ? last : first,
          to = back ? first : last;
     int at = back ? g->gradient : g->stream;
-    struct instr x = instr_of(w, back ? OP_BACKWARD : OP_FORWARD, g, k, back);
+    struct instr x = instr_of(w, back ? INSTR_BACKWARD : INSTR_FORWARD, g, k, back);
     x.slot_in = from ? PLAN_NONE : slots[at];
     x.slot_out = to ? PLAN_NONE : slots[from ? 0 : !at];
     x.slot_save = w->cache >= 0 ? w->cache : w->keeps ? w->s->saved : PLAN_NONE;
-    x.flags |= (back ? INSTR_FREES_SAVE : 0) | (from ? 0 : INSTR_FREES_IN);
+    x.flags |= (back ? FLAG_FREES_SAVE : 0) | (from ? 0 : FLAG_FREES_IN);
     last_of(w, k)[LAST_CHAIN] = program_add(w->b, &x, &last_of(w, k)[LAST_CHAIN], 1);
 }
 
 /* The exchange towards the experts: DISPATCH, and the backward of COMBINE. */
-static void exchange_to(struct writer *w, uint32_t i, uint32_t k, bool back)
+static void exchange_to(struct expert_writer *w, uint32_t i, uint32_t k, bool back)
 {
     const struct expert_segment *g = &w->c->segments[i];
     int32_t *last = last_of(w, k);
-    struct instr x = instr_of(w, back ? OP_COMBINE : OP_DISPATCH, g, k, back);
+    struct instr x = instr_of(w, back ? INSTR_COMBINE : INSTR_DISPATCH, g, k, back);
     x.slot_in = !w->attends ? PLAN_NONE : back ? w->s->gradient[g->gradient] : w->s->routed;
     x.slot_out = !w->expert ? PLAN_NONE : back ? w->s->back_in : w->s->routed_in;
-    x.flags |= w->attends && !back ? INSTR_FREES_IN : 0;
+    x.flags |= w->attends && !back ? FLAG_FREES_IN : 0;
     const int32_t after[2] = {w->attends ? last[LAST_CHAIN] : PLAN_NONE,
                               w->expert ? last[LAST_EXPERTS] : PLAN_NONE};
     last[LAST_TO] = program_add(w->b, &x, after, 2);
 }
 
-static void experts_add(struct writer *w, uint32_t i, uint32_t k, bool back)
+static void experts_add(struct expert_writer *w, uint32_t i, uint32_t k, bool back)
 {
     int32_t *last = last_of(w, k);
-    struct instr x = instr_of(w, OP_EXPERTS, &w->c->segments[i], k, back);
+    struct instr x = instr_of(w, INSTR_EXPERTS, &w->c->segments[i], k, back);
     x.slot_in = back ? w->s->back_in : w->s->routed_in;
     x.slot_out = back ? w->s->back_out : w->s->routed_out;
     x.slot_save = w->keeps ? w->s->saved_experts : PLAN_NONE;
-    x.flags |= INSTR_FREES_IN | (back ? INSTR_FREES_SAVE : 0);
+    x.flags |= FLAG_FREES_IN | (back ? FLAG_FREES_SAVE : 0);
     const int32_t after[2] = {last[LAST_TO], last[LAST_FROM]};
     last[LAST_EXPERTS] = program_add(w->b, &x, after, 2);
 }
 
 /* The exchange from the experts: COMBINE, and the backward of DISPATCH. */
-static void exchange_from(struct writer *w, uint32_t i, uint32_t k, bool back)
+static void exchange_from(struct expert_writer *w, uint32_t i, uint32_t k, bool back)
 {
     const struct expert_segment *g = &w->c->segments[i];
     const int32_t *slots = back ? w->s->gradient : w->s->stream;
     int to = back ? !g->gradient : g->stream;
     int32_t *last = last_of(w, k);
-    struct instr x = instr_of(w, back ? OP_DISPATCH : OP_COMBINE, g, k, back);
+    struct instr x = instr_of(w, back ? INSTR_DISPATCH : INSTR_COMBINE, g, k, back);
     x.slot_in = !w->expert ? PLAN_NONE : back ? w->s->back_out : w->s->routed_out;
     x.slot_save = w->attends ? slots[!to] : PLAN_NONE;
     x.slot_out = w->attends ? slots[to] : PLAN_NONE;
-    x.flags |= (w->expert ? INSTR_FREES_IN : 0) | (w->attends ? INSTR_FREES_SAVE : 0);
+    x.flags |= (w->expert ? FLAG_FREES_IN : 0) | (w->attends ? FLAG_FREES_SAVE : 0);
     const int32_t after[3] = {back         ? last[LAST_TO]
                               : w->attends ? last[LAST_CHAIN]
                                            : PLAN_NONE,
@@ -104,43 +104,43 @@ static void exchange_from(struct writer *w, uint32_t i, uint32_t k, bool back)
         last[LAST_CHAIN] = last[LAST_FROM];
 }
 
-static void attention_forward(struct writer *w, uint32_t i, uint32_t k)
+static void attention_forward(struct expert_writer *w, uint32_t i, uint32_t k)
 {
     const struct expert_segment *g = &w->c->segments[i];
     int32_t *last = last_of(w, k);
-    struct instr x = instr_of(w, OP_ATTENTION, g, k, false);
+    struct instr x = instr_of(w, INSTR_ATTENTION, g, k, false);
     x.slot_in = w->s->stream[g->stream];
     x.slot_out = w->s->stream[!g->stream];
     x.slot_save = w->cache >= 0 ? w->cache : w->keeps ? w->s->saved_attention : PLAN_NONE;
-    x.flags |= INSTR_FREES_IN;
+    x.flags |= FLAG_FREES_IN;
     program_add(w->b, &x, &last[LAST_CHAIN], 1);
-    x = instr_of(w, OP_ROUTE, g, k, false);
+    x = instr_of(w, INSTR_ROUTE, g, k, false);
     x.slot_in = w->s->stream[!g->stream];
     x.slot_out = w->s->routed;
     x.slot_save = w->keeps ? w->s->saved_router : PLAN_NONE;
     last[LAST_CHAIN] = program_add(w->b, &x, NULL, 0);
 }
 
-static void attention_backward(struct writer *w, uint32_t i, uint32_t k)
+static void attention_backward(struct expert_writer *w, uint32_t i, uint32_t k)
 {
     const struct expert_segment *g = &w->c->segments[i];
     int32_t *last = last_of(w, k);
-    struct instr x = instr_of(w, OP_ROUTE, g, k, true);
+    struct instr x = instr_of(w, INSTR_ROUTE, g, k, true);
     x.slot_out = w->s->gradient[!g->gradient];
     x.slot_save = w->s->saved_router;
-    x.flags |= INSTR_ACCUMULATE | INSTR_FREES_SAVE;
+    x.flags |= FLAG_ACCUMULATE | FLAG_FREES_SAVE;
     program_add(w->b, &x, &last[LAST_FROM], 1);
-    x = instr_of(w, OP_ATTENTION, g, k, true);
+    x = instr_of(w, INSTR_ATTENTION, g, k, true);
     x.slot_in = w->s->gradient[!g->gradient];
     x.slot_out = w->s->gradient[g->gradient];
     x.slot_save = w->s->saved_attention;
-    x.flags |= INSTR_FREES_IN | INSTR_FREES_SAVE;
+    x.flags |= FLAG_FREES_IN | FLAG_FREES_SAVE;
     last[LAST_CHAIN] = program_add(w->b, &x, NULL, 0);
 }
 
 /* --- waves --- */
 
-struct wave {
+struct program_wave {
     uint32_t first, count, lag;
     bool drains;
 };
@@ -149,7 +149,7 @@ struct wave {
  * `lag` positions behind attention, which hides the exchange. `drains`: it finishes a layer before it
  * starts the next one, because a layer waits for the slowest experts of all ranks and would delay the
  * rank's own. */
-static void forward_front(struct writer *w, uint32_t i, uint32_t k, bool turns)
+static void forward_front(struct expert_writer *w, uint32_t i, uint32_t k, bool turns)
 {
     bool sparse = w->c->segments[i].sparse;
     if (!sparse && w->attends) {
@@ -164,7 +164,7 @@ static void forward_front(struct writer *w, uint32_t i, uint32_t k, bool turns)
 }
 
 /* Adds the experts' side of segment i for micro-batch k. */
-static void experts_side(struct writer *w, uint32_t i, uint32_t k, bool back)
+static void experts_side(struct expert_writer *w, uint32_t i, uint32_t k, bool back)
 {
     if (!w->c->segments[i].sparse)
         return;
@@ -175,7 +175,7 @@ static void experts_side(struct writer *w, uint32_t i, uint32_t k, bool back)
     exchange_from(w, i, k, back);
 }
 
-static void backward_back(struct writer *w, uint32_t i, uint32_t k)
+static void backward_back(struct expert_writer *w, uint32_t i, uint32_t k)
 {
     if (!w->attends)
         return;
@@ -187,7 +187,8 @@ static void backward_back(struct writer *w, uint32_t i, uint32_t k)
 
 /* Adds all micro-batches of a wave through `count` segments: forward from the first, or backward from the
  * last of them. */
-static void wave_pass(struct writer *w, const struct wave *v, uint32_t count, bool back, bool turns)
+static void wave_pass(struct expert_writer *w, const struct program_wave *v, uint32_t count, bool back,
+                      bool turns)
 {
     uint32_t places = count * v->count, span = v->drains ? v->count : places;
     for (uint32_t from = 0; from < places; from += span) {
@@ -206,12 +207,12 @@ static void wave_pass(struct writer *w, const struct wave *v, uint32_t count, bo
     }
 }
 
-static void waves_write(struct writer *w, uint32_t micro_batches, bool train)
+static void waves_write(struct expert_writer *w, uint32_t micro_batches, bool train)
 {
     memset(w->c->last, 0xff, (size_t)w->c->micro_batches * EXPERT_LASTS * sizeof(*w->c->last));
     for (uint32_t first = 0; first < micro_batches; first += w->c->wave) {
         uint32_t left = micro_batches - first;
-        struct wave v = {.first = first, .count = left < w->c->wave ? left : w->c->wave};
+        struct program_wave v = {.first = first, .count = left < w->c->wave ? left : w->c->wave};
         uint32_t delay = w->c->candidate->members[0].delay;
         v.drains = delay == 0;
         v.lag = delay ? delay : 1;
@@ -227,7 +228,7 @@ static void waves_write(struct writer *w, uint32_t micro_batches, bool train)
 
 /* --- programs --- */
 
-static int32_t newest(const struct writer *w, int what)
+static int32_t newest(const struct expert_writer *w, int what)
 {
     int32_t most = PLAN_NONE;
     for (uint32_t k = 0; k < w->c->micro_batches; k++) {
@@ -241,7 +242,7 @@ static int32_t newest(const struct writer *w, int what)
 static int32_t loss_last(const struct program *program, int32_t block_count)
 {
     for (uint32_t i = program->instr_count; i-- > 0;) {
-        if (program->instrs[i].op == OP_FORWARD && program->instrs[i].block_end == block_count)
+        if (program->instrs[i].op == INSTR_FORWARD && program->instrs[i].block_end == block_count)
             return (int32_t)i;
     }
     return PLAN_NONE;
@@ -249,24 +250,24 @@ static int32_t loss_last(const struct program *program, int32_t block_count)
 
 /* Adds the end of a training step. Gradients of attention are all-reduced over its ranks, and the first of
  * these counts them in the norm. An expert's gradients are on one rank, which counts them. */
-static void tail_write(struct writer *w, int32_t scalars)
+static void tail_write(struct expert_writer *w, int32_t scalars)
 {
     const struct plan_rank *rank = &w->c->plan->ranks[w->rank];
     int32_t done[3] = {w->attends ? newest(w, LAST_CHAIN) : PLAN_NONE,
                        w->expert ? newest(w, LAST_EXPERTS) : PLAN_NONE, PLAN_NONE};
     if (w->attends && w->c->attending > 1)
-        done[2] = program_add_collective(w->b, OP_ALL_REDUCE, EXPERT_GROUP_ATTENTION, PLAN_NONE,
+        done[2] = program_add_collective(w->b, INSTR_ALL_REDUCE, EXPERT_GROUP_ATTENTION, PLAN_NONE,
                                          w->s->gradients, TAG_PARAMETER_GRADIENTS, done, 1);
-    int32_t norm = program_add_collective(w->b, OP_ALL_REDUCE, EXPERT_GROUP_ALL, PLAN_NONE, w->s->norm,
+    int32_t norm = program_add_collective(w->b, INSTR_ALL_REDUCE, EXPERT_GROUP_ALL, PLAN_NONE, w->s->norm,
                                           TAG_NORM, done, 3);
-    struct instr x = instr_init(OP_STEP, QUEUE_COMPUTE);
+    struct instr x = instr_init(INSTR_STEP, QUEUE_COMPUTE);
     x.block_begin = rank->block_begin;
     x.block_end = rank->block_end;
     int32_t after[3] = {scalars, norm, done[2]};
     program_add(w->b, &x, after, 3);
 }
 
-static void program_write(struct writer *w, int kind)
+static void program_write(struct expert_writer *w, int kind)
 {
     if (kind == PROGRAM_SAVE) {
         program_add_save(w->b, w->s->barrier);
@@ -286,7 +287,7 @@ static void program_write(struct writer *w, int kind)
         w->keeps = kind == PROGRAM_TRAIN;
         waves_write(w, w->c->micro_batches, w->keeps);
         int32_t loss = loss_last(&w->b->program, w->c->plan->block_count);
-        int32_t scalars = program_add_collective(w->b, OP_ALL_REDUCE, EXPERT_GROUP_ALL, PLAN_NONE,
+        int32_t scalars = program_add_collective(w->b, INSTR_ALL_REDUCE, EXPERT_GROUP_ALL, PLAN_NONE,
                                                  w->s->scalars, TAG_STEP_SCALARS, &loss, 1);
         if (w->keeps)
             tail_write(w, scalars);
@@ -298,15 +299,15 @@ int expert_programs(struct expert_plan *c, uint32_t r, const struct expert_slots
     struct plan_rank *rank = &c->plan->ranks[r];
     for (int kind = 0; kind < PROGRAM_KINDS; kind++) {
         struct program_builder b = {0};
-        struct writer w = {.c = c,
-                           .b = &b,
-                           .s = slots,
-                           .rank = r,
-                           .attends = c->candidate->members[r].rows > 0,
-                           .expert = c->candidate->members[r].expert_share > 0,
-                           .group_to = EXPERT_GROUP_TO,
-                           .group_from = EXPERT_GROUP_FROM,
-                           .cache = PLAN_NONE};
+        struct expert_writer w = {.c = c,
+                                  .b = &b,
+                                  .s = slots,
+                                  .rank = r,
+                                  .attends = c->candidate->members[r].rows > 0,
+                                  .expert = c->candidate->members[r].expert_share > 0,
+                                  .group_to = EXPERT_GROUP_TO,
+                                  .group_from = EXPERT_GROUP_FROM,
+                                  .cache = PLAN_NONE};
         if ((kind == PROGRAM_PREFILL || kind == PROGRAM_GENERATE) && slots->cache < 0)
             continue;
         program_write(&w, kind);

@@ -22,7 +22,7 @@ void plan_frame_fill(struct plan *plan, const struct problem *problem, const str
 int plan_rank_fill(struct plan_rank *rank, const struct problem *problem, const struct member *member,
                    const struct memory_need *need, struct err *err)
 {
-    const struct device *device = &problem->cluster->devices[member->device];
+    const struct planner_device *device = &problem->cluster->devices[member->device];
     free(rank->device);
     free(rank->node);
     rank->device = strdup(device->name);
@@ -97,17 +97,17 @@ void program_add_choice(struct program_builder *b, uint32_t rank, uint32_t choos
                         int32_t ready)
 {
     if (rank == chooser) {
-        struct instr x = instr_init(OP_SAMPLE, QUEUE_COMPUTE);
+        struct instr x = instr_init(INSTR_SAMPLE, QUEUE_COMPUTE);
         x.micro_batch = 0;
         x.slot_out = token_slot;
         ready = program_add(b, &x, &ready, 1);
     }
-    program_add_collective(b, OP_BROADCAST, 0, (int32_t)chooser, token_slot, TAG_TOKEN, &ready, 1);
+    program_add_collective(b, INSTR_BROADCAST, 0, (int32_t)chooser, token_slot, TAG_TOKEN, &ready, 1);
 }
 
 void program_add_save(struct program_builder *b, int32_t barrier_slot)
 {
-    struct instr x = instr_init(OP_SAVE, QUEUE_COMPUTE);
+    struct instr x = instr_init(INSTR_SAVE, QUEUE_COMPUTE);
     int32_t saved = program_add(b, &x, NULL, 0);
-    program_add_collective(b, OP_ALL_REDUCE, 0, PLAN_NONE, barrier_slot, TAG_BARRIER, &saved, 1);
+    program_add_collective(b, INSTR_ALL_REDUCE, 0, PLAN_NONE, barrier_slot, TAG_BARRIER, &saved, 1);
 }

@@ -163,7 +163,7 @@ static int32_t *whole_turn(const struct layered *c, int32_t block)
 }
 
 /* True if the block's weights stay in their buffer from forward to backward. */
-static bool kept(const struct layered *c, int32_t block)
+static bool stays_gathered(const struct layered *c, int32_t block)
 {
     if (place_of(c, block) == PLACE_LAYERS)
         return block >= c->buffers.ring_end - (int32_t)c->buffers.layers;
@@ -284,8 +284,8 @@ static int slots_fill(struct layered *c, const struct memory_need *need)
 
 /* --- moving weights and gradients --- */
 
-static struct instr moves(const struct layered *c, enum instr_op op, uint32_t tag, int32_t block, int32_t in,
-                          int32_t out)
+static struct instr transfer_instr(const struct layered *c, enum instr_op op, uint32_t tag, int32_t block,
+                                   int32_t in, int32_t out)
 {
     struct instr x = instr_init(op, instr_op_queue(op));
     x.tag = tag;
@@ -309,15 +309,15 @@ static void fetch(struct layered *c, int32_t block)
     int32_t place = computing(c) ? c->slots.gathered[place_of(c, block)] : PLAN_NONE;
     const int32_t *free_since = weights_turn(c, block);
     if (c->role == LAYERED_MEMBER) {
-        struct instr x = moves(c, OP_ALL_GATHER, TAG_PARAMETERS, block, c->slots.values, place);
+        struct instr x = transfer_instr(c, INSTR_ALL_GATHER, TAG_PARAMETERS, block, c->slots.values, place);
         c->fetched[block] = program_add(c->b, &x, free_since, 1);
     } else if (c->role == LAYERED_WORKER && computing(c)) {
-        struct instr x = moves(c, OP_PULL, TAG_PARAMETERS, block, PLAN_NONE, place);
+        struct instr x = transfer_instr(c, INSTR_PULL, TAG_PARAMETERS, block, PLAN_NONE, place);
         x.peer = 0;
         c->fetched[block] = program_add(c->b, &x, free_since, 1);
     }
     for (uint32_t w = 1; c->role == LAYERED_HOLDER && w < c->plan->rank_count; w++) {
-        struct instr x = moves(c, OP_PUSH, TAG_PARAMETERS, block, c->slots.values, PLAN_NONE);
+        struct instr x = transfer_instr(c, INSTR_PUSH, TAG_PARAMETERS, block, c->slots.values, PLAN_NONE);
         x.peer = (int32_t)w;
         if (works_for(c, w))
             c->pushed[w] = program_add(c->b, &x, NULL, 0);
@@ -329,7 +329,7 @@ static void release(struct layered *c, int32_t block)
     int32_t place = c->slots.gathered[place_of(c, block)];
     if (place < 0)
         return;
-    struct instr x = moves(c, OP_RELEASE, TAG_NONE, block, place, PLAN_NONE);
+    struct instr x = transfer_instr(c, INSTR_RELEASE, TAG_NONE, block, place, PLAN_NONE);
     *weights_turn(c, block) = program_add(c->b, &x, &c->fetched[block], 1);
     c->fetched[block] = PLAN_NONE;
 }
@@ -341,21 +341,22 @@ static void reduce(struct layered *c, int32_t block, int32_t after)
     if (!c->full && !c->server)
         return;
     if (c->role == LAYERED_MEMBER) {
-        struct instr x =
-            moves(c, OP_REDUCE_SCATTER, TAG_PARAMETER_GRADIENTS, block, whole, c->slots.gradients);
-        x.flags = whole >= 0 ? INSTR_FREES_IN : 0;
+        struct instr x = transfer_instr(c, INSTR_REDUCE_SCATTER, TAG_PARAMETER_GRADIENTS, block, whole,
+                                        c->slots.gradients);
+        x.flags = whole >= 0 ? FLAG_FREES_IN : 0;
         c->last_reduce = *whole_turn(c, block) = program_add(c->b, &x, &after, 1);
     } else if (c->role == LAYERED_WORKER && computing(c)) {
-        struct instr x = moves(c, OP_PUSH, TAG_PARAMETER_GRADIENTS, block, whole, PLAN_NONE);
+        struct instr x = transfer_instr(c, INSTR_PUSH, TAG_PARAMETER_GRADIENTS, block, whole, PLAN_NONE);
         x.peer = 0;
-        x.flags = INSTR_FREES_IN;
+        x.flags = FLAG_FREES_IN;
         c->last_reduce = *whole_turn(c, block) = program_add(c->b, &x, &after, 1);
     }
     int32_t before = after; /* sums are made in one fixed order, so that repeated runs are bit-identical */
     for (uint32_t w = 1; c->role == LAYERED_HOLDER && w < c->plan->rank_count; w++) {
-        struct instr x = moves(c, OP_PULL, TAG_PARAMETER_GRADIENTS, block, PLAN_NONE, c->slots.gradients);
+        struct instr x =
+            transfer_instr(c, INSTR_PULL, TAG_PARAMETER_GRADIENTS, block, PLAN_NONE, c->slots.gradients);
         x.peer = (int32_t)w;
-        x.flags = INSTR_ACCUMULATE;
+        x.flags = FLAG_ACCUMULATE;
         int32_t waits[2] = {before, c->last_reduce};
         if (works_for(c, w))
             c->pulled[w] = before = c->last_reduce = program_add(c->b, &x, waits, 2);
@@ -368,15 +369,15 @@ static int32_t forward(struct layered *c, uint32_t k, int32_t block, int32_t sav
 {
     const struct plan_rank *rank = &c->plan->ranks[c->r];
     bool first = block == 0, last = unit_end(c, block) == c->blocks;
-    struct instr x = instr_init(OP_FORWARD, QUEUE_COMPUTE);
+    struct instr x = instr_init(INSTR_FORWARD, QUEUE_COMPUTE);
     x.micro_batch = (int32_t)k;
     x.block_begin = block;
     x.block_end = unit_end(c, block);
     x.slot_in = first ? PLAN_NONE : c->slots.act[block & 1];
     x.slot_out = last ? PLAN_NONE : c->slots.act[(block + 1) & 1];
     x.slot_save = save;
-    x.flags = (uint16_t)((first ? 0 : INSTR_FREES_IN) |
-                         (rank->recompute && save >= 0 && save == c->slots.saved ? INSTR_RECOMPUTE : 0));
+    x.flags = (uint16_t)((first ? 0 : FLAG_FREES_IN) |
+                         (rank->recompute && save >= 0 && save == c->slots.saved ? FLAG_RECOMPUTE : 0));
     int32_t after[2] = {c->fetched[block], last && c->tied ? c->fetched[0] : PLAN_NONE};
     return program_add(c->b, &x, after, 2);
 }
@@ -385,7 +386,7 @@ static int32_t backward(struct layered *c, uint32_t k, int32_t block)
 {
     const struct plan_rank *rank = &c->plan->ranks[c->r];
     bool first = block == 0, last = unit_end(c, block) == c->blocks;
-    struct instr x = instr_init(OP_BACKWARD, QUEUE_COMPUTE);
+    struct instr x = instr_init(INSTR_BACKWARD, QUEUE_COMPUTE);
     x.micro_batch = (int32_t)k;
     x.block_begin = block;
     x.block_end = unit_end(c, block);
@@ -393,7 +394,7 @@ static int32_t backward(struct layered *c, uint32_t k, int32_t block)
     x.slot_out = first ? PLAN_NONE : c->slots.grad[block & 1];
     x.slot_save = c->slots.saved;
     x.flags =
-        (uint16_t)(INSTR_FREES_SAVE | (last ? 0 : INSTR_FREES_IN) | (rank->recompute ? INSTR_RECOMPUTE : 0));
+        (uint16_t)(FLAG_FREES_SAVE | (last ? 0 : FLAG_FREES_IN) | (rank->recompute ? FLAG_RECOMPUTE : 0));
     /* The block's weights must be there, and the buffer of its gradients must be free. */
     int32_t after[3] = {first && !c->at_once ? PLAN_NONE : c->fetched[block], *whole_turn(c, block),
                         last && c->tied ? *whole_turn(c, 0) : PLAN_NONE};
@@ -408,7 +409,7 @@ static int32_t forward_all(struct layered *c, uint32_t first, uint32_t count, in
         fetch(c, block);
         for (uint32_t k = first; k < first + count; k++)
             done = forward(c, k, block, save);
-        bool stays = returns ? kept(c, block) : c->tied && block == 0;
+        bool stays = returns ? stays_gathered(c, block) : c->tied && block == 0;
         if (!stays)
             release(c, block);
     }
@@ -462,32 +463,33 @@ static void train_build(struct layered *c)
         last = both_all(c, &last_forward);
     else
         last_forward = forward_all(c, c->first, c->count, c->slots.saved, true);
-    int32_t scalars = program_add_collective(c->b, OP_ALL_REDUCE, 0, PLAN_NONE, c->slots.scalars,
+    int32_t scalars = program_add_collective(c->b, INSTR_ALL_REDUCE, 0, PLAN_NONE, c->slots.scalars,
                                              TAG_STEP_SCALARS, &last_forward, 1);
     if (!c->at_once)
         last = backward_all(c);
     int32_t summed[2] = {last, c->last_reduce};
     if (!c->full && !c->server) { /* every rank has the same adapters: they are all-reduced, and the first
                                      rank counts them in the norm */
-        summed[1] = program_add_collective(c->b, OP_ALL_REDUCE, 1, PLAN_NONE, c->slots.gradients,
+        summed[1] = program_add_collective(c->b, INSTR_ALL_REDUCE, 1, PLAN_NONE, c->slots.gradients,
                                            TAG_PARAMETER_GRADIENTS, &last, 1);
         if (c->r == 0)
-            norm = program_add_collective(c->b, OP_ALL_REDUCE, 2, PLAN_NONE, c->slots.norm, TAG_NORM,
+            norm = program_add_collective(c->b, INSTR_ALL_REDUCE, 2, PLAN_NONE, c->slots.norm, TAG_NORM,
                                           &summed[1], 1);
         int32_t before[2] = {norm, summed[1]};
-        norm = program_add_collective(c->b, OP_BROADCAST, 1, 0, c->slots.norm, TAG_NORM, before, 2);
+        norm = program_add_collective(c->b, INSTR_BROADCAST, 1, 0, c->slots.norm, TAG_NORM, before, 2);
     } else if (c->role == LAYERED_MEMBER) {
-        norm = program_add_collective(c->b, OP_ALL_REDUCE, 0, PLAN_NONE, c->slots.norm, TAG_NORM, summed, 2);
+        norm =
+            program_add_collective(c->b, INSTR_ALL_REDUCE, 0, PLAN_NONE, c->slots.norm, TAG_NORM, summed, 2);
     } else {
         if (c->role == LAYERED_HOLDER)
-            norm =
-                program_add_collective(c->b, OP_ALL_REDUCE, 1, PLAN_NONE, c->slots.norm, TAG_NORM, summed, 2);
+            norm = program_add_collective(c->b, INSTR_ALL_REDUCE, 1, PLAN_NONE, c->slots.norm, TAG_NORM,
+                                          summed, 2);
         int32_t before[3] = {norm, summed[0], summed[1]};
-        norm = program_add_collective(c->b, OP_BROADCAST, 0, 0, c->slots.norm, TAG_NORM, before, 3);
+        norm = program_add_collective(c->b, INSTR_BROADCAST, 0, 0, c->slots.norm, TAG_NORM, before, 3);
     }
     if (c->role == LAYERED_WORKER || rank->state_share <= 0)
         return;
-    struct instr x = instr_init(OP_STEP, QUEUE_COMPUTE);
+    struct instr x = instr_init(INSTR_STEP, QUEUE_COMPUTE);
     x.block_end = c->blocks;
     x.group = c->full && c->role == LAYERED_MEMBER ? 1 : PLAN_NONE;
     /* The step also waits until no worker is being sent the old values. */
@@ -502,7 +504,8 @@ static void train_build(struct layered *c)
 static void evaluate_build(struct layered *c)
 {
     int32_t last = forward_all(c, c->first, c->count, PLAN_NONE, false);
-    program_add_collective(c->b, OP_ALL_REDUCE, 0, PLAN_NONE, c->slots.scalars, TAG_STEP_SCALARS, &last, 1);
+    program_add_collective(c->b, INSTR_ALL_REDUCE, 0, PLAN_NONE, c->slots.scalars, TAG_STEP_SCALARS, &last,
+                           1);
 }
 
 /* Adds sampling: the owner of micro-batch 0 computes, and the others only help with weights. */
@@ -666,9 +669,9 @@ int layered_from_plan(const struct problem *problem, const struct plan *plan, st
     candidate->estimate_s = plan->costs.step_s;
     candidate->stage_count = 1;
     candidate->member_count = plan->rank_count;
-    candidate->stages[0] = (struct stage){.block_end = plan->block_count,
-                                          .kind = server ? STAGE_SERVER : STAGE_SHARDED,
-                                          .member_count = plan->rank_count};
+    candidate->stages[0] = (struct candidate_stage){.block_end = plan->block_count,
+                                                    .kind = server ? STAGE_SERVER : STAGE_SHARDED,
+                                                    .member_count = plan->rank_count};
     int result = 0;
     for (uint32_t r = 0, k = 0; r < plan->rank_count && result == 0; r++) {
         const struct plan_rank *rank = &plan->ranks[r];

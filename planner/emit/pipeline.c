@@ -20,7 +20,7 @@ void pipeline_member_need(const struct problem *problem, const struct candidate 
                           uint32_t member, double share, uint32_t window, uint32_t boundary_buffers,
                           struct memory_need *need)
 {
-    const struct stage *stage = &candidate->stages[s];
+    const struct candidate_stage *stage = &candidate->stages[s];
     const struct member *m = &candidate->members[member];
     bool full = problem->workload->method == METHOD_FULL;
     bool sharded = stage->member_count > 1 && !state_whole(problem, candidate);
@@ -57,7 +57,7 @@ void pipeline_need_add(struct memory_need *sum, const struct memory_need *more)
 void pipeline_stage_price(const struct problem *problem, const struct candidate *candidate, uint32_t s,
                           uint32_t member, struct stage_price *price)
 {
-    const struct stage *stage = &candidate->stages[s];
+    const struct candidate_stage *stage = &candidate->stages[s];
     const struct member *m = &candidate->members[member];
     struct cost_load load = micro_load_mean(problem, micro_count(problem, candidate->micro_batch_rows));
     struct micro_cost cost;
@@ -90,16 +90,16 @@ static const struct schedule_ring *ring_of(const struct schedule_rings *rings, i
 }
 
 /* Makes the slots of one stage. Returns 0, or −1 if out of memory. */
-static int stage_slots(struct emitter *c, struct plan_rank *rank, uint32_t stage)
+static int stage_slots(struct pipeline_emitter *c, struct plan_rank *rank, uint32_t stage)
 {
-    struct part *part = &c->parts[stage];
+    struct rank_stage *part = &c->parts[stage];
     double each = c->problem->bytes_per_token;
     for (int i = 0; i < BOUNDARIES; i++) {
         const struct schedule_ring *ring = ring_of(&part->rings, i);
         bool activation = i == ACT_IN || i == ACT_OUT;
         double row = c->problem->bytes_per_row / (activation ? 1 : 2);
         uint64_t bound = (uint64_t)(each * c->plan->tokens_bound + row * c->plan->rows_bound);
-        part->track[i] = (struct track){.ring = ring->ring, .held = ring->held};
+        part->track[i] = (struct ring_track){.ring = ring->ring, .held = ring->held};
         part->slot[i] = PLAN_NONE;
         if (ring->ring == 0)
             continue;
@@ -134,7 +134,7 @@ static int stage_slots(struct emitter *c, struct plan_rank *rank, uint32_t stage
 
 /* Bytes of the gradients that the rank's optimiser step uses: those of its shard, or as many as its values
  * take. */
-static uint64_t gradient_bytes(const struct emitter *c, uint32_t r, uint64_t kept)
+static uint64_t gradient_bytes(const struct pipeline_emitter *c, uint32_t r, uint64_t kept)
 {
     uint64_t bytes = 0;
     if (!c->full)
@@ -156,7 +156,7 @@ static int32_t slot_add(struct plan_rank *rank, int kind, int lifetime, int purp
     return slot;
 }
 
-static int slots_fill(struct emitter *c, uint32_t r, const struct memory_need *need)
+static int slots_fill(struct pipeline_emitter *c, uint32_t r, const struct memory_need *need)
 {
     struct plan_rank *rank = &c->plan->ranks[r];
     uint64_t kept = need->purpose[PURPOSE_ADAPTERS];
@@ -182,11 +182,11 @@ static int slots_fill(struct emitter *c, uint32_t r, const struct memory_need *n
 /* --- ranks --- */
 
 /* Finds the rings of a rank's stages, and its memory with that share of its stage's state. */
-static int rank_look(struct emitter *c, uint32_t r, double share, struct memory_need *need)
+static int rank_look(struct pipeline_emitter *c, uint32_t r, double share, struct memory_need *need)
 {
     *need = (struct memory_need){0};
     for (uint32_t s = c->first_stage[r]; s < c->stages; s = c->next_stage[s]) {
-        struct part *part = &c->parts[s];
+        struct rank_stage *part = &c->parts[s];
         struct memory_need own;
         uint32_t buffers = 0;
         if (schedule_rings(&c->schedule, c->candidate, s, r, &part->rings, c->err) < 0)
@@ -202,7 +202,7 @@ static int rank_look(struct emitter *c, uint32_t r, double share, struct memory_
 }
 
 /* Fills stage, blocks and rows of a rank. */
-static int rank_assign(struct emitter *c, uint32_t r)
+static int rank_assign(struct pipeline_emitter *c, uint32_t r)
 {
     struct plan_rank *rank = &c->plan->ranks[r];
     uint32_t first = c->first_stage[r], ranges = 0, live = 0;
@@ -233,7 +233,7 @@ static int rank_assign(struct emitter *c, uint32_t r)
                           : err_set(c->err, ERR_INVALID, "planner: a member would never have a micro-batch");
 }
 
-static double state_share(const struct emitter *c, uint32_t r)
+static double state_share(const struct pipeline_emitter *c, uint32_t r)
 {
     uint64_t mine = 0, all = memory_trained(c->problem, 0, c->problem->block_count);
     if ((c->grouped && !c->shards) || all == 0)
@@ -244,7 +244,7 @@ static double state_share(const struct emitter *c, uint32_t r)
     return state_share_of(c, r) * (double)mine / (double)all;
 }
 
-static int rank_emit(struct emitter *c, uint32_t r, bool programs)
+static int rank_emit(struct pipeline_emitter *c, uint32_t r, bool programs)
 {
     struct plan_rank *rank = &c->plan->ranks[r];
     struct memory_need need;
@@ -260,12 +260,12 @@ static int rank_emit(struct emitter *c, uint32_t r, bool programs)
 /* --- the plan --- */
 
 /* Divides each stage's state in proportion to the room of its members. */
-static int shares_fill(struct emitter *c)
+static int shares_fill(struct pipeline_emitter *c)
 {
     double *room = calloc((size_t)c->candidate->member_count + 1, sizeof(*room));
     int result = room ? 0 : err_set(c->err, ERR_NOMEM, "planner: out of memory");
     for (uint32_t s = 0; s < c->stages && result == 0; s++) {
-        const struct stage *stage = &c->candidate->stages[s];
+        const struct candidate_stage *stage = &c->candidate->stages[s];
         if (stage->member_count < 2)
             continue;
         for (uint32_t m = 0; m < stage->member_count && result == 0; m++) {
@@ -281,7 +281,7 @@ static int shares_fill(struct emitter *c)
     return result;
 }
 
-static int schedule_make(struct emitter *c)
+static int schedule_make(struct pipeline_emitter *c)
 {
     const struct candidate *candidate = c->candidate;
     struct stage_price *prices = calloc((size_t)c->stages + candidate->member_count, sizeof(*prices));
@@ -303,7 +303,7 @@ static int schedule_make(struct emitter *c)
 }
 
 /* Allocates what is needed for each rank, and lists each rank's stages. */
-static int room_make(struct emitter *c)
+static int room_make(struct pipeline_emitter *c)
 {
     uint32_t ranks = c->plan->rank_count, laps = c->stages > ranks ? c->stages / ranks : 1;
     c->first_stage = calloc(ranks, sizeof(*c->first_stage));
@@ -316,7 +316,7 @@ static int room_make(struct emitter *c)
     for (uint32_t r = 0; r < ranks; r++)
         c->first_stage[r] = c->stages;
     for (uint32_t s = c->stages; s-- > 0;) {
-        const struct stage *stage = &c->candidate->stages[s];
+        const struct candidate_stage *stage = &c->candidate->stages[s];
         c->next_stage[s] = c->first_stage[stage->member_first];
         for (uint32_t m = 0; m < stage->member_count; m++)
             c->first_stage[stage->member_first + m] = s;
@@ -325,7 +325,7 @@ static int room_make(struct emitter *c)
 }
 
 /* Records the schedule's name: 1F1B with windows of all micro-batches runs all forwards first. */
-static void schedule_note(const struct emitter *c)
+static void schedule_note(const struct pipeline_emitter *c)
 {
     enum plan_schedule schedule = c->candidate->schedule;
     bool turns = schedule == SCHEDULE_1F1B || schedule == SCHEDULE_GPIPE;
@@ -335,7 +335,7 @@ static void schedule_note(const struct emitter *c)
     c->plan->schedule = !turns ? schedule : all ? SCHEDULE_GPIPE : SCHEDULE_1F1B;
 }
 
-static int plan_fill(struct emitter *c, bool programs)
+static int plan_fill(struct pipeline_emitter *c, bool programs)
 {
     int result = plan_rows_fill(c->plan, c->candidate, c->err);
     plan_frame_fill(c->plan, c->problem, c->candidate);
@@ -374,17 +374,17 @@ struct plan *pipeline_emit(const struct problem *problem, const struct candidate
                                     candidate->micro_batch_rows, err);
     if (!plan)
         return NULL;
-    struct emitter c = {.problem = problem,
-                        .candidate = candidate,
-                        .plan = plan,
-                        .err = err,
-                        .stages = candidate->stage_count,
-                        .full = problem->workload->method == METHOD_FULL,
-                        .grouped = grouped,
-                        .shards = shards,
-                        .table_group =
-                            apart ? 1 + (grouped ? (int32_t)candidate->stage_count + 1 : 0) : PLAN_NONE,
-                        .table_sum = apart && grouped && !shards ? (int32_t)groups - 1 : PLAN_NONE};
+    struct pipeline_emitter c = {
+        .problem = problem,
+        .candidate = candidate,
+        .plan = plan,
+        .err = err,
+        .stages = candidate->stage_count,
+        .full = problem->workload->method == METHOD_FULL,
+        .grouped = grouped,
+        .shards = shards,
+        .table_group = apart ? 1 + (grouped ? (int32_t)candidate->stage_count + 1 : 0) : PLAN_NONE,
+        .table_sum = apart && grouped && !shards ? (int32_t)groups - 1 : PLAN_NONE};
     int result = plan_fill(&c, programs);
     schedule_fini(&c.schedule);
     free(c.first_stage);

@@ -11,8 +11,8 @@
 
 enum instance { TAKEN = -2 }; /* the instance is in use by an instruction that is not added yet */
 
-struct writer {
-    struct emitter *c;
+struct pipeline_writer {
+    struct pipeline_emitter *c;
     struct program_builder b;
     uint32_t rank, limit; /* micro-batches that take part */
     bool train;           /* includes backwards */
@@ -22,7 +22,7 @@ struct writer {
     int32_t gave;         /* the send of kept weights that the step must wait for; PLAN_NONE: none */
 };
 
-size_t pipeline_numbers(const struct emitter *c, uint32_t stages)
+size_t pipeline_numbers(const struct pipeline_emitter *c, uint32_t stages)
 {
     /* Two arrays for each track, two for receives. */
     return (2 * (size_t)BOUNDARIES + 2) * stages * c->micro_batches;
@@ -30,7 +30,7 @@ size_t pipeline_numbers(const struct emitter *c, uint32_t stages)
 
 /* Reserves an instance for micro-batch k; after[2] are the instructions to wait for. Returns false if all
  * are in use. */
-static bool track_take(struct track *t, uint32_t k, int32_t after[2])
+static bool track_take(struct ring_track *t, uint32_t k, int32_t after[2])
 {
     int32_t *instance = &t->by_instance[k % t->ring];
     bool room = t->taken - t->given < t->held && *instance != TAKEN;
@@ -40,28 +40,28 @@ static bool track_take(struct track *t, uint32_t k, int32_t after[2])
     return room;
 }
 
-static void track_give(struct track *t, uint32_t k, int32_t number)
+static void track_give(struct ring_track *t, uint32_t k, int32_t number)
 {
     t->by_instance[k % t->ring] = number;
     t->by_turn[t->given++ % t->held] = number;
 }
 
-static void cursors_reset(struct writer *w, uint32_t stage)
+static void cursors_reset(struct pipeline_writer *w, uint32_t stage)
 {
-    const struct stage *s = &w->c->candidate->stages[stage];
+    const struct candidate_stage *s = &w->c->candidate->stages[stage];
     for (uint32_t m = s->member_first; m < s->member_first + s->member_count; m++)
         w->c->cursor[m] = w->c->schedule.first[m];
 }
 
-static void writer_begin(struct writer *w, uint32_t limit, bool train)
+static void writer_begin(struct pipeline_writer *w, uint32_t limit, bool train)
 {
-    struct emitter *c = w->c;
+    struct pipeline_emitter *c = w->c;
     int32_t *at = c->numbers;
     w->limit = limit;
     w->train = train;
     w->last[0] = w->last[1] = PLAN_NONE;
     for (uint32_t s = c->first_stage[w->rank]; s < c->stages; s = c->next_stage[s]) {
-        struct part *part = &c->parts[s];
+        struct rank_stage *part = &c->parts[s];
         memset(at, 0xff, sizeof(*at) * pipeline_numbers(c, 1));
         for (int i = 0; i < BOUNDARIES; i++, at += 2 * c->micro_batches) {
             part->track[i].by_instance = at;
@@ -78,31 +78,31 @@ static void writer_begin(struct writer *w, uint32_t limit, bool train)
     state_fetch(c, &w->b, w->came, &w->gave);
 }
 
-static bool takes_part(const struct writer *w, const struct schedule_event *e)
+static bool takes_part(const struct pipeline_writer *w, const struct schedule_event *e)
 {
     return w->train || (e->kind == EVENT_FORWARD && e->micro_batch < w->limit);
 }
 
-static int32_t transfer_add(struct writer *w, uint32_t stage, enum boundary at, uint32_t k,
+static int32_t transfer_add(struct pipeline_writer *w, uint32_t stage, enum boundary at, uint32_t k,
                             const int32_t *after, size_t count)
 {
-    const struct stage *s = &w->c->candidate->stages[stage];
+    const struct candidate_stage *s = &w->c->candidate->stages[stage];
     bool sends = at == ACT_OUT || at == GRAD_OUT, behind = at == ACT_OUT || at == GRAD_IN;
-    struct instr x = instr_init(sends ? OP_SEND : OP_RECV, sends ? QUEUE_SEND : QUEUE_RECV);
+    struct instr x = instr_init(sends ? INSTR_SEND : INSTR_RECV, sends ? QUEUE_SEND : QUEUE_RECV);
     x.peer = (int32_t)owner_of(w->c, behind ? stage + 1 : stage - 1, k);
     x.tag = at == ACT_IN || at == ACT_OUT ? TAG_ACTIVATION : TAG_GRADIENT;
     x.micro_batch = (int32_t)k;
     x.block_begin = x.block_end = behind ? s->block_end : s->block_begin;
     *(sends ? &x.slot_in : &x.slot_out) = w->c->parts[stage].slot[at];
-    x.flags = sends ? INSTR_FREES_IN : 0;
+    x.flags = sends ? FLAG_FREES_IN : 0;
     return program_add(&w->b, &x, after, count);
 }
 
 /* The receive of what a stage needs for micro-batch k; all receives that the peer sends earlier are added
  * first. */
-static int32_t received(struct writer *w, uint32_t stage, bool gradient, uint32_t k)
+static int32_t received(struct pipeline_writer *w, uint32_t stage, bool gradient, uint32_t k)
 {
-    struct emitter *c = w->c;
+    struct pipeline_emitter *c = w->c;
     uint32_t peer = owner_of(c, gradient ? stage + 1 : stage - 1, k);
     int32_t *number = &c->parts[stage].received[gradient][k];
     while (*number < 0 && c->cursor[peer] < c->schedule.first[peer + 1]) {
@@ -114,7 +114,7 @@ static int32_t received(struct writer *w, uint32_t stage, bool gradient, uint32_
         uint32_t to = back ? e->stage - 1 : e->stage + 1;
         if (owner_of(c, to, e->micro_batch) != w->rank)
             continue;
-        struct part *part = &c->parts[to];
+        struct rank_stage *part = &c->parts[to];
         enum boundary in = back ? GRAD_IN : ACT_IN;
         int32_t after[2];
         w->broken |= !track_take(&part->track[in], e->micro_batch, after);
@@ -125,13 +125,13 @@ static int32_t received(struct writer *w, uint32_t stage, bool gradient, uint32_
 
 /* Adds receive, compute and send of an event. `save`: the slot for what the backward needs, or the KV
  * cache, or none. */
-static void event_add(struct writer *w, const struct schedule_event *e, int32_t save)
+static void event_add(struct pipeline_writer *w, const struct schedule_event *e, int32_t save)
 {
-    static const enum instr_op ops[] = {[EVENT_FORWARD] = OP_FORWARD,
-                                        [EVENT_BACKWARD] = OP_BACKWARD,
-                                        [EVENT_INPUT] = OP_BACKWARD_INPUT,
-                                        [EVENT_WEIGHT] = OP_BACKWARD_WEIGHT};
-    struct part *part = &w->c->parts[e->stage];
+    static const enum instr_op ops[] = {[EVENT_FORWARD] = INSTR_FORWARD,
+                                        [EVENT_BACKWARD] = INSTR_BACKWARD,
+                                        [EVENT_INPUT] = INSTR_BACKWARD_INPUT,
+                                        [EVENT_WEIGHT] = INSTR_BACKWARD_WEIGHT};
+    struct rank_stage *part = &w->c->parts[e->stage];
     bool back = e->kind != EVENT_FORWARD, weight = e->kind == EVENT_WEIGHT;
     enum boundary in = back ? GRAD_IN : ACT_IN, out = back ? GRAD_OUT : ACT_OUT;
     int32_t after[5] = {PLAN_NONE, PLAN_NONE, PLAN_NONE, w->came[0], w->came[1]};
@@ -144,9 +144,9 @@ static void event_add(struct writer *w, const struct schedule_event *e, int32_t 
     x.slot_out = weight ? PLAN_NONE : part->slot[out];
     x.slot_save = save;
     bool again = !weight && save == part->saved && w->c->plan->ranks[w->rank].recompute;
-    x.flags = (uint16_t)((x.slot_in >= 0 ? INSTR_FREES_IN : 0) |
-                         (e->kind == EVENT_BACKWARD || weight ? INSTR_FREES_SAVE : 0) |
-                         (again ? INSTR_RECOMPUTE : 0));
+    x.flags = (uint16_t)((x.slot_in >= 0 ? FLAG_FREES_IN : 0) |
+                         (e->kind == EVENT_BACKWARD || weight ? FLAG_FREES_SAVE : 0) |
+                         (again ? FLAG_RECOMPUTE : 0));
     if (x.slot_in >= 0)
         after[0] = received(w, e->stage, back, k);
     if (x.slot_out >= 0)
@@ -161,7 +161,7 @@ static void event_add(struct writer *w, const struct schedule_event *e, int32_t 
 
 enum save { SAVE_ALL, SAVE_NOTHING, SAVE_CACHE };
 
-static void events_add(struct writer *w, enum save save)
+static void events_add(struct pipeline_writer *w, enum save save)
 {
     const struct schedule *s = &w->c->schedule;
     for (uint32_t i = s->first[w->rank]; i < s->first[w->rank + 1]; i++) {
@@ -177,21 +177,21 @@ static void events_add(struct writer *w, enum save save)
 /* Adds the end of a training step: reduction of gradients, norm, optimiser step. Replicas: all members of
  * a stage have equal gradients, so that one of them counts in the norm and sends the result to the others.
  * Shards: every rank counts its own. */
-static void train_tail(struct writer *w, int32_t scalars)
+static void train_tail(struct pipeline_writer *w, int32_t scalars)
 {
-    struct emitter *c = w->c;
+    struct pipeline_emitter *c = w->c;
     const struct plan_rank *rank = &c->plan->ranks[w->rank];
-    const struct stage *stage = stage_of(c, w->rank);
+    const struct candidate_stage *stage = stage_of(c, w->rank);
     bool shared = stage->member_count > 1;
     int32_t group = 1 + rank->stage, all = c->grouped && !c->shards ? 1 + (int32_t)c->stages : 0;
     state_release(c, &w->b, w->came);
     int32_t summed = state_reduce(c, &w->b, w->rank, w->last[1]), norm = PLAN_NONE;
     if (c->shards || w->rank == stage->member_first)
-        norm = program_add_collective(&w->b, OP_ALL_REDUCE, all, PLAN_NONE, c->norm, TAG_NORM, &summed, 1);
+        norm = program_add_collective(&w->b, INSTR_ALL_REDUCE, all, PLAN_NONE, c->norm, TAG_NORM, &summed, 1);
     if (shared && !c->shards)
-        norm = program_add_collective(&w->b, OP_BROADCAST, group, (int32_t)stage->member_first, c->norm,
+        norm = program_add_collective(&w->b, INSTR_BROADCAST, group, (int32_t)stage->member_first, c->norm,
                                       TAG_NORM, norm >= 0 ? &norm : &summed, 1);
-    struct instr x = instr_init(OP_STEP, QUEUE_COMPUTE);
+    struct instr x = instr_init(INSTR_STEP, QUEUE_COMPUTE);
     x.block_begin = rank->block_begin;
     x.block_end = rank->block_end;
     x.group = c->shards && shared ? group : PLAN_NONE;
@@ -201,10 +201,10 @@ static void train_tail(struct writer *w, int32_t scalars)
 
 /* Adds a program for a batch. Evaluation ends with the loss of its forwards; in training the loss is
  * all-reduced while the backwards drain. */
-static void batch_build(struct writer *w, bool train)
+static void batch_build(struct pipeline_writer *w, bool train)
 {
-    struct emitter *c = w->c;
-    const struct part *part = &c->parts[c->first_stage[w->rank]];
+    struct pipeline_emitter *c = w->c;
+    const struct rank_stage *part = &c->parts[c->first_stage[w->rank]];
     uint64_t events = (c->schedule.first[w->rank + 1] - c->schedule.first[w->rank]) / (train ? 1 : 2);
     uint64_t sides = (part->slot[ACT_IN] >= 0) + (part->slot[ACT_OUT] >= 0);
     program_builder_expect(&w->b, (1 + sides) * events, 3 * sides * events);
@@ -212,27 +212,27 @@ static void batch_build(struct writer *w, bool train)
     events_add(w, train ? SAVE_ALL : SAVE_NOTHING);
     if (!train)
         state_release(c, &w->b, w->came);
-    int32_t scalars = program_add_collective(&w->b, OP_ALL_REDUCE, 0, PLAN_NONE, c->scalars, TAG_STEP_SCALARS,
-                                             &w->last[0], 1);
+    int32_t scalars = program_add_collective(&w->b, INSTR_ALL_REDUCE, 0, PLAN_NONE, c->scalars,
+                                             TAG_STEP_SCALARS, &w->last[0], 1);
     if (train)
         train_tail(w, scalars);
 }
 
 /* Adds prefill or generate, which are alike: the prompt, or the last token, passes all stages as
  * micro-batch 0, and the rank with the last stage chooses the token. */
-static void token_build(struct writer *w)
+static void token_build(struct pipeline_writer *w)
 {
-    struct emitter *c = w->c;
+    struct pipeline_emitter *c = w->c;
     writer_begin(w, 1, false);
     events_add(w, SAVE_CACHE);
     state_release(c, &w->b, w->came);
     program_add_choice(&w->b, w->rank, owner_of(c, c->stages - 1, 0), c->token, w->last[0]);
 }
 
-int pipeline_programs(struct emitter *c, uint32_t r)
+int pipeline_programs(struct pipeline_emitter *c, uint32_t r)
 {
     for (int kind = 0; kind < PROGRAM_KINDS; kind++) {
-        struct writer w = {.c = c, .rank = r};
+        struct pipeline_writer w = {.c = c, .rank = r};
         if (kind == PROGRAM_SAVE)
             program_add_save(&w.b, c->barrier); /* a parameter on several ranks is saved once */
         else if (kind == PROGRAM_TRAIN || kind == PROGRAM_EVALUATE)

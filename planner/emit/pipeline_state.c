@@ -19,7 +19,7 @@ bool state_table_apart(const struct problem *p, const struct candidate *candidat
     return memory_trains_table(p) && p->blocks.tied && candidate->stage_count > 1;
 }
 
-double pipeline_state_bytes(const struct problem *p, const struct stage *stage)
+double pipeline_state_bytes(const struct problem *p, const struct candidate_stage *stage)
 {
     return memory_state_bytes(p) * (double)memory_trained(p, stage->block_begin, stage->block_end);
 }
@@ -39,8 +39,8 @@ static int group_fill(struct plan_group *group, uint32_t first, uint32_t count, 
 }
 
 /* A group of the first `count` members of one stage and all of another. */
-static int ends_fill(struct plan_group *group, const struct stage *head, uint32_t count,
-                     const struct stage *tail, struct err *err)
+static int ends_fill(struct plan_group *group, const struct candidate_stage *head, uint32_t count,
+                     const struct candidate_stage *tail, struct err *err)
 {
     if (group_fill(group, head->member_first, count, count + tail->member_count, err) < 0)
         return -1;
@@ -49,9 +49,10 @@ static int ends_fill(struct plan_group *group, const struct stage *head, uint32_
     return 0;
 }
 
-int state_groups(struct emitter *c)
+int state_groups(struct pipeline_emitter *c)
 {
-    const struct stage *stages = c->candidate->stages, *head = &stages[0], *tail = &stages[c->stages - 1];
+    const struct candidate_stage *stages = c->candidate->stages, *head = &stages[0],
+                                 *tail = &stages[c->stages - 1];
     struct plan_group *groups = c->plan->groups;
     for (uint32_t s = 0; s < c->stages && c->grouped; s++) {
         if (group_fill(&groups[1 + s], stages[s].member_first, stages[s].member_count, stages[s].member_count,
@@ -70,19 +71,19 @@ int state_groups(struct emitter *c)
     return c->table_sum < 0 ? 0 : ends_fill(&groups[c->table_sum], head, head->member_count, tail, c->err);
 }
 
-double state_share_of(const struct emitter *c, uint32_t r)
+double state_share_of(const struct pipeline_emitter *c, uint32_t r)
 {
-    const struct stage *stage = stage_of(c, r);
+    const struct candidate_stage *stage = stage_of(c, r);
     const double *shares = stage->member_count > 1 ? c->plan->groups[1 + c->first_stage[r]].shares : NULL;
     return shares ? shares[r - stage->member_first] : 1;
 }
 
-int state_table_shares(struct emitter *c)
+int state_table_shares(struct pipeline_emitter *c)
 {
     if (c->table_group < 0)
         return 0;
     struct plan_group *table = &c->plan->groups[c->table_group];
-    const struct stage *head = &c->candidate->stages[0];
+    const struct candidate_stage *head = &c->candidate->stages[0];
     table->shares = calloc(table->rank_count, sizeof(*table->shares));
     if (!table->shares)
         return err_set(c->err, ERR_NOMEM, "planner: out of memory");
@@ -91,10 +92,10 @@ int state_table_shares(struct emitter *c)
     return 0;
 }
 
-int state_share_out(struct emitter *c, uint32_t s, const double *room)
+int state_share_out(struct pipeline_emitter *c, uint32_t s, const double *room)
 {
     const struct problem *p = c->problem;
-    const struct stage *stage = &c->candidate->stages[s];
+    const struct candidate_stage *stage = &c->candidate->stages[s];
     uint32_t count = stage->member_count;
     double *shares = c->plan->groups[1 + s].shares = calloc(count, sizeof(*shares));
     struct share_member *members = calloc((size_t)count + 1, sizeof(*members));
@@ -125,7 +126,7 @@ int state_share_out(struct emitter *c, uint32_t s, const double *room)
 
 /* --- slots and instructions --- */
 
-static int32_t place_add(struct plan_rank *rank, int kind, const struct exchange *x, uint64_t bytes)
+static int32_t place_add(struct plan_rank *rank, int kind, const struct state_exchange *x, uint64_t bytes)
 {
     int32_t slot =
         plan_rank_fixed_slot(rank, kind, SLOT_FOR_INSTRUCTIONS, SLOT_ON_DEVICE, PURPOSE_BUFFERS, bytes);
@@ -137,7 +138,7 @@ static int32_t place_add(struct plan_rank *rank, int kind, const struct exchange
 }
 
 /* Adds a slot for gathered weights and one for unreduced gradients. */
-static int places_add(const struct emitter *c, struct plan_rank *rank, struct exchange *x)
+static int places_add(const struct pipeline_emitter *c, struct plan_rank *rank, struct state_exchange *x)
 {
     bool table = x == &c->exchange[0];
     x->gathered = place_add(rank, SLOT_GATHERED, x,
@@ -147,13 +148,13 @@ static int places_add(const struct emitter *c, struct plan_rank *rank, struct ex
     return x->gathered < 0 || x->whole < 0 ? -1 : 0;
 }
 
-int state_slots(struct emitter *c, uint32_t r, uint64_t kept)
+int state_slots(struct pipeline_emitter *c, uint32_t r, uint64_t kept)
 {
     struct plan_rank *rank = &c->plan->ranks[r];
     bool first = rank->block_begin == 0, last = rank->block_end == c->problem->block_count;
     bool apart = c->table_group >= 0, sharded = c->shards && stage_of(c, r)->member_count > 1;
-    struct exchange *table = &c->exchange[0], *own = &c->exchange[1];
-    *table = *own = (struct exchange){PLAN_NONE, 0, 1, PLAN_NONE, PLAN_NONE};
+    struct state_exchange *table = &c->exchange[0], *own = &c->exchange[1];
+    *table = *own = (struct state_exchange){PLAN_NONE, 0, 1, PLAN_NONE, PLAN_NONE};
     if (!c->full && !apart)
         return 0;
     uint64_t steps_with = rank->slots[c->gradients].bytes_bound;
@@ -175,68 +176,69 @@ int state_slots(struct emitter *c, uint32_t r, uint64_t kept)
     return c->values < 0 || failed ? err_set(c->err, ERR_NOMEM, "planner: out of memory") : 0;
 }
 
-static int32_t exchange_add(struct program_builder *b, enum instr_op op, const struct exchange *x, int32_t in,
-                            int32_t out, int32_t after)
+static int32_t exchange_add(struct program_builder *b, enum instr_op op, const struct state_exchange *x,
+                            int32_t in, int32_t out, int32_t after)
 {
     struct instr instr = instr_init(op, instr_op_queue(op));
-    instr.group = op == OP_RELEASE ? PLAN_NONE : x->group;
-    instr.tag = op == OP_ALL_GATHER       ? TAG_PARAMETERS
-                : op == OP_REDUCE_SCATTER ? TAG_PARAMETER_GRADIENTS
-                                          : TAG_NONE;
+    instr.group = op == INSTR_RELEASE ? PLAN_NONE : x->group;
+    instr.tag = op == INSTR_ALL_GATHER       ? TAG_PARAMETERS
+                : op == INSTR_REDUCE_SCATTER ? TAG_PARAMETER_GRADIENTS
+                                             : TAG_NONE;
     instr.block_begin = x->begin;
     instr.block_end = x->end;
     instr.slot_in = in;
     instr.slot_out = out;
-    instr.flags = op == OP_REDUCE_SCATTER && in != out ? INSTR_FREES_IN : 0;
+    instr.flags = op == INSTR_REDUCE_SCATTER && in != out ? FLAG_FREES_IN : 0;
     return program_add(b, &instr, &after, 1);
 }
 
-void state_fetch(const struct emitter *c, struct program_builder *b, int32_t came[2], int32_t *gave)
+void state_fetch(const struct pipeline_emitter *c, struct program_builder *b, int32_t came[2], int32_t *gave)
 {
     *gave = PLAN_NONE;
     for (int i = 0; i < 2; i++) {
-        const struct exchange *x = &c->exchange[i];
-        int32_t done =
-            x->group < 0 ? PLAN_NONE : exchange_add(b, OP_ALL_GATHER, x, c->values, x->gathered, PLAN_NONE);
+        const struct state_exchange *x = &c->exchange[i];
+        int32_t done = x->group < 0 ? PLAN_NONE
+                                    : exchange_add(b, INSTR_ALL_GATHER, x, c->values, x->gathered, PLAN_NONE);
         came[i] = x->gathered < 0 ? PLAN_NONE : done;
         *gave = x->gathered < 0 && done >= 0 ? done : *gave;
     }
 }
 
-void state_release(const struct emitter *c, struct program_builder *b, const int32_t came[2])
+void state_release(const struct pipeline_emitter *c, struct program_builder *b, const int32_t came[2])
 {
     for (int i = 0; i < 2; i++) {
         if (c->exchange[i].gathered >= 0)
-            exchange_add(b, OP_RELEASE, &c->exchange[i], c->exchange[i].gathered, PLAN_NONE, came[i]);
+            exchange_add(b, INSTR_RELEASE, &c->exchange[i], c->exchange[i].gathered, PLAN_NONE, came[i]);
     }
 }
 
 /* Replicas: all-reduces the gradients of the blocks over a group. If `whole` is a buffer for unreduced
  * gradients (of a copy), the rank needs no result. */
-static int32_t sum_add(const struct emitter *c, struct program_builder *b, int32_t group, int32_t whole,
-                       int32_t begin, int32_t end, int32_t after)
+static int32_t sum_add(const struct pipeline_emitter *c, struct program_builder *b, int32_t group,
+                       int32_t whole, int32_t begin, int32_t end, int32_t after)
 {
-    struct instr x = instr_init(OP_ALL_REDUCE, QUEUE_GROUP);
+    struct instr x = instr_init(INSTR_ALL_REDUCE, QUEUE_GROUP);
     x.group = group;
     x.tag = TAG_PARAMETER_GRADIENTS;
     x.block_begin = begin;
     x.block_end = end;
     x.slot_in = whole >= 0 ? whole : c->gradients;
     x.slot_out = whole >= 0 ? PLAN_NONE : c->gradients;
-    x.flags = whole >= 0 ? INSTR_FREES_IN : 0;
+    x.flags = whole >= 0 ? FLAG_FREES_IN : 0;
     return program_add(b, &x, &after, 1);
 }
 
-static int32_t replicas_reduce(const struct emitter *c, struct program_builder *b, uint32_t r, int32_t after)
+static int32_t replicas_reduce(const struct pipeline_emitter *c, struct program_builder *b, uint32_t r,
+                               int32_t after)
 {
     const struct plan_rank *rank = &c->plan->ranks[r];
-    const struct exchange *table = &c->exchange[0];
+    const struct state_exchange *table = &c->exchange[0];
     bool shared = stage_of(c, r)->member_count > 1, end = rank->owns_tied || rank->copies_tied;
     int32_t group = 1 + rank->stage, begin = 0, after_last = 0; /* naming no blocks means all blocks */
     if (c->table_sum >= 0 && end)
         after = sum_add(c, b, c->table_sum, table->whole, 0, 1, after);
     else if (table->group >= 0)
-        after = exchange_add(b, OP_REDUCE_SCATTER, table, table->whole >= 0 ? table->whole : c->gradients,
+        after = exchange_add(b, INSTR_REDUCE_SCATTER, table, table->whole >= 0 ? table->whole : c->gradients,
                              c->gradients, after);
     if (c->table_sum >= 0 && rank->owns_tied) {
         begin = 1;
@@ -246,16 +248,16 @@ static int32_t replicas_reduce(const struct emitter *c, struct program_builder *
     return shared ? sum_add(c, b, group, PLAN_NONE, begin, after_last, after) : after;
 }
 
-int32_t state_reduce(const struct emitter *c, struct program_builder *b, uint32_t r, int32_t after)
+int32_t state_reduce(const struct pipeline_emitter *c, struct program_builder *b, uint32_t r, int32_t after)
 {
     if (!c->shards)
         return replicas_reduce(c, b, r, after);
     /* The table comes second, because both reductions end where the rank's gradients are. A rank that
      * keeps the whole table has its own gradients of it in place. */
     for (int i = 2; i-- > 0;) {
-        const struct exchange *x = &c->exchange[i];
+        const struct state_exchange *x = &c->exchange[i];
         if (x->group >= 0)
-            after = exchange_add(b, OP_REDUCE_SCATTER, x, x->whole >= 0 ? x->whole : c->gradients,
+            after = exchange_add(b, INSTR_REDUCE_SCATTER, x, x->whole >= 0 ? x->whole : c->gradients,
                                  c->gradients, after);
     }
     return after;
@@ -287,7 +289,7 @@ static struct ring_cost ring_cost(const struct problem *p, const uint32_t *devic
 static void members_add(const struct candidate *candidate, uint32_t s, bool keeps, uint32_t *devices,
                         double *shares, uint32_t *count)
 {
-    const struct stage *stage = &candidate->stages[s];
+    const struct candidate_stage *stage = &candidate->stages[s];
     const struct member *members = &candidate->members[stage->member_first];
     double sum = 0;
     for (uint32_t m = 0; m < stage->member_count; m++)
@@ -344,7 +346,7 @@ static void table_syncs(const struct problem *p, const struct candidate *candida
 static void stage_sync(const struct problem *p, const struct candidate *candidate, uint32_t s,
                        const uint32_t *devices, const double *shares, struct pipeline_sync *sync)
 {
-    const struct stage *stage = &candidate->stages[s];
+    const struct candidate_stage *stage = &candidate->stages[s];
     uint32_t count = stage->member_count;
     bool shards = !state_whole(p, candidate), apart = state_table_apart(p, candidate);
     struct ring_cost ring = ring_cost(p, devices, shares, count);
@@ -368,7 +370,7 @@ static void stage_sync(const struct problem *p, const struct candidate *candidat
  * stages' first members: a rank's path to the root and back. */
 static void norm_add(const struct problem *p, const struct candidate *candidate, struct pipeline_sync *syncs)
 {
-    const struct stage *stages = candidate->stages;
+    const struct candidate_stage *stages = candidate->stages;
     const struct member *members = candidate->members;
     bool firsts = state_whole(p, candidate) && candidate->member_count > candidate->stage_count;
     uint32_t count = firsts ? candidate->stage_count : candidate->member_count;

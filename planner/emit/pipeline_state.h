@@ -5,7 +5,7 @@
 #include "planner/candidate/candidate.h"
 
 /* Bytes of state (full fine-tuning) that all members of a stage keep together. */
-double pipeline_state_bytes(const struct problem *problem, const struct stage *stage);
+double pipeline_state_bytes(const struct problem *problem, const struct candidate_stage *stage);
 /* The seconds of a step outside micro-batches, per stage, by cost/price.c's seconds for the plan's
  * instructions. A step ends at max(end of the stage's last event + after_s) + max(update_s); its first
  * event begins at before_s. */

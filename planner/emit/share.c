@@ -8,7 +8,7 @@
 #define TURNS_MAX 200 /* bisections; more than the digits of a double */
 
 /* Is there a double between the two? */
-static bool parts(double low, double high)
+static bool splittable(double low, double high)
 {
     double middle = (low + high) / 2;
     return low < middle && middle < high;
@@ -38,7 +38,7 @@ static double level_search(const struct share_member *members, uint32_t count, b
     double low = 0, high = 0;
     for (uint32_t i = 0; i < count; i++)
         high = fmax(high, 1 / members[i].bytes_per_s);
-    for (int turn = 0; turn < TURNS_MAX && parts(low, high); turn++) {
+    for (int turn = 0; turn < TURNS_MAX && splittable(low, high); turn++) {
         double level = (low + high) / 2, sum = 0;
         bool fits = true;
         for (uint32_t i = 0; i < count; i++) {
@@ -63,7 +63,7 @@ double share_level_least(const struct share_member *members, uint32_t count)
 static void fill_evenly(const struct share_member *members, uint32_t count, double level, double *shares)
 {
     double low = 0, high = 1;
-    for (int turn = 0; turn < TURNS_MAX && (turn == 0 || parts(low, high)); turn++) {
+    for (int turn = 0; turn < TURNS_MAX && (turn == 0 || splittable(low, high)); turn++) {
         double water = (low + high) / 2, sum = 0;
         for (uint32_t i = 0; i < count; i++) {
             shares[i] = clamp(water, floor_at(&members[i], level), room_of(&members[i]));
@@ -82,7 +82,7 @@ static void fill_by_step(const struct share_member *members, uint32_t count, dou
     double low = 0, high = 0;
     for (uint32_t i = 0; i < count; i++)
         high = fmax(high, members[i].step_s);
-    for (int turn = 0; turn < TURNS_MAX && parts(low, high); turn++) {
+    for (int turn = 0; turn < TURNS_MAX && splittable(low, high); turn++) {
         double level = (low + high) / 2, sum = 0;
         for (uint32_t i = 0; i < count; i++) {
             double most = members[i].step_s > 0 ? level / members[i].step_s : 1;

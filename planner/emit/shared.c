@@ -10,7 +10,7 @@
 enum { SHARED_PIECE_BYTES = 2 << 20 };
 
 /* Use of one rank's slot: is it received into, is it sent. */
-struct use {
+struct slot_use {
     bool received, sent, apart; /* apart: also received from, or sent to, a device that cannot share memory
                                    with the rank's device */
 };
@@ -18,10 +18,10 @@ struct use {
 struct shares {
     struct plan *plan;
     const struct cluster *cluster;
-    const struct device **devices; /* [ranks]: device of each rank */
+    const struct planner_device **devices; /* [ranks]: device of each rank */
 };
 
-static const struct device *device_named(const struct cluster *cluster, const char *name)
+static const struct planner_device *device_named(const struct cluster *cluster, const char *name)
 {
     for (uint32_t d = 0; name && d < cluster->device_count; d++)
         if (strcmp(cluster->devices[d].name, name) == 0)
@@ -31,20 +31,20 @@ static const struct device *device_named(const struct cluster *cluster, const ch
 
 static bool share_memory(const struct shares *s, uint32_t a, int32_t b)
 {
-    const struct device *one = s->devices[a],
-                        *other = b >= 0 && (uint32_t)b < s->plan->rank_count ? s->devices[b] : NULL;
+    const struct planner_device *one = s->devices[a],
+                                *other = b >= 0 && (uint32_t)b < s->plan->rank_count ? s->devices[b] : NULL;
     return one && other && one != other && one->node == other->node && strcmp(one->kind, other->kind) == 0;
 }
 
-static struct use use_of(const struct shares *s, uint32_t rank, uint32_t slot)
+static struct slot_use use_of(const struct shares *s, uint32_t rank, uint32_t slot)
 {
-    struct use use = {0};
+    struct slot_use use = {0};
     for (int kind = 0; kind < PROGRAM_KINDS; kind++) {
         const struct program *program = &s->plan->ranks[rank].programs[kind];
         for (uint32_t i = 0; i < program->instr_count; i++) {
             const struct instr *x = &program->instrs[i];
-            bool in = x->op == OP_RECV && x->slot_out == (int32_t)slot,
-                 out = x->op == OP_SEND && x->slot_in == (int32_t)slot;
+            bool in = x->op == INSTR_RECV && x->slot_out == (int32_t)slot,
+                 out = x->op == INSTR_SEND && x->slot_in == (int32_t)slot;
             use.received |= in;
             use.sent |= out;
             use.apart |= (in || out) && !share_memory(s, rank, x->peer);
@@ -100,7 +100,7 @@ static void share_rank(const struct shares *s, uint32_t r)
         struct plan_slot *slot = &rank->slots[n];
         if (!is_boundary(slot) || slot->place != SLOT_ON_DEVICE)
             continue;
-        struct use use = use_of(s, r, n);
+        struct slot_use use = use_of(s, r, n);
         if (use.received && !use.sent && !use.apart && senders_have_room(s, r) &&
             make_room(rank, slot, cpu ? FOOTPRINT_GRANULE : SHARED_PIECE_BYTES))
             slot->place = SLOT_SHARED;
@@ -110,7 +110,7 @@ static void share_rank(const struct shares *s, uint32_t r)
 int plan_share_slots(struct plan *plan, const struct cluster *cluster, struct err *err)
 {
     struct shares s = {.plan = plan, .cluster = cluster};
-    s.devices = calloc((size_t)plan->rank_count + 1, sizeof(struct device *));
+    s.devices = calloc((size_t)plan->rank_count + 1, sizeof(struct planner_device *));
     if (!s.devices)
         return err_set(err, ERR_NOMEM, "planner: out of memory");
     for (uint32_t r = 0; r < plan->rank_count; r++)

@@ -138,7 +138,7 @@ static int slots_fill(struct tensor_plan *t, uint32_t s, struct plan_rank *rank,
 }
 
 /* A member's share of its stage's trained state, by parameters; a group's shares sum to 1. */
-static double state_share(const struct tensor_plan *t, const struct stage *stage,
+static double state_share(const struct tensor_plan *t, const struct candidate_stage *stage,
                           const struct plan_tensor *part)
 {
     struct tensor_shares shares = tensor_shares(t->problem, part);
@@ -159,7 +159,7 @@ static double state_share(const struct tensor_plan *t, const struct stage *stage
 
 static int rank_emit(struct tensor_plan *t, uint32_t s, uint32_t r, bool programs)
 {
-    const struct stage *stage = &t->candidate->stages[s];
+    const struct candidate_stage *stage = &t->candidate->stages[s];
     const struct member *member = &t->candidate->members[r];
     struct plan_rank *rank = &t->plan->ranks[r];
     uint32_t count = t->plan->micro_batch_count;
@@ -189,7 +189,7 @@ static int rank_emit(struct tensor_plan *t, uint32_t s, uint32_t r, bool program
 static int groups_fill(struct tensor_plan *t)
 {
     for (uint32_t s = 0; s < t->candidate->stage_count; s++) {
-        const struct stage *stage = &t->candidate->stages[s];
+        const struct candidate_stage *stage = &t->candidate->stages[s];
         struct plan_group *group = &t->plan->groups[1 + s];
         group->ranks = calloc(stage->member_count, sizeof(*group->ranks));
         if (!group->ranks)

@@ -12,7 +12,7 @@ uint32_t tensor_partials(const struct candidate *candidate, uint32_t s, uint32_t
 /* Depth, in units, of the ring between two stages with these windows. */
 uint32_t tensor_ring(uint32_t window, uint32_t next);
 
-/* See emit in struct kind. */
+/* See emit in struct placement_kind. */
 struct plan *tensor_emit(const struct problem *problem, const struct candidate *candidate, bool programs,
                          struct err *err);
 

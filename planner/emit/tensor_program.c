@@ -11,7 +11,7 @@
 #include "planner/emit/frame.h"
 #include "planner/emit/tensor_program.h"
 
-struct writer {
+struct tensor_writer {
     struct tensor_plan *t;
     struct program_builder b;
     const struct tensor_slots *s;
@@ -30,42 +30,42 @@ static int32_t past(const int32_t *numbers, uint32_t k, uint32_t ring)
     return k >= ring ? numbers[k - ring] : PLAN_NONE;
 }
 
-static const struct stage *blocks_of(const struct writer *w)
+static const struct candidate_stage *blocks_of(const struct tensor_writer *w)
 {
     return &w->t->candidate->stages[w->stage];
 }
 
-static uint32_t leader(const struct writer *w, uint32_t stage)
+static uint32_t leader(const struct tensor_writer *w, uint32_t stage)
 {
     return w->t->candidate->stages[stage].member_first;
 }
 
 /* All-reduces the parts of micro-batch k in a slot. `frees`: nothing on this rank reads the sum. */
-static int32_t sum_add(struct writer *w, int32_t slot, uint32_t tag, int32_t block, uint32_t k, int32_t after,
-                       bool frees)
+static int32_t sum_add(struct tensor_writer *w, int32_t slot, uint32_t tag, int32_t block, uint32_t k,
+                       int32_t after, bool frees)
 {
-    struct instr x = instr_init(OP_ALL_REDUCE, QUEUE_GROUP);
+    struct instr x = instr_init(INSTR_ALL_REDUCE, QUEUE_GROUP);
     x.group = w->group;
     x.slot_in = x.slot_out = slot;
     x.tag = tag;
     x.micro_batch = (int32_t)k;
     x.block_begin = block;
     x.block_end = block + 1;
-    x.flags = frees ? INSTR_FREES_IN : 0;
+    x.flags = frees ? FLAG_FREES_IN : 0;
     return program_add(&w->b, &x, &after, 1);
 }
 
 /* Adds the arrival of a boundary tensor from the neighbouring stage: the first member receives and
  * broadcasts it. */
-static void arrive_add(struct writer *w, bool gradient, uint32_t k)
+static void arrive_add(struct tensor_writer *w, bool gradient, uint32_t k)
 {
-    const struct stage *stage = blocks_of(w);
+    const struct candidate_stage *stage = blocks_of(w);
     int32_t slot = gradient ? w->s->grad_in : w->s->act_in;
     int32_t boundary = gradient ? stage->block_end : stage->block_begin;
     uint32_t ring = gradient ? w->s->ring_grad : w->s->ring_act;
     int32_t number = past(gradient ? w->used_grad : w->used_act, k, ring);
     if (w->leads) {
-        struct instr x = instr_init(OP_RECV, QUEUE_RECV);
+        struct instr x = instr_init(INSTR_RECV, QUEUE_RECV);
         x.peer = (int32_t)leader(w, gradient ? w->stage + 1 : w->stage - 1);
         x.slot_out = slot;
         x.tag = gradient ? TAG_GRADIENT : TAG_ACTIVATION;
@@ -74,7 +74,7 @@ static void arrive_add(struct writer *w, bool gradient, uint32_t k)
         number = program_add(&w->b, &x, &number, 1);
     }
     if (stage->member_count > 1) {
-        struct instr x = instr_init(OP_BROADCAST, QUEUE_GROUP);
+        struct instr x = instr_init(INSTR_BROADCAST, QUEUE_GROUP);
         x.group = w->group;
         x.peer = (int32_t)stage->member_first;
         x.slot_in = w->leads ? slot : PLAN_NONE;
@@ -87,16 +87,16 @@ static void arrive_add(struct writer *w, bool gradient, uint32_t k)
     w->ready[k] = number;
 }
 
-static void leave_add(struct writer *w, bool gradient, uint32_t k)
+static void leave_add(struct tensor_writer *w, bool gradient, uint32_t k)
 {
     int32_t *sent = gradient ? w->sent_grad : w->sent_act;
     sent[k] = w->ready[k]; /* if the tensor is not sent, the sum frees it */
     if (!w->leads)
         return;
-    struct instr x = instr_init(OP_SEND, QUEUE_SEND);
+    struct instr x = instr_init(INSTR_SEND, QUEUE_SEND);
     x.peer = (int32_t)leader(w, gradient ? w->stage - 1 : w->stage + 1);
     x.slot_in = gradient ? w->s->grad_out : w->s->act_out;
-    x.flags = INSTR_FREES_IN;
+    x.flags = FLAG_FREES_IN;
     x.tag = gradient ? TAG_GRADIENT : TAG_ACTIVATION;
     x.micro_batch = (int32_t)k;
     x.block_begin = x.block_end = gradient ? blocks_of(w)->block_begin : blocks_of(w)->block_end;
@@ -104,11 +104,11 @@ static void leave_add(struct writer *w, bool gradient, uint32_t k)
 }
 
 /* Adds one half of a block (or a whole one) and the all-reduce behind it. in, out: slots or PLAN_NONE. */
-static void part_add(struct writer *w, enum instr_op op, uint16_t half, int32_t block, uint32_t k, int32_t in,
-                     int32_t out, int32_t save)
+static void part_add(struct tensor_writer *w, enum instr_op op, uint16_t half, int32_t block, uint32_t k,
+                     int32_t in, int32_t out, int32_t save)
 {
     struct instr x = instr_init(op, QUEUE_COMPUTE);
-    bool backward = op == OP_BACKWARD, kept = save >= 0 && w->saving == 1;
+    bool backward = op == INSTR_BACKWARD, kept = save >= 0 && w->saving == 1;
     bool boundary = out >= 0 && out == (backward ? w->s->grad_out : w->s->act_out);
     x.micro_batch = (int32_t)k;
     x.block_begin = block;
@@ -117,8 +117,8 @@ static void part_add(struct writer *w, enum instr_op op, uint16_t half, int32_t 
     x.slot_out = out;
     x.slot_save = save;
     x.flags =
-        (uint16_t)(half | (in >= 0 ? INSTR_FREES_IN : 0) | (backward && save >= 0 ? INSTR_FREES_SAVE : 0) |
-                   (kept && w->t->plan->ranks[w->rank].recompute ? INSTR_RECOMPUTE : 0));
+        (uint16_t)(half | (in >= 0 ? FLAG_FREES_IN : 0) | (backward && save >= 0 ? FLAG_FREES_SAVE : 0) |
+                   (kept && w->t->plan->ranks[w->rank].recompute ? FLAG_RECOMPUTE : 0));
     int32_t after[2] = {w->ready[k], boundary ? past(backward ? w->sent_grad : w->sent_act, k, w->s->ring_out)
                                               : PLAN_NONE};
     int32_t number = program_add(&w->b, &x, after, 2);
@@ -133,36 +133,36 @@ static void part_add(struct writer *w, enum instr_op op, uint16_t half, int32_t 
                               boundary && !w->leads);
 }
 
-static int32_t saved(const struct writer *w, int32_t slot, bool cache)
+static int32_t saved(const struct tensor_writer *w, int32_t slot, bool cache)
 {
     return w->saving == 1 ? slot : w->saving == 0 && cache ? w->s->cache : PLAN_NONE;
 }
 
-static void forward_part(struct writer *w, int32_t block, int half, uint32_t k)
+static void forward_part(struct tensor_writer *w, int32_t block, int half, uint32_t k)
 {
     const struct tensor_slots *s = w->s;
-    const struct stage *stage = blocks_of(w);
+    const struct candidate_stage *stage = blocks_of(w);
     int32_t in = block == stage->block_begin && !w->first ? s->act_in : s->sum[1];
     int32_t out = block + 1 == stage->block_end && !w->last ? s->act_out : s->sum[1];
     bool head = block + 1 == w->t->plan->block_count;
     if (block == 0)
-        part_add(w, OP_FORWARD, 0, block, k, PLAN_NONE, out, PLAN_NONE);
+        part_add(w, INSTR_FORWARD, 0, block, k, PLAN_NONE, out, PLAN_NONE);
     else if (head && half == 0)
-        part_add(w, OP_FORWARD, INSTR_FIRST_HALF, block, k, in, s->statistics,
+        part_add(w, INSTR_FORWARD, FLAG_FIRST_HALF, block, k, in, s->statistics,
                  saved(w, s->saved_head, false));
     else if (head)
-        part_add(w, OP_FORWARD, INSTR_SECOND_HALF, block, k, s->statistics, PLAN_NONE, PLAN_NONE);
+        part_add(w, INSTR_FORWARD, FLAG_SECOND_HALF, block, k, s->statistics, PLAN_NONE, PLAN_NONE);
     else if (half == 0)
-        part_add(w, OP_FORWARD, INSTR_FIRST_HALF, block, k, in, s->sum[0], saved(w, s->saved_first, true));
+        part_add(w, INSTR_FORWARD, FLAG_FIRST_HALF, block, k, in, s->sum[0], saved(w, s->saved_first, true));
     else
-        part_add(w, OP_FORWARD, INSTR_SECOND_HALF, block, k, s->sum[0], out,
+        part_add(w, INSTR_FORWARD, FLAG_SECOND_HALF, block, k, s->sum[0], out,
                  saved(w, s->saved_second, false));
 }
 
-static void backward_part(struct writer *w, int32_t block, int half, uint32_t k)
+static void backward_part(struct tensor_writer *w, int32_t block, int half, uint32_t k)
 {
     const struct tensor_slots *s = w->s;
-    const struct stage *stage = blocks_of(w);
+    const struct candidate_stage *stage = blocks_of(w);
     bool trains = w->t->plan->trains_embedding, head = block + 1 == w->t->plan->block_count;
     int32_t in = block + 1 == stage->block_end && !w->last ? s->grad_in : s->gradient[1];
     int32_t out = block == stage->block_begin && !w->first ? s->grad_out : s->gradient[1];
@@ -171,18 +171,18 @@ static void backward_part(struct writer *w, int32_t block, int half, uint32_t k)
     if (block == 0 && !trains && block + 1 != stage->block_end)
         in = PLAN_NONE;
     if (block == 0)
-        part_add(w, OP_BACKWARD, 0, block, k, in, PLAN_NONE, PLAN_NONE);
+        part_add(w, INSTR_BACKWARD, 0, block, k, in, PLAN_NONE, PLAN_NONE);
     else if (head)
-        part_add(w, OP_BACKWARD, 0, block, k, PLAN_NONE, out, s->saved_head);
+        part_add(w, INSTR_BACKWARD, 0, block, k, PLAN_NONE, out, s->saved_head);
     else if (half == 1)
-        part_add(w, OP_BACKWARD, INSTR_SECOND_HALF, block, k, in, s->gradient[0], s->saved_second);
+        part_add(w, INSTR_BACKWARD, FLAG_SECOND_HALF, block, k, in, s->gradient[0], s->saved_second);
     else
-        part_add(w, OP_BACKWARD, INSTR_FIRST_HALF, block, k, s->gradient[0], out, s->saved_first);
+        part_add(w, INSTR_BACKWARD, FLAG_FIRST_HALF, block, k, s->gradient[0], out, s->saved_first);
 }
 
-static void forward_unit(struct writer *w, uint32_t first, uint32_t end)
+static void forward_unit(struct tensor_writer *w, uint32_t first, uint32_t end)
 {
-    const struct stage *stage = blocks_of(w);
+    const struct candidate_stage *stage = blocks_of(w);
     for (uint32_t k = first; k < end && !w->first; k++)
         arrive_add(w, false, k);
     for (int32_t b = stage->block_begin; b < stage->block_end; b++) {
@@ -195,9 +195,9 @@ static void forward_unit(struct writer *w, uint32_t first, uint32_t end)
         leave_add(w, false, k);
 }
 
-static void backward_unit(struct writer *w, uint32_t first, uint32_t end)
+static void backward_unit(struct tensor_writer *w, uint32_t first, uint32_t end)
 {
-    const struct stage *stage = blocks_of(w);
+    const struct candidate_stage *stage = blocks_of(w);
     for (uint32_t k = first; k < end; k++) {
         w->ready[k] = PLAN_NONE;
         if (!w->last)
@@ -216,7 +216,7 @@ static void backward_unit(struct writer *w, uint32_t first, uint32_t end)
 
 /* Adds all micro-batches, unit by unit: as many forwards as the window, then one backward and one forward
  * in turn (1F1B); `back` false: forwards alone. */
-static void units_add(struct writer *w, bool back)
+static void units_add(struct tensor_writer *w, bool back)
 {
     uint32_t each = w->t->together, count = w->t->plan->micro_batch_count;
     uint32_t units = (count + each - 1) / each, forwards = 0, backwards = 0;
@@ -233,37 +233,37 @@ static void units_add(struct writer *w, bool back)
     }
 }
 
-static void train_build(struct writer *w)
+static void train_build(struct tensor_writer *w)
 {
     const struct plan_rank *rank = &w->t->plan->ranks[w->rank];
     w->saving = 1;
     units_add(w, true);
-    int32_t scalars = program_add_collective(&w->b, OP_ALL_REDUCE, 0, PLAN_NONE, w->s->scalars,
+    int32_t scalars = program_add_collective(&w->b, INSTR_ALL_REDUCE, 0, PLAN_NONE, w->s->scalars,
                                              TAG_STEP_SCALARS, &w->last_forward, 1);
     int32_t summed = w->last_backward;
     if (w->s->shared >= 0)
-        summed = program_add_collective(&w->b, OP_ALL_REDUCE, w->group, PLAN_NONE, w->s->shared,
+        summed = program_add_collective(&w->b, INSTR_ALL_REDUCE, w->group, PLAN_NONE, w->s->shared,
                                         TAG_PARAMETER_GRADIENTS, &w->last_backward, 1);
     int32_t norm =
-        program_add_collective(&w->b, OP_ALL_REDUCE, 0, PLAN_NONE, w->s->norm, TAG_NORM, &summed, 1);
-    struct instr x = instr_init(OP_STEP, QUEUE_COMPUTE);
+        program_add_collective(&w->b, INSTR_ALL_REDUCE, 0, PLAN_NONE, w->s->norm, TAG_NORM, &summed, 1);
+    struct instr x = instr_init(INSTR_STEP, QUEUE_COMPUTE);
     x.block_begin = rank->block_begin;
     x.block_end = rank->block_end;
     int32_t after[3] = {scalars, norm, summed};
     program_add(&w->b, &x, after, 3);
 }
 
-static void evaluate_build(struct writer *w)
+static void evaluate_build(struct tensor_writer *w)
 {
     w->saving = -1;
     units_add(w, false);
-    program_add_collective(&w->b, OP_ALL_REDUCE, 0, PLAN_NONE, w->s->scalars, TAG_STEP_SCALARS,
+    program_add_collective(&w->b, INSTR_ALL_REDUCE, 0, PLAN_NONE, w->s->scalars, TAG_STEP_SCALARS,
                            &w->last_forward, 1);
 }
 
 /* Adds the prompt, or the last token, through all stages; the first member of the last group chooses the
  * token. */
-static void token_build(struct writer *w)
+static void token_build(struct tensor_writer *w)
 {
     w->saving = 0;
     forward_unit(w, 0, 1);
@@ -277,21 +277,21 @@ int tensor_programs(struct tensor_plan *t, uint32_t stage, uint32_t r, const str
     int32_t *memory = malloc(5 * count * sizeof(*memory));
     int result = memory ? 0 : err_set(t->err, ERR_NOMEM, "planner: out of memory");
     for (int kind = 0; kind < PROGRAM_KINDS && result == 0; kind++) {
-        struct writer w = {.t = t,
-                           .s = slots,
-                           .rank = r,
-                           .stage = stage,
-                           .first = stage == 0,
-                           .last = stage + 1 == t->candidate->stage_count,
-                           .leads = r == t->candidate->stages[stage].member_first,
-                           .group = 1 + (int32_t)stage,
-                           .ready = memory,
-                           .used_act = memory + count,
-                           .used_grad = memory + 2 * count,
-                           .sent_act = memory + 3 * count,
-                           .sent_grad = memory + 4 * count,
-                           .last_forward = PLAN_NONE,
-                           .last_backward = PLAN_NONE};
+        struct tensor_writer w = {.t = t,
+                                  .s = slots,
+                                  .rank = r,
+                                  .stage = stage,
+                                  .first = stage == 0,
+                                  .last = stage + 1 == t->candidate->stage_count,
+                                  .leads = r == t->candidate->stages[stage].member_first,
+                                  .group = 1 + (int32_t)stage,
+                                  .ready = memory,
+                                  .used_act = memory + count,
+                                  .used_grad = memory + 2 * count,
+                                  .sent_act = memory + 3 * count,
+                                  .sent_grad = memory + 4 * count,
+                                  .last_forward = PLAN_NONE,
+                                  .last_backward = PLAN_NONE};
         memset(memory, 0xff, 5 * count * sizeof(*memory));
         if ((kind == PROGRAM_PREFILL || kind == PROGRAM_GENERATE) && slots->cache < 0)
             continue;

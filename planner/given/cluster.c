@@ -25,11 +25,11 @@ struct cluster *cluster_create(struct err *err)
     return cluster;
 }
 
-static void profile_fini(struct profile *profile)
+static void profile_fini(struct device_profile *profile)
 {
     for (int b = 0; b < PROFILE_BLOCKS; b++)
         free(profile->points[b]);
-    *profile = (struct profile){0};
+    *profile = (struct device_profile){0};
 }
 
 void cluster_destroy(struct cluster *cluster)
@@ -148,7 +148,7 @@ int cluster_add_device(struct cluster *cluster, const struct cluster_device *dev
     uint32_t node = node_intern(cluster, device->node, err);
     if (node == UINT32_MAX)
         return -1;
-    struct device *grown =
+    struct planner_device *grown =
         grow(cluster->devices, &cluster->device_capacity, cluster->device_count, sizeof(*grown));
     if (grown)
         cluster->devices = grown;
@@ -162,27 +162,27 @@ int cluster_add_device(struct cluster *cluster, const struct cluster_device *dev
         return -1;
     }
     cluster->devices[cluster->device_count++] =
-        (struct device){.name = name,
-                        .kind = kind,
-                        .node = node,
-                        .memory_limit_bytes = device->memory_limit_bytes > device->base_bytes
-                                                  ? device->memory_limit_bytes - device->base_bytes
-                                                  : 1, /* nothing fits on the device */
-                        .base_bytes = device->base_bytes,
-                        .threads = device->threads ? device->threads : 1,
-                        .speed = device->speed > 0 ? device->speed : 1,
-                        .heat = device->heat > 0 ? device->heat : 1,
-                        .price_per_hour = device->price_per_hour,
-                        .watts = device->watts,
-                        .idle_watts = device->idle_watts,
-                        .like = device->like ? catalogue_find(device->like) : NULL};
+        (struct planner_device){.name = name,
+                                .kind = kind,
+                                .node = node,
+                                .memory_limit_bytes = device->memory_limit_bytes > device->base_bytes
+                                                          ? device->memory_limit_bytes - device->base_bytes
+                                                          : 1, /* nothing fits on the device */
+                                .base_bytes = device->base_bytes,
+                                .threads = device->threads ? device->threads : 1,
+                                .speed = device->speed > 0 ? device->speed : 1,
+                                .heat = device->heat > 0 ? device->heat : 1,
+                                .price_per_hour = device->price_per_hour,
+                                .watts = device->watts,
+                                .idle_watts = device->idle_watts,
+                                .like = device->like ? catalogue_find(device->like) : NULL};
     return 0;
 }
 
 static const char *const block_names[] = {"embedding", "layer",  "head",   "attention",
                                           "ffn",       "router", "expert", NULL};
 
-static int point_read(struct json_reader *r, struct profile *profile, const char *device)
+static int point_read(struct json_reader *r, struct device_profile *profile, const char *device)
 {
     struct profile_point p = {.rows = 1};
     int block = -1;
@@ -245,7 +245,7 @@ static int per_block(struct json_reader *parent, const char *key, uint64_t *byte
     return jr_finish_loose(&r);
 }
 
-static int profile_read(struct json_reader *r, struct profile *profile, const char *device)
+static int profile_read(struct json_reader *r, struct device_profile *profile, const char *device)
 {
     const json_t *points = NULL;
     int origin = ORIGIN_MEASURED;
@@ -292,7 +292,7 @@ int cluster_add_profile(struct cluster *cluster, const json_t *document, struct 
     uint32_t index = cluster_device_find(cluster, name);
     if (index == UINT32_MAX)
         return err_set(err, ERR_NOT_FOUND, "profile.device: no device %s", name);
-    struct profile profile = {0};
+    struct device_profile profile = {0};
     if (profile_read(&r, &profile, name) < 0) {
         profile_fini(&profile);
         return -1;

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int profile_copy(struct profile *to, const struct profile *from)
+static int profile_copy(struct device_profile *to, const struct device_profile *from)
 {
     *to = *from;
     for (int b = 0; b < PROFILE_BLOCKS; b++)
@@ -21,7 +21,7 @@ static int profile_copy(struct profile *to, const struct profile *from)
     return 0;
 }
 
-static int device_copy(struct device *to, const struct device *from)
+static int device_copy(struct planner_device *to, const struct planner_device *from)
 {
     *to = *from;
     to->name = strdup(from->name);
@@ -84,7 +84,7 @@ static int link_set(struct cluster *cluster, uint32_t from, uint32_t to, const s
 int cluster_add_like(struct cluster *cluster, uint32_t device, struct err *err)
 {
     char name[600];
-    const struct device *like = &cluster->devices[device];
+    const struct planner_device *like = &cluster->devices[device];
     snprintf(name, sizeof(name), "%s+", like->name);
     struct cluster_device added = {.name = name,
                                    .node = cluster->nodes[like->node].name,
@@ -100,7 +100,7 @@ int cluster_add_like(struct cluster *cluster, uint32_t device, struct err *err)
                                    .idle_watts = like->idle_watts};
     if (cluster_add_device(cluster, &added, err) < 0)
         return -1;
-    struct device *copy =
+    struct planner_device *copy =
         &cluster->devices[cluster->device_count - 1]; /* the array may have been reallocated */
     if (profile_copy(&copy->profile, &cluster->devices[device].profile) < 0)
         return err_set(err, ERR_NOMEM, "cluster: out of memory");

@@ -24,7 +24,7 @@ enum profile_block {
     PROFILE_BLOCKS
 };
 
-struct profile {
+struct device_profile {
     bool present;
     enum cost_origin origin;
     uint32_t point_count[PROFILE_BLOCKS];
@@ -39,7 +39,7 @@ struct profile {
     uint64_t weights_bytes[PROFILE_BLOCKS], adapter_bytes[PROFILE_BLOCKS], optimizer_bytes[PROFILE_BLOCKS];
 };
 
-struct device {
+struct planner_device {
     char *name, *kind;
     uint32_t node;
     uint64_t memory_limit_bytes; /* what plans may allocate: base_bytes is already subtracted */
@@ -47,7 +47,7 @@ struct device {
     uint32_t threads;
     double speed, heat, price_per_hour, watts, idle_watts;
     const struct catalogue_entry *like; /* NULL: none given */
-    struct profile profile;
+    struct device_profile profile;
 };
 
 struct link_pair { /* one direction of a link between nodes */
@@ -64,7 +64,7 @@ struct node {
 
 struct cluster {
     uint32_t device_count, device_capacity;
-    struct device *devices;
+    struct planner_device *devices;
     uint32_t node_count, node_capacity;
     struct node *nodes;
     uint32_t link_count, link_capacity;

@@ -9,7 +9,7 @@
 
 #define ROUNDS 3 /* rounds of refinement, each looks one link further. Rule of thumb */
 
-struct machine {
+struct sorted_machine {
     uint32_t node, first, count; /* first: index in sorter.devices */
     uint64_t memory;             /* of all its devices together */
     /* look: the machine's colour; seen: sum of the colours at the far ends of its links, during a round */
@@ -20,7 +20,7 @@ struct sorter {
     const struct cluster *cluster;
     uint32_t *devices; /* grouped by machine */
     uint64_t *looks;   /* [devices] colour of each device of the cluster */
-    struct machine *machines;
+    struct sorted_machine *machines;
     uint32_t *place; /* [nodes] index of the node's machine */
 };
 
@@ -40,7 +40,7 @@ static uint64_t mix_double(uint64_t hash, double value)
     return mix(hash, bits);
 }
 
-static uint64_t device_look(const struct device *d)
+static uint64_t device_look(const struct planner_device *d)
 {
     uint64_t hash = mix(mix(1, d->threads), cluster_hash_name(d->kind));
     hash = mix(hash, d->like ? cluster_hash_name(d->like->name) : 0);
@@ -64,7 +64,7 @@ static uint64_t device_look(const struct device *d)
 /* Orders devices by memory, largest first, then by kind and speed. */
 static int device_compare(const struct sorter *s, uint32_t a, uint32_t b)
 {
-    const struct device *x = &s->cluster->devices[a], *y = &s->cluster->devices[b];
+    const struct planner_device *x = &s->cluster->devices[a], *y = &s->cluster->devices[b];
     if (x->memory_limit_bytes != y->memory_limit_bytes)
         return x->memory_limit_bytes > y->memory_limit_bytes ? -1 : 1;
     if (s->looks[a] != s->looks[b])
@@ -97,7 +97,7 @@ static void devices_sort(const struct sorter *s, uint32_t *list, uint32_t count)
 /* Orders machines by memory, largest first. */
 static int machine_compare(const void *left, const void *right)
 {
-    const struct machine *a = left, *b = right;
+    const struct sorted_machine *a = left, *b = right;
     if (a->memory != b->memory)
         return a->memory > b->memory ? -1 : 1;
     if (a->look != b->look)
@@ -110,8 +110,8 @@ static int machine_compare(const void *left, const void *right)
 static void link_see(const struct sorter *s, uint32_t from, uint32_t to, const struct link_pair *link,
                      bool out)
 {
-    struct machine *here = &s->machines[s->place[from]];
-    const struct machine *there = &s->machines[s->place[to]];
+    struct sorted_machine *here = &s->machines[s->place[from]];
+    const struct sorted_machine *there = &s->machines[s->place[to]];
     uint64_t hash = mix(mix(out ? 3 : 5, there->look), from == to);
     here->seen += mix_double(mix_double(mix(hash, link->emulated), link->latency_s), link->bytes_per_s);
 }
@@ -152,15 +152,15 @@ static void machines_make(struct sorter *s)
         s->machines[n].count = 0;
     }
     for (uint32_t d = 0; d < c->device_count; d++) {
-        struct machine *m = &s->machines[c->devices[d].node];
+        struct sorted_machine *m = &s->machines[c->devices[d].node];
         s->devices[m->first + m->count++] = d;
     }
     for (uint32_t n = 0; n < c->node_count; n++) {
-        struct machine *m = &s->machines[n];
+        struct sorted_machine *m = &s->machines[n];
         uint64_t look = mix_double(7, c->nodes[n].nic_bytes_per_s);
         devices_sort(s, &s->devices[m->first], m->count);
         for (uint32_t i = m->first; i < m->first + m->count; i++) {
-            const struct device *d = &c->devices[s->devices[i]];
+            const struct planner_device *d = &c->devices[s->devices[i]];
             m->memory += d->memory_limit_bytes;
             look = mix_double(mix(mix(look, s->looks[s->devices[i]]), d->memory_limit_bytes), d->speed);
         }
@@ -177,7 +177,7 @@ static int sorted_fill(const struct sorter *s, struct cluster *to, uint32_t *lis
     const struct cluster *c = s->cluster;
     int result = 0;
     for (uint32_t n = 0; n < c->node_count && result == 0; n++) {
-        const struct machine *m = &s->machines[n];
+        const struct sorted_machine *m = &s->machines[n];
         to->nodes[n] = c->nodes[m->node];
         result = cluster_index_add(&to->node_index, cluster_hash_name(to->nodes[n].name), n, err);
         for (uint32_t i = m->first; i < m->first + m->count && result == 0; i++) {

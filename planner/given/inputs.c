@@ -196,7 +196,7 @@ static json_t *devices_of(const struct cluster *cluster)
     json_t *devices = json_array();
     int bad = !devices;
     for (uint32_t d = 0; d < cluster->device_count; d++) {
-        const struct device *from = &cluster->devices[d];
+        const struct planner_device *from = &cluster->devices[d];
         json_t *to = json_pack("{s:s,s:s,s:s,s:I,s:I,s:I,s:f,s:f,s:f,s:f,s:f}", "name", from->name, "node",
                                cluster->nodes[from->node].name, "kind", from->kind, "memory_limit_bytes",
                                (json_int_t)(from->memory_limit_bytes + from->base_bytes), "base_bytes",

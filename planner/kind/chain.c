@@ -157,7 +157,7 @@ int chain_run(struct workbench *bench, const struct candidate *c, const struct s
         return -1;
     bench->spent += cells / 5 * (scale ? 2 : 1);
     for (uint32_t g = 0; g < c->stage_count; g++) {
-        const struct stage *x = &c->stages[g];
+        const struct candidate_stage *x = &c->stages[g];
         ends[g] = 0;
         for (uint32_t m = x->member_first; m < x->member_first + x->member_count; m++)
             ends[g] = fmax(ends[g], s->rank_end[m]);

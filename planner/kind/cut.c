@@ -39,7 +39,8 @@ static uint32_t window_of(double stay, double period)
  * earlier and ends later, so it may have more work, and a step takes M · (the last stage's period) plus a
  * micro-batch's way through all stages and back. That suits few micro-batches, if memory has room for the
  * windows. */
-static double allowed(const struct workbench *bench, const struct candidate *c, double period, double stay)
+static double seconds_allowed(const struct workbench *bench, const struct candidate *c, double period,
+                              double stay)
 {
     uint32_t together = c->together > 1 ? c->together : 1;
     return bench->even ? period : period + stay * together / micro_count(bench->problem, c->micro_batch_rows);
@@ -47,8 +48,8 @@ static double allowed(const struct workbench *bench, const struct candidate *c, 
 
 /* The first block ≥ low from which stage s can take all blocks up to `end` within the period, with `stay`
  * seconds behind it. The search starts `guess` blocks before `end`. */
-static int32_t begin_least(struct workbench *bench, struct candidate *c, const struct kind *kind, uint32_t s,
-                           int32_t low, int32_t end, double period, double stay, int32_t guess,
+static int32_t begin_least(struct workbench *bench, struct candidate *c, const struct placement_kind *kind,
+                           uint32_t s, int32_t low, int32_t end, double period, double stay, int32_t guess,
                            struct cut_stage *found)
 {
     int32_t high = end, reach = 1; /* high: a begin that is possible, or `end` for no blocks */
@@ -71,14 +72,15 @@ static int32_t begin_least(struct workbench *bench, struct candidate *c, const s
     return high;
 }
 
-static bool cover(struct workbench *bench, const struct kind *kind, struct candidate *c, double period)
+static bool cover(struct workbench *bench, const struct placement_kind *kind, struct candidate *c,
+                  double period)
 {
     int32_t end = bench->problem->block_count;
     double stay = 0;
     bench->spent += c->member_count;
     for (uint32_t s = c->stage_count; s-- > 0;) {
         struct cut_stage x = {0};
-        const struct stage *own = &c->stages[s], *next = own + 1;
+        const struct candidate_stage *own = &c->stages[s], *next = own + 1;
         if (s + 1 < c->stage_count)
             stay += hop_seconds(bench, c, c->members[own->member_first].device,
                                 c->members[next->member_first].device,
@@ -86,8 +88,8 @@ static bool cover(struct workbench *bench, const struct kind *kind, struct candi
         int32_t guess = c->stages[s].block_end - c->stages[s].block_begin;
         if (stay == INFINITY)
             return false;
-        int32_t begin =
-            begin_least(bench, c, kind, s, (int32_t)s, end, allowed(bench, c, period, stay), stay, guess, &x);
+        int32_t begin = begin_least(bench, c, kind, s, (int32_t)s, end,
+                                    seconds_allowed(bench, c, period, stay), stay, guess, &x);
         if (begin >= end)
             return false;
         c->stages[s].block_begin = begin;
@@ -99,7 +101,7 @@ static bool cover(struct workbench *bench, const struct kind *kind, struct candi
 }
 
 /* A lower bound of the period, from the sum of all stages' rates. */
-static double period_least(struct workbench *bench, const struct kind *kind, struct candidate *c)
+static double period_least(struct workbench *bench, const struct placement_kind *kind, struct candidate *c)
 {
     double rate = 0, slowest = 0;
     int32_t middle = bench->problem->block_count / 2;
@@ -111,7 +113,7 @@ static double period_least(struct workbench *bench, const struct kind *kind, str
     return rate > 0 ? bench->problem->block_count / rate / 4 : 0;
 }
 
-int cut_blocks(struct workbench *bench, const struct kind *kind, struct candidate *c)
+int cut_blocks(struct workbench *bench, const struct placement_kind *kind, struct candidate *c)
 {
     double low = period_least(bench, kind, c), high = low;
     bool fits = false;
@@ -146,7 +148,7 @@ int cut_blocks(struct workbench *bench, const struct kind *kind, struct candidat
 /* --- grouping --- */
 
 /* What the first devices of the order can cover, from the tail. */
-struct reach {
+struct coverage {
     int32_t begin;        /* the first covered block */
     double stay;          /* seconds of a micro-batch from there to the tail and back */
     uint32_t from, width; /* the last stage has order[from] … order[from + width − 1]; reach[from] has the
@@ -155,25 +157,27 @@ struct reach {
 
 struct grouping {
     struct workbench *bench;
-    const struct kind *kind;
+    const struct placement_kind *kind;
     struct candidate *trial; /* three stages; the middle one is evaluated */
     const uint32_t *order;
     uint32_t count, widest;
-    struct reach *reach; /* [count + 1] */
+    struct coverage *reach; /* [count + 1] */
 };
 
-static bool further(const struct reach *a, const struct reach *b)
+static bool coverage_better(const struct coverage *a, const struct coverage *b)
 {
     return a->begin != b->begin ? a->begin < b->begin : a->stay < b->stay;
 }
 
 /* The coverage with a stage of order[i] … order[i + width − 1] in front of what reach[i] covers. */
-static struct reach extended(struct grouping *g, uint32_t i, uint32_t width, double period, int32_t guess)
+static struct coverage coverage_extend(struct grouping *g, uint32_t i, uint32_t width, double period,
+                                       int32_t guess)
 {
     struct candidate *c = g->trial;
-    struct reach next = g->reach[i];
+    struct coverage next = g->reach[i];
     struct cut_stage x = {0};
-    c->stages[1] = (struct stage){.kind = g->kind->stage_kind, .member_first = 1, .member_count = width};
+    c->stages[1] =
+        (struct candidate_stage){.kind = g->kind->stage_kind, .member_first = 1, .member_count = width};
     c->stages[2].member_first = width + 1;
     for (uint32_t m = 0; m < width; m++)
         c->members[1 + m] = (struct member){.device = g->order[i + m], .window = 1, .state_share = 1};
@@ -185,7 +189,7 @@ static struct reach extended(struct grouping *g, uint32_t i, uint32_t width, dou
     if (next.stay == INFINITY)
         return next;
     next.begin = begin_least(g->bench, c, g->kind, 1, 0, g->reach[i].begin,
-                             allowed(g->bench, c, period, next.stay), next.stay, guess, &x);
+                             seconds_allowed(g->bench, c, period, next.stay), next.stay, guess, &x);
     next.stay += x.pass_s;
     return next;
 }
@@ -194,20 +198,20 @@ static struct reach extended(struct grouping *g, uint32_t i, uint32_t width, dou
 static uint32_t groups_cover(struct grouping *g, double period)
 {
     for (uint32_t i = 0; i <= g->count; i++)
-        g->reach[i] = (struct reach){.begin = INT32_MAX};
-    g->reach[0] = (struct reach){.begin = g->bench->problem->block_count};
+        g->reach[i] = (struct coverage){.begin = INT32_MAX};
+    g->reach[0] = (struct coverage){.begin = g->bench->problem->block_count};
     g->bench->spent += (uint64_t)g->count * g->widest * (g->widest + 1) / 8;
     for (uint32_t i = 0; i < g->count; i++) {
         if (g->reach[i].begin == 0)
             return i;
         int32_t guess = 2;
         for (uint32_t width = 1; width <= g->widest && i + width <= g->count; width++) {
-            struct reach next = extended(g, i, width, period, guess);
+            struct coverage next = coverage_extend(g, i, width, period, guess);
             guess = g->reach[i].begin - next.begin + 1;
-            if (next.begin < g->reach[i].begin && further(&next, &g->reach[i + width]))
+            if (next.begin < g->reach[i].begin && coverage_better(&next, &g->reach[i + width]))
                 g->reach[i + width] = next;
         }
-        if (!further(&g->reach[i + 1], &g->reach[i])) /* the device is left out */
+        if (!coverage_better(&g->reach[i + 1], &g->reach[i])) /* the device is left out */
             g->reach[i + 1] = g->reach[i];
     }
     return g->reach[g->count].begin == 0 ? g->count : 0;
@@ -216,17 +220,17 @@ static uint32_t groups_cover(struct grouping *g, double period)
 /* Writes the stages that lead to reach[end], the head first. */
 static int groups_take(struct grouping *g, uint32_t end, struct candidate *c)
 {
-    const struct reach *at = &g->reach[end];
+    const struct coverage *at = &g->reach[end];
     c->stage_count = c->member_count = c->owner_count = 0;
     for (int32_t begin = 0;; begin = c->stages[c->stage_count - 1].block_end) {
         uint32_t members = c->member_count + at->width;
         if (candidate_reserve(c, c->stage_count + 1, members, g->bench->err) < 0)
             return -1;
-        c->stages[c->stage_count++] = (struct stage){.block_begin = begin,
-                                                     .block_end = g->reach[at->from].begin,
-                                                     .kind = g->kind->stage_kind,
-                                                     .member_first = c->member_count,
-                                                     .member_count = at->width};
+        c->stages[c->stage_count++] = (struct candidate_stage){.block_begin = begin,
+                                                               .block_end = g->reach[at->from].begin,
+                                                               .kind = g->kind->stage_kind,
+                                                               .member_first = c->member_count,
+                                                               .member_count = at->width};
         for (uint32_t m = 0; m < at->width; m++)
             c->members[c->member_count++] =
                 (struct member){.device = g->order[at->from + m], .window = 1, .state_share = 1};
@@ -264,8 +268,8 @@ static double groups_period(struct grouping *g, uint32_t micro_batch_rows)
     return end ? high : 0;
 }
 
-int cut_groups(struct workbench *bench, const struct kind *kind, struct candidate *c, const uint32_t *order,
-               uint32_t count, uint32_t widest, double *period)
+int cut_groups(struct workbench *bench, const struct placement_kind *kind, struct candidate *c,
+               const uint32_t *order, uint32_t count, uint32_t widest, double *period)
 {
     struct candidate trial = {
         .placement = c->placement, .micro_batch_rows = c->micro_batch_rows, .together = c->together};
@@ -277,8 +281,8 @@ int cut_groups(struct workbench *bench, const struct kind *kind, struct candidat
     if (result == 0) {
         trial.stage_count = 3;
         trial.member_count = g.widest + 2;
-        trial.stages[0] = (struct stage){.kind = kind->stage_kind, .member_count = 1};
-        trial.stages[2] = (struct stage){.kind = kind->stage_kind, .member_count = 1};
+        trial.stages[0] = (struct candidate_stage){.kind = kind->stage_kind, .member_count = 1};
+        trial.stages[2] = (struct candidate_stage){.kind = kind->stage_kind, .member_count = 1};
         *period = *period > 0 ? *period : groups_period(&g, c->micro_batch_rows);
         uint32_t end = *period > 0 ? groups_cover(&g, *period) : 0;
         result = end ? groups_take(&g, end, c) : 0;

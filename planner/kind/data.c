@@ -44,7 +44,7 @@ static void members_swap(struct member *a, struct member *b)
 
 /* A machine's first member receives over the slowest link of its machine, so it is the one with most
  * memory. */
-static bool comes_before(const struct device *a, const struct device *b)
+static bool comes_before(const struct planner_device *a, const struct planner_device *b)
 {
     return a->node != b->node ? a->node < b->node : a->memory_limit_bytes > b->memory_limit_bytes;
 }
@@ -53,7 +53,7 @@ static bool comes_before(const struct device *a, const struct device *b)
  * while that makes the slowest link faster. */
 static void ring_order(const struct problem *p, struct candidate *c)
 {
-    const struct device *devices = p->cluster->devices;
+    const struct planner_device *devices = p->cluster->devices;
     struct member *x = c->members;
     for (uint32_t i = 1; i < c->member_count; i++) {
         for (uint32_t at = i; at > 0 && comes_before(&devices[x[at].device], &devices[x[at - 1].device]);
@@ -87,17 +87,17 @@ static int whole_estimate(struct shards *s)
     for (uint32_t m = 0; m < s->c->member_count; m++)
         update = fmax(update, problem_step_seconds(s->p, s->c->members[m].device, 0, s->p->block_count));
     double adapters = (double)memory_gradient_bytes(s->p, 0, s->p->block_count);
-    return shards_estimate(s, &(struct moving){0},
+    return shards_estimate(s, &(struct transfer_rates){0},
                            update + 2 * ((k - 1) / k * adapters / rate + (k - 1) * latency));
 }
 
-struct ring {
+struct shard_ring {
     double in[SHARDS_MEMBERS_MAX], out[SHARDS_MEMBERS_MAX], latency_s;
     struct share_member members[SHARDS_MEMBERS_MAX];
 };
 
 /* LoRA's frozen base is only gathered, not reduced. */
-static void ring_fill(const struct shards *s, struct ring *ring)
+static void ring_fill(const struct shards *s, struct shard_ring *ring)
 {
     bool lora = s->p->workload->method == METHOD_LORA;
     uint32_t device[SHARDS_MEMBERS_MAX] = {0}, count = s->c->member_count;
@@ -110,11 +110,11 @@ static void ring_fill(const struct shards *s, struct ring *ring)
                                   .step_s = problem_step_seconds(s->p, device[m], 0, s->p->block_count)};
 }
 
-static int sharded_estimate(struct shards *s, const struct ring *ring)
+static int sharded_estimate(struct shards *s, const struct shard_ring *ring)
 {
     bool full = s->p->workload->method == METHOD_FULL;
     double hop_s = (s->c->member_count - 1) * ring->latency_s;
-    struct moving moving = {.gather_hop_s = hop_s, .reduce_hop_s = hop_s};
+    struct transfer_rates moving = {.gather_hop_s = hop_s, .reduce_hop_s = hop_s};
     double update = 0;
     for (uint32_t m = 0; m < s->c->member_count; m++) {
         double share = s->c->members[m].state_share;
@@ -132,7 +132,7 @@ static int data_estimate(struct workbench *bench, struct candidate *c)
     if (result == 0 && s.whole) {
         result = whole_estimate(&s);
     } else if (result == 0) {
-        struct ring ring;
+        struct shard_ring ring;
         ring_fill(&s, &ring);
         result = sharded_estimate(&s, &ring);
     }
@@ -182,7 +182,7 @@ static int whole_settle(struct shards *s, struct member *best, double *best_s)
     for (bool recompute = true; most > 0 && recompute;) {
         uint32_t next = 0;
         s->most = most;
-        int result = shards_split(s, &(struct moving){0}, NULL, 0, *best_s);
+        int result = shards_split(s, &(struct transfer_rates){0}, NULL, 0, *best_s);
         if (result < 0)
             return -1;
         if (result > 0 && whole_estimate(s) > 0)
@@ -198,7 +198,8 @@ static int whole_settle(struct shards *s, struct member *best, double *best_s)
 }
 
 /* Divides the state for the given rows by every aim, and for links that limit gathers, reductions or both. */
-static void shares_try(struct shards *s, struct ring *ring, double state, struct member *best, double *best_s)
+static void shares_try(struct shards *s, struct shard_ring *ring, double state, struct member *best,
+                       double *best_s)
 {
     uint32_t count = s->c->member_count;
     double shares[SHARDS_MEMBERS_MAX];
@@ -226,7 +227,7 @@ static void shares_try(struct shards *s, struct ring *ring, double state, struct
 static int sharded_settle(struct shards *s, struct member *best, double *best_s)
 {
     uint32_t count = s->c->member_count;
-    struct ring ring;
+    struct shard_ring ring;
     int64_t least_room[SHARDS_MEMBERS_MAX];
     ring_fill(s, &ring);
     double state = layered_state_bytes(s->p), most = 0, hop_s = (count - 1) * ring.latency_s;
@@ -235,7 +236,7 @@ static int sharded_settle(struct shards *s, struct member *best, double *best_s)
         most = fmax(most, 1 / ring.members[m].bytes_per_s);
     for (uint32_t l = 0; l < (most > least ? LEVELS : 1); l++) {
         double level = least + (most - least) * l / (LEVELS - 1);
-        struct moving moving = {level, level, hop_s, hop_s, false};
+        struct transfer_rates moving = {level, level, hop_s, hop_s, false};
         for (uint32_t m = 0; m < count; m++)
             least_room[m] =
                 (int64_t)fmax(0, (1 - level * (1 + PROBLEM_SAME) * ring.members[m].bytes_per_s) * state);
@@ -288,15 +289,15 @@ static bool data_runnable(const struct problem *problem, const struct candidate 
     return candidate->gathered_layers == 0;
 }
 
-const struct kind kind_data = {.placement = PLACE_DATA,
-                               .stage_kind = STAGE_SHARDED,
-                               .stages_least = 1,
-                               .stages_most = 1,
-                               .members_least = 2,
-                               .members_most = SHARDS_MEMBERS_MAX,
-                               .supports = data_supports,
-                               .settle = data_settle,
-                               .estimate = data_estimate,
-                               .emit = data_emit,
-                               .runnable = data_runnable,
-                               .from_plan = layered_from_plan};
+const struct placement_kind kind_data = {.placement = PLACE_DATA,
+                                         .stage_kind = STAGE_SHARDED,
+                                         .stages_least = 1,
+                                         .stages_most = 1,
+                                         .members_least = 2,
+                                         .members_most = SHARDS_MEMBERS_MAX,
+                                         .supports = data_supports,
+                                         .settle = data_settle,
+                                         .estimate = data_estimate,
+                                         .emit = data_emit,
+                                         .runnable = data_runnable,
+                                         .from_plan = layered_from_plan};

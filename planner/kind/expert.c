@@ -25,11 +25,11 @@
 enum { ROLE_ATTENTION = 1, ROLE_EXPERTS = 2, ROLE_BOTH = ROLE_ATTENTION | ROLE_EXPERTS };
 
 /* Bytes of `count` experts of every layer: fixed + tokens · (token + wave · wave_token). */
-struct held {
+struct expert_memory {
     double fixed, token, wave_token;
 };
 
-struct seat { /* one device of the candidate */
+struct expert_device { /* one device of the candidate */
     uint32_t device;
     uint64_t limit;
     double speed_s; /* forward and backward of attention for all rows of a micro-batch, per layer */
@@ -46,13 +46,13 @@ struct seat { /* one device of the candidate */
     double attend[2], expert[2], dense, free_s;
 };
 
-struct seek {
+struct expert_search {
     struct workbench *bench;
     const struct problem *p;
     struct candidate *c;
     struct expert_model model;
     struct expert_links links;             /* indexed like seats */
-    struct held *held[2];                  /* [recompute][experts + 1] */
+    struct expert_memory *held[2];         /* [recompute][experts + 1] */
     struct expert_layer *even;             /* [sparse_count] scratch */
     struct member *best;                   /* [n] members of the best candidate that fits */
     double best_s, gradient_bytes, tokens; /* tokens: bound for a micro-batch with the given rows */
@@ -62,7 +62,7 @@ struct seek {
     double *turn;                          /* [2 · micro-batches] scratch */
     uint32_t n, attending, micro_batches;
     uint32_t *order; /* [n] seats in the order of members: attention first */
-    struct seat seats[SHARDS_MEMBERS_MAX];
+    struct expert_device seats[SHARDS_MEMBERS_MAX];
 };
 
 /* --- independent of roles --- */
@@ -74,7 +74,8 @@ static double attention_seconds(const struct cost_device *cost, enum cost_way wa
            cost_part_seconds(cost, COST_PART_ROUTER, way, load);
 }
 
-static double experts_bytes(const struct seek *s, uint32_t count, bool again, double tokens, uint32_t wave)
+static double experts_bytes(const struct expert_search *s, uint32_t count, bool again, double tokens,
+                            uint32_t wave)
 {
     struct expert_need need;
     for (uint32_t l = 0; l < s->model.sparse_count; l++)
@@ -85,7 +86,7 @@ static double experts_bytes(const struct seek *s, uint32_t count, bool again, do
 
 /* Memory is linear in tokens, with a slope linear in the wave's length; three evaluations give the
  * coefficients. */
-static void held_fill(struct seek *s)
+static void expert_memory_fill(struct expert_search *s)
 {
     const double many = 65536;
     for (int again = 0; again < 2; again++) {
@@ -93,14 +94,14 @@ static void held_fill(struct seek *s)
             double none = experts_bytes(s, count, again, 0, 0);
             double token = (experts_bytes(s, count, again, many, 0) - none) / many;
             double wave = (experts_bytes(s, count, again, many, 1) - none) / many - token;
-            s->held[again][count] = (struct held){none, token, wave};
+            s->held[again][count] = (struct expert_memory){none, token, wave};
         }
     }
 }
 
 /* Mean number of full micro-batches that take as long as a step, divided by the number of micro-batches.
  * Half of what a partly filled one lacks counts. */
-static double filled(const struct seek *s)
+static double full_share(const struct expert_search *s)
 {
     double count = 0;
     for (uint32_t k = 0; k < s->p->step_count; k++) {
@@ -110,7 +111,7 @@ static double filled(const struct seek *s)
     return count / s->p->step_count / s->micro_batches;
 }
 
-static int seek_init(struct seek *s, struct workbench *bench, struct candidate *c)
+static int seek_init(struct expert_search *s, struct workbench *bench, struct candidate *c)
 {
     uint32_t device[SHARDS_MEMBERS_MAX], n = c->member_count;
     struct expert_need need;
@@ -119,7 +120,7 @@ static int seek_init(struct seek *s, struct workbench *bench, struct candidate *
     s->c = c;
     s->n = n;
     s->micro_batches = micro_count(s->p, c->micro_batch_rows);
-    s->filled = filled(s);
+    s->filled = full_share(s);
     s->best_s = INFINITY;
     if (expert_model_init(&s->model, s->p, bench->err) < 0)
         return -1;
@@ -134,7 +135,7 @@ static int seek_init(struct seek *s, struct workbench *bench, struct candidate *
     expert_need_fill(s->p, &s->model, 1, NULL, 0, 1, false, &need);
     s->gradient_bytes = (double)need.gradient_bytes;
     for (uint32_t i = 0; i < n; i++) {
-        struct seat *x = &s->seats[i];
+        struct expert_device *x = &s->seats[i];
         struct cost_load load = problem_mean_rows(s->p, c->micro_batch_rows);
         device[i] = x->device = c->members[i].device;
         const struct cost_device *cost = &s->p->costs[x->device];
@@ -149,7 +150,7 @@ static int seek_init(struct seek *s, struct workbench *bench, struct candidate *
     return expert_links_init(&s->links, s->p->cluster, device, n, bench->err);
 }
 
-static void seek_free(struct seek *s)
+static void seek_free(struct expert_search *s)
 {
     if (!s)
         return;
@@ -164,7 +165,7 @@ static void seek_free(struct seek *s)
 }
 
 /* Seconds of a seat's rows of a micro-batch. */
-static void seat_price(const struct seek *s, struct seat *x)
+static void seat_price(const struct expert_search *s, struct expert_device *x)
 {
     const struct cost_device *cost = &s->p->costs[x->device];
     struct cost_load load = problem_mean_rows(s->p, x->rows);
@@ -187,11 +188,11 @@ static double pass_of(const double seconds[COST_WAYS], bool back, bool again)
 }
 
 /* Seconds of a layer for shares x of the experts; `slow`: factor for layers that differ from the mean. */
-static void layer_price(struct seek *s, const double *x, double slow)
+static void layer_price(struct expert_search *s, const double *x, double slow)
 {
     double tokens[SHARDS_MEMBERS_MAX], touched[SHARDS_MEMBERS_MAX];
     for (uint32_t i = 0; i < s->n; i++) {
-        struct seat *y = &s->seats[i];
+        struct expert_device *y = &s->seats[i];
         double once = x[i] > 0 ? (1 - x[i]) * s->p->costs[y->device].experts_overhead_s : 0;
         for (int back = 0; back < 2; back++) {
             y->attend[back] = pass_of(y->attention_s, back, y->again);
@@ -207,7 +208,7 @@ static void layer_price(struct seek *s, const double *x, double slow)
 
 /* A step by the closed form without the optimiser and reductions; a lower estimate for comparing many
  * shares. */
-static double zebra_step(const struct seek *s, uint32_t wave)
+static double zebra_step(const struct expert_search *s, uint32_t wave)
 {
     double seconds = 0, dense = 0;
     for (int back = 0; back < 2; back++) {
@@ -215,7 +216,7 @@ static double zebra_step(const struct seek *s, uint32_t wave)
                           .combine_s = s->exchange_s,
                           .wire_s = s->one_way ? 2 * s->exchange_s : 0};
         for (uint32_t i = 0; i < s->n; i++) {
-            const struct seat *y = &s->seats[i];
+            const struct expert_device *y = &s->seats[i];
             z.attention_s = fmax(z.attention_s, y->attend[back]);
             z.experts_s = fmax(z.experts_s, y->expert[back]);
             z.shared_s = fmax(z.shared_s, y->attend[back] + y->expert[back]);
@@ -229,8 +230,8 @@ static double zebra_step(const struct seek *s, uint32_t wave)
 
 /* --- simulation of a wave, as its programs run (emit/expert_program.c) --- */
 
-struct wave {
-    struct seek *s;
+struct wave_run {
+    struct expert_search *s;
     uint32_t count, lag;
     bool drains;
     double *waits, waits_s; /* the exchange back that has not started: where its arrival will be written, and
@@ -241,11 +242,11 @@ struct wave {
 };
 
 /* All ranks with a role do their part of a micro-batch; returns the time at which the last is done. */
-static double meet(struct seek *s, bool experts, bool back, double ready)
+static double ranks_run(struct expert_search *s, bool experts, bool back, double ready)
 {
     double end = ready;
     for (uint32_t i = 0; i < s->n; i++) {
-        struct seat *x = &s->seats[i];
+        struct expert_device *x = &s->seats[i];
         double seconds = experts ? x->expert[back] : x->attend[back];
         if (seconds <= 0)
             continue;
@@ -256,7 +257,7 @@ static double meet(struct seek *s, bool experts, bool back, double ready)
 }
 
 /* Starts the waiting exchange back. If both directions share a wire, the order of readiness decides. */
-static void go_back(struct wave *v)
+static void exchange_back_start(struct wave_run *v)
 {
     double *queue = v->s->one_way ? &v->to_s : &v->from_s;
     if (v->waits)
@@ -264,41 +265,41 @@ static void go_back(struct wave *v)
     v->waits = NULL;
 }
 
-static double go_there(struct wave *v, double ready)
+static double go_there(struct wave_run *v, double ready)
 {
     if (v->waits_s <= ready)
-        go_back(v);
+        exchange_back_start(v);
     return v->to_s = fmax(v->to_s, ready) + v->s->exchange_s;
 }
 
-static void wait_back(struct wave *v, double ready, double *arrival)
+static void wait_back(struct wave_run *v, double ready, double *arrival)
 {
-    go_back(v);
+    exchange_back_start(v);
     v->waits = arrival;
     v->waits_s = ready;
 }
 
 /* The time of an arrival, whose exchange may still be waiting to start. */
-static double arrived(struct wave *v, double *arrival)
+static double arrived(struct wave_run *v, double *arrival)
 {
     if (v->waits == arrival)
-        go_back(v);
+        exchange_back_start(v);
     return *arrival;
 }
 
 /* The first half of a position, and the second half some positions later. */
-static void place_front(struct wave *v, uint32_t k, bool back)
+static void position_first(struct wave_run *v, uint32_t k, bool back)
 {
     double here = arrived(v, &v->here_s[k]);
     if (back)
-        wait_back(v, meet(v->s, true, true, go_there(v, here)), &v->there_s[k]);
+        wait_back(v, ranks_run(v->s, true, true, go_there(v, here)), &v->there_s[k]);
     else
-        v->there_s[k] = go_there(v, meet(v->s, false, false, here));
+        v->there_s[k] = go_there(v, ranks_run(v->s, false, false, here));
 }
 
-static void place_back(struct wave *v, uint32_t k, bool back)
+static void position_second(struct wave_run *v, uint32_t k, bool back)
 {
-    double end = meet(v->s, !back, back, arrived(v, &v->there_s[k]));
+    double end = ranks_run(v->s, !back, back, arrived(v, &v->there_s[k]));
     if (back)
         v->here_s[k] = end;
     else
@@ -306,7 +307,7 @@ static void place_back(struct wave *v, uint32_t k, bool back)
 }
 
 /* Simulates some layers in one direction and extrapolates to all layers. */
-static void wave_pass(struct wave *v, bool back)
+static void wave_pass(struct wave_run *v, bool back)
 {
     uint32_t all = v->s->model.sparse_count, layers = all < LAYERS_SEEN ? all : LAYERS_SEEN;
     uint32_t places = layers * v->count, span = v->drains ? v->count : places;
@@ -314,10 +315,10 @@ static void wave_pass(struct wave *v, bool back)
     for (uint32_t from = 0; from < places; from += span) {
         for (uint32_t p = from; p < from + span + v->lag; p++) {
             if (p < from + span)
-                place_front(v, p % v->count, back);
+                position_first(v, p % v->count, back);
             if (p < from + v->lag)
                 continue;
-            place_back(v, (p - v->lag) % v->count, back);
+            position_second(v, (p - v->lag) % v->count, back);
             if ((p - v->lag + 1) % v->count == 0) { /* a layer has ended */
                 through[0] = through[1];
                 through[1] = through[2];
@@ -325,7 +326,7 @@ static void wave_pass(struct wave *v, bool back)
             }
         }
     }
-    go_back(v);
+    exchange_back_start(v);
     double more = all > layers ? (all - layers) * (through[1] - through[0]) : 0;
     v->to_s += more;
     v->from_s += more;
@@ -336,9 +337,9 @@ static void wave_pass(struct wave *v, bool back)
 }
 
 /* Seconds of forward and backward of `count` micro-batches, with dense blocks at the turn. */
-static double wave_seconds(struct seek *s, uint32_t count, uint32_t delay)
+static double wave_seconds(struct expert_search *s, uint32_t count, uint32_t delay)
 {
-    struct wave v = {
+    struct wave_run v = {
         .s = s, .count = count, .drains = delay == 0, .there_s = s->turn, .here_s = s->turn + count};
     double end = 0;
     v.lag = delay ? delay : 1;
@@ -353,7 +354,7 @@ static double wave_seconds(struct seek *s, uint32_t count, uint32_t delay)
     for (uint32_t k = 0; k < count; k++) {
         double ready = v.here_s[k];
         for (uint32_t i = 0; i < s->n; i++) {
-            struct seat *x = &s->seats[i];
+            struct expert_device *x = &s->seats[i];
             x->free_s = x->rows ? fmax(x->free_s, ready) + x->dense : x->free_s;
             v.here_s[k] = x->rows ? fmax(v.here_s[k], x->free_s) : v.here_s[k];
         }
@@ -364,7 +365,7 @@ static double wave_seconds(struct seek *s, uint32_t count, uint32_t delay)
     return end;
 }
 
-static double waves_seconds(struct seek *s, uint32_t wave, uint32_t delay)
+static double waves_seconds(struct expert_search *s, uint32_t wave, uint32_t delay)
 {
     wave = wave < s->micro_batches ? wave : s->micro_batches; /* moves may set any window */
     return s->filled * (s->micro_batches / wave * wave_seconds(s, wave, delay) +
@@ -372,12 +373,12 @@ static double waves_seconds(struct seek *s, uint32_t wave, uint32_t delay)
 }
 
 /* Seconds of the all-reduce of attention's gradients, of scalars and of the optimiser. */
-static double outside_seconds(const struct seek *s)
+static double outside_seconds(const struct expert_search *s)
 {
     double step = 0, latency, sum = 0;
     uint32_t devices[SHARDS_MEMBERS_MAX], n = 0;
     for (uint32_t i = 0; i < s->n; i++) {
-        const struct seat *x = &s->seats[i];
+        const struct expert_device *x = &s->seats[i];
         const struct cost_device *cost = &s->p->costs[x->device];
         double update = s->model.sparse_count *
                         (cost->part_step_s[COST_PART_ATTENTION] + cost->part_step_s[COST_PART_ROUTER]);
@@ -399,12 +400,12 @@ static double outside_seconds(const struct seek *s)
 }
 
 /* Bytes of a seat that attention leaves free for experts, in waves of that length. */
-static double seat_room(const struct seat *x, uint32_t wave)
+static double seat_room(const struct expert_device *x, uint32_t wave)
 {
     return (double)x->limit - x->own[x->again][0] - wave * x->own[x->again][1];
 }
 
-static void seat_need(const struct seek *s, struct seat *x)
+static void seat_need(const struct expert_search *s, struct expert_device *x)
 {
     for (int again = 0; again < 2; again++) {
         struct expert_need need[2];
@@ -417,18 +418,18 @@ static void seat_need(const struct seek *s, struct seat *x)
 
 /* Writes the largest share of every layer's experts that each seat holds beside its attention; false if
  * attention alone does not fit somewhere, or all seats together hold too few experts. */
-static bool caps_find(const struct seek *s, uint32_t wave, double *cap)
+static bool caps_find(const struct expert_search *s, uint32_t wave, double *cap)
 {
     uint32_t held = 0;
     for (uint32_t i = 0; i < s->n; i++) {
-        const struct seat *x = &s->seats[i];
+        const struct expert_device *x = &s->seats[i];
         double room = seat_room(x, wave);
         uint32_t low = 0, high = x->role & ROLE_EXPERTS ? s->model.experts : 0;
         if (room < 0)
             return false;
         while (low < high) {
             uint32_t middle = (low + high + 1) / 2;
-            const struct held *h = &s->held[x->again][middle];
+            const struct expert_memory *h = &s->held[x->again][middle];
             if (h->fixed + s->tokens * (h->token + wave * h->wave_token) <= room)
                 low = middle;
             else
@@ -441,7 +442,7 @@ static bool caps_find(const struct seek *s, uint32_t wave, double *cap)
 }
 
 /* The longest wave that fits in memory, with waves of equal length; 0: none fits. */
-static uint32_t wave_find(const struct seek *s, double *cap)
+static uint32_t wave_find(const struct expert_search *s, double *cap)
 {
     uint32_t low = 0, high = s->micro_batches;
     while (low < high) {
@@ -456,7 +457,7 @@ static uint32_t wave_find(const struct seek *s, double *cap)
 }
 
 /* Records what all seats together lack with one micro-batch. */
-static void lack_note(const struct seek *s)
+static void shortage_fill(const struct expert_search *s)
 {
     uint64_t has = 0;
     double needs = 0;
@@ -464,7 +465,7 @@ static void lack_note(const struct seek *s)
         has += s->seats[i].limit;
         needs += (double)s->seats[i].limit - seat_room(&s->seats[i], 1);
     }
-    const struct held *all = &s->held[s->seats[0].again][s->model.experts];
+    const struct expert_memory *all = &s->held[s->seats[0].again][s->model.experts];
     needs += all->fixed + s->tokens * (all->token + all->wave_token);
     shortage_note(&s->bench->shortage[PLACE_EXPERT], UINT32_MAX,
                   needs > (double)has ? (uint64_t)needs : has + 1, has);
@@ -473,13 +474,13 @@ static void lack_note(const struct seek *s)
 /* --- assignments --- */
 
 /* Makes the candidate's members from the seats; attention first. */
-static void members_fill(const struct seek *s, const double *x, uint32_t wave)
+static void members_fill(const struct expert_search *s, const double *x, uint32_t wave)
 {
     double least = SHARE_LEAST / s->model.experts, kept = 0;
     for (uint32_t m = 0; m < s->n; m++)
         kept += x[m] < least ? 0 : x[m];
     for (uint32_t m = 0; m < s->n; m++) {
-        const struct seat *y = &s->seats[s->order[m]];
+        const struct expert_device *y = &s->seats[s->order[m]];
         double share = x[s->order[m]];
         s->c->members[m] = (struct member){.device = y->device,
                                            .rows = y->rows,
@@ -492,7 +493,7 @@ static void members_fill(const struct seek *s, const double *x, uint32_t wave)
 
 /* Prices a layer with whole experts and measured routing: 1, or 0 if it does not fit; −1 on ERR_NOMEM.
  * Layers differ by the remainders of rounding; the mean over layers of the slowest member counts. */
-static int split_price(struct seek *s)
+static int split_price(struct expert_search *s)
 {
     struct expert_split split;
     const struct candidate *c = s->c;
@@ -527,7 +528,7 @@ static int split_price(struct seek *s)
     return lacks == 0;
 }
 
-static int shares_try(struct seek *s, const double *x, uint32_t wave, double outside)
+static int shares_try(struct expert_search *s, const double *x, uint32_t wave, double outside)
 {
     bool both = false;
     layer_price(s, x, 1);
@@ -556,13 +557,13 @@ static int shares_try(struct seek *s, const double *x, uint32_t wave, double out
 
 /* Tries the given roles and recomputation: the longest wave, and shorter ones while memory limits the
  * experts of fast devices; the same experts in every layer, and fractions that are carried over. */
-static int waves_try(struct seek *s)
+static int waves_try(struct expert_search *s)
 {
     double base[SHARDS_MEMBERS_MAX], each[SHARDS_MEMBERS_MAX], cap[SHARDS_MEMBERS_MAX], x[SHARDS_MEMBERS_MAX],
         free_x[SHARDS_MEMBERS_MAX];
     uint32_t count[SHARDS_MEMBERS_MAX];
     for (uint32_t i = 0; i < s->n; i++) {
-        const struct seat *y = &s->seats[i];
+        const struct expert_device *y = &s->seats[i];
         base[i] = pass_of(y->attention_s, false, false) + pass_of(y->attention_s, true, y->again);
         each[i] = pass_of(y->experts_s, false, false) + pass_of(y->experts_s, true, y->again);
         cap[i] = y->role & ROLE_EXPERTS ? 1 : 0;
@@ -574,7 +575,7 @@ static int waves_try(struct seek *s)
         return 0;
     uint32_t wave = wave_find(s, cap);
     if (wave == 0)
-        lack_note(s);
+        shortage_fill(s);
     for (bool bound = true; wave > 0 && bound; wave /= 2) {
         if (!caps_find(s, wave, cap))
             break;
@@ -592,7 +593,7 @@ static int waves_try(struct seek *s)
     return 0;
 }
 
-static void rows_divide(struct seek *s)
+static void rows_divide(struct expert_search *s)
 {
     double base[SHARDS_MEMBERS_MAX] = {0}, each[SHARDS_MEMBERS_MAX], cap[SHARDS_MEMBERS_MAX];
     uint32_t count[SHARDS_MEMBERS_MAX];
@@ -603,7 +604,7 @@ static void rows_divide(struct seek *s)
     fill_whole(s->attending, s->c->micro_batch_rows, 1, base, each, cap, count);
     s->tokens = 0;
     for (uint32_t m = 0; m < s->n; m++) {
-        struct seat *x = &s->seats[s->order[m]];
+        struct expert_device *x = &s->seats[s->order[m]];
         x->rows = m < s->attending ? count[m] : 0;
         s->tokens += x->rows ? problem_tokens_bound(s->p, x->rows) : 0;
         seat_price(s, x);
@@ -612,7 +613,7 @@ static void rows_divide(struct seek *s)
 }
 
 /* Tries the seats' roles with and without recomputation. */
-static int roles_try(struct seek *s)
+static int roles_try(struct expert_search *s)
 {
     uint8_t all = 0;
     uint32_t at = 0;
@@ -643,7 +644,7 @@ static int roles_try(struct seek *s)
     return 0;
 }
 
-static int all_roles(struct seek *s)
+static int all_roles(struct expert_search *s)
 {
     uint32_t ways = (uint32_t)lround(pow(3, s->n));
     for (uint32_t way = 0; way < ways; way++) {
@@ -657,7 +658,7 @@ static int all_roles(struct seek *s)
 }
 
 /* Tries attention on prefixes of the devices, sorted by the speed of attention relative to experts. */
-static int prefixes(struct seek *s)
+static int prefixes_try(struct expert_search *s)
 {
     uint32_t sorted[SHARDS_MEMBERS_MAX];
     double ratio[SHARDS_MEMBERS_MAX];
@@ -679,7 +680,7 @@ static int prefixes(struct seek *s)
 }
 
 /* Begins with a candidate; 0 and *s NULL if it cannot be an expert placement. */
-static int seek_begin(struct seek **s, struct workbench *bench, struct candidate *c)
+static int seek_begin(struct expert_search **s, struct workbench *bench, struct candidate *c)
 {
     c->estimate_s = INFINITY;
     *s = NULL;
@@ -691,13 +692,13 @@ static int seek_begin(struct seek **s, struct workbench *bench, struct candidate
 
 static int expert_settle(struct workbench *bench, struct candidate *c)
 {
-    struct seek *s;
+    struct expert_search *s;
     int result = seek_begin(&s, bench, c);
     c->placement = PLACE_EXPERT;
     if (s && result == 0) {
         c->stages[0].kind = STAGE_EXPERT;
-        held_fill(s);
-        result = s->n <= ROLES_ALL ? all_roles(s) : prefixes(s);
+        expert_memory_fill(s);
+        result = s->n <= ROLES_ALL ? all_roles(s) : prefixes_try(s);
     }
     if (s && result == 0 && isfinite(s->best_s)) {
         memcpy(c->members, s->best, s->n * sizeof(*s->best));
@@ -710,7 +711,7 @@ static int expert_settle(struct workbench *bench, struct candidate *c)
 
 static int expert_estimate(struct workbench *bench, struct candidate *c)
 {
-    struct seek *s;
+    struct expert_search *s;
     int result = seek_begin(&s, bench, c);
     if (s && result == 0) {
         for (uint32_t i = 0; i < c->member_count; i++) {
@@ -760,7 +761,8 @@ static int expert_from_plan(const struct problem *p, const struct plan *plan, st
     c->stage_count = 1;
     c->member_count = n;
     c->estimate_s = plan->costs.step_s;
-    c->stages[0] = (struct stage){.block_end = p->block_count, .kind = STAGE_EXPERT, .member_count = n};
+    c->stages[0] =
+        (struct candidate_stage){.block_end = p->block_count, .kind = STAGE_EXPERT, .member_count = n};
     for (uint32_t r = 0; r < n; r++) {
         const struct plan_rank *rank = &plan->ranks[r];
         double total = 0;
@@ -786,15 +788,15 @@ static int expert_from_plan(const struct problem *p, const struct plan *plan, st
     return 0;
 }
 
-const struct kind kind_expert = {.placement = PLACE_EXPERT,
-                                 .stage_kind = STAGE_EXPERT,
-                                 .stages_least = 1,
-                                 .stages_most = 1,
-                                 .members_least = 2,
-                                 .members_most = SHARDS_MEMBERS_MAX,
-                                 .supports = expert_supports,
-                                 .settle = expert_settle,
-                                 .estimate = expert_estimate,
-                                 .emit = expert_emit,
-                                 .runnable = expert_runnable,
-                                 .from_plan = expert_from_plan};
+const struct placement_kind kind_expert = {.placement = PLACE_EXPERT,
+                                           .stage_kind = STAGE_EXPERT,
+                                           .stages_least = 1,
+                                           .stages_most = 1,
+                                           .members_least = 2,
+                                           .members_most = SHARDS_MEMBERS_MAX,
+                                           .supports = expert_supports,
+                                           .settle = expert_settle,
+                                           .estimate = expert_estimate,
+                                           .emit = expert_emit,
+                                           .runnable = expert_runnable,
+                                           .from_plan = expert_from_plan};

@@ -1,9 +1,9 @@
 #include "planner/kind/kind.h"
 
-extern const struct kind kind_single, kind_pipeline, kind_data, kind_hybrid, kind_expert, kind_tensor,
-    kind_server;
+extern const struct placement_kind kind_single, kind_pipeline, kind_data, kind_hybrid, kind_expert,
+    kind_tensor, kind_server;
 
-const struct kind *const kinds[PLACE_COUNT] = {
+const struct placement_kind *const kinds[PLACE_COUNT] = {
     [PLACE_SINGLE] = &kind_single, [PLACE_PIPELINE] = &kind_pipeline, [PLACE_DATA] = &kind_data,
     [PLACE_HYBRID] = &kind_hybrid, [PLACE_EXPERT] = &kind_expert,     [PLACE_TENSOR] = &kind_tensor,
     [PLACE_SERVER] = &kind_server,
@@ -29,6 +29,6 @@ bool kind_devices_enough(const struct problem *p, uint32_t least, const char *wh
 
 bool kind_runnable(const struct problem *p, const struct candidate *c)
 {
-    const struct kind *kind = kinds[c->placement];
+    const struct placement_kind *kind = kinds[c->placement];
     return !kind->runnable || kind->runnable(p, c);
 }

@@ -58,7 +58,7 @@ struct cut_stage {
     double pass_s;   /* seconds of one micro-batch's forward and backward */
 };
 
-struct kind {
+struct placement_kind {
     enum plan_placement placement;
     enum stage_kind stage_kind;
     uint32_t stages_least, stages_most;   /* stages of a candidate */
@@ -100,6 +100,6 @@ bool kind_devices_enough(const struct problem *problem, uint32_t least, const ch
 bool kind_runnable(const struct problem *problem, const struct candidate *candidate);
 
 /* Indexed by enum plan_placement. */
-extern const struct kind *const kinds[PLACE_COUNT];
+extern const struct placement_kind *const kinds[PLACE_COUNT];
 
 #endif

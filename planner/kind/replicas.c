@@ -9,7 +9,7 @@
 #define SURE 1.15        /* largest ratio of closed form to schedule, except in 2 % of cases (README.md) */
 #define WINDOW_LOOKED 4u /* windows tried beyond the one that hides the links; more does not help */
 
-static bool shards(const struct problem *p, const struct candidate *c, const struct stage *stage)
+static bool shards(const struct problem *p, const struct candidate *c, const struct candidate_stage *stage)
 {
     return p->workload->method == METHOD_FULL && !c->whole && stage->member_count > 1;
 }
@@ -37,7 +37,7 @@ static uint32_t window_part(uint32_t window, double share, uint32_t members)
 static const struct memory_need *need_of(struct workbench *bench, const struct candidate *c, uint32_t s,
                                          uint32_t m)
 {
-    const struct stage *x = &c->stages[s];
+    const struct candidate_stage *x = &c->stages[s];
     bool shared = shards(bench->problem, c, x), last = s > 0 && s + 1 == c->stage_count;
     uint64_t key = (uint64_t)c->micro_batch_rows << 40 | (uint64_t)x->block_begin << 24 |
                    (uint64_t)x->block_end << 8 | sides(c, s) << 3 | c->members[m].recompute << 2 |
@@ -51,8 +51,8 @@ static const struct memory_need *need_of(struct workbench *bench, const struct c
 }
 
 /* Bytes that a member lacks with `window` micro-batches in flight (negative: has free). */
-static double lacks(struct workbench *bench, const struct candidate *c, uint32_t s, uint32_t m,
-                    uint32_t window)
+static double missing_bytes(struct workbench *bench, const struct candidate *c, uint32_t s, uint32_t m,
+                            uint32_t window)
 {
     const struct problem *p = bench->problem;
     const struct memory_need *need = need_of(bench, c, s, m);
@@ -61,7 +61,7 @@ static double lacks(struct workbench *bench, const struct candidate *c, uint32_t
 }
 
 /* Seconds per micro-batch for all-reducing a group's gradients, or for moving its shards. */
-static double sync_part(const struct problem *p, const struct candidate *c, const struct stage *x)
+static double sync_part(const struct problem *p, const struct candidate *c, const struct candidate_stage *x)
 {
     double rate = INFINITY, latency = 0, n = x->member_count;
     for (uint32_t i = 0; i < x->member_count && n > 1; i++) {
@@ -82,7 +82,7 @@ static struct cut_stage stage_look(struct workbench *bench, struct candidate *c,
 {
     const struct problem *p = bench->problem;
     const struct micro_cost *costs = workbench_costs(bench, c->micro_batch_rows);
-    struct stage *x = &c->stages[s], kept = *x;
+    struct candidate_stage *x = &c->stages[s], kept = *x;
     struct cut_stage none = {INFINITY, INFINITY};
     double rate = 0, room = 0;
     x->block_begin = begin;
@@ -97,7 +97,7 @@ static struct cut_stage stage_look(struct workbench *bench, struct candidate *c,
             if (!micro_recompute_allowed(p, again))
                 continue;
             m->recompute = again;
-            more = lacks(bench, c, s, at, own);
+            more = missing_bytes(bench, c, s, at, own);
         }
         fits = more <= 0;
         room -= more;
@@ -126,7 +126,7 @@ struct capping {
 static uint32_t group_most(struct capping *k, uint32_t s)
 {
     const struct problem *p = k->bench->problem;
-    const struct stage *x = &k->c->stages[s];
+    const struct candidate_stage *x = &k->c->stages[s];
     double period = chain_period(k->c, k->prices, s), most = 1e6, room = 0;
     uint64_t saved = 0;
     for (uint32_t i = 0; i < x->member_count; i++) {
@@ -197,7 +197,7 @@ static uint32_t stage_most(void *context, uint32_t s, uint32_t wish, const uint3
 {
     struct capping *k = context;
     struct candidate *c = k->c;
-    const struct stage *x = &c->stages[s];
+    const struct candidate_stage *x = &c->stages[s];
     uint32_t most = 0;
     for (int again = 0; again < 2; again++) {
         if (!micro_recompute_allowed(k->bench->problem, again))
@@ -227,7 +227,7 @@ static int prices_fill(struct workbench *bench, const struct candidate *c, struc
     if (pipeline_syncs(p, c, *syncs, bench->err) < 0)
         return -1;
     for (uint32_t s = 0; s < c->stage_count; s++) {
-        const struct stage *x = &c->stages[s];
+        const struct candidate_stage *x = &c->stages[s];
         for (uint32_t i = 0; i < x->member_count; i++) {
             struct stage_price *price = &prices[laps ? s : x->member_first + i];
             pipeline_stage_price(p, c, s, x->member_first + i, price);
@@ -291,7 +291,7 @@ static int windows_fill(struct workbench *bench, struct candidate *c, bool spare
             return 0;
     }
     for (uint32_t s = 0; s < c->stage_count; s++) {
-        const struct stage *x = &c->stages[s];
+        const struct candidate_stage *x = &c->stages[s];
         double period = chain_period(c, prices, s);
         for (uint32_t m = x->member_first; m < x->member_first + x->member_count; m++) {
             *capped |= c->members[m].recompute;
@@ -419,37 +419,37 @@ static bool hybrid_runnable(const struct problem *p, const struct candidate *c)
     return (p->workload->method == METHOD_LORA || c->whole) && pipeline_runnable(p, c);
 }
 
-const struct kind kind_single = {.placement = PLACE_SINGLE,
-                                 .stage_kind = STAGE_REPLICAS,
-                                 .stages_least = 1,
-                                 .stages_most = 1,
-                                 .members_least = 1,
-                                 .members_most = 1,
-                                 .supports = single_supports,
-                                 .settle = chain_settle,
-                                 .estimate = chain_estimate,
-                                 .emit = pipeline_emit};
-const struct kind kind_pipeline = {.placement = PLACE_PIPELINE,
-                                   .stage_kind = STAGE_REPLICAS,
-                                   .stages_least = 2,
-                                   .stages_most = UINT32_MAX,
-                                   .members_least = 1,
-                                   .members_most = 1,
-                                   .supports = pipeline_supports,
-                                   .look = stage_look,
-                                   .settle = chain_settle,
-                                   .estimate = chain_estimate,
-                                   .emit = pipeline_emit,
-                                   .runnable = pipeline_runnable};
-const struct kind kind_hybrid = {.placement = PLACE_HYBRID,
-                                 .stage_kind = STAGE_REPLICAS,
-                                 .stages_least = 2,
-                                 .stages_most = UINT32_MAX,
-                                 .members_least = 2,
-                                 .members_most = 255,
-                                 .supports = hybrid_supports,
-                                 .look = stage_look,
-                                 .settle = chain_settle,
-                                 .estimate = chain_estimate,
-                                 .emit = pipeline_emit,
-                                 .runnable = hybrid_runnable};
+const struct placement_kind kind_single = {.placement = PLACE_SINGLE,
+                                           .stage_kind = STAGE_REPLICAS,
+                                           .stages_least = 1,
+                                           .stages_most = 1,
+                                           .members_least = 1,
+                                           .members_most = 1,
+                                           .supports = single_supports,
+                                           .settle = chain_settle,
+                                           .estimate = chain_estimate,
+                                           .emit = pipeline_emit};
+const struct placement_kind kind_pipeline = {.placement = PLACE_PIPELINE,
+                                             .stage_kind = STAGE_REPLICAS,
+                                             .stages_least = 2,
+                                             .stages_most = UINT32_MAX,
+                                             .members_least = 1,
+                                             .members_most = 1,
+                                             .supports = pipeline_supports,
+                                             .look = stage_look,
+                                             .settle = chain_settle,
+                                             .estimate = chain_estimate,
+                                             .emit = pipeline_emit,
+                                             .runnable = pipeline_runnable};
+const struct placement_kind kind_hybrid = {.placement = PLACE_HYBRID,
+                                           .stage_kind = STAGE_REPLICAS,
+                                           .stages_least = 2,
+                                           .stages_most = UINT32_MAX,
+                                           .members_least = 2,
+                                           .members_most = 255,
+                                           .supports = hybrid_supports,
+                                           .look = stage_look,
+                                           .settle = chain_settle,
+                                           .estimate = chain_estimate,
+                                           .emit = pipeline_emit,
+                                           .runnable = hybrid_runnable};

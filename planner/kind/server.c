@@ -12,12 +12,12 @@ static bool server_supports(const struct problem *problem, struct err *err)
 
 /* Seconds per byte of a block to all workers and from them. Sends overlap, limited by the holder's card;
  * receives follow each other, because sums are made in a fixed order. */
-static struct moving star(const struct shards *s)
+static struct transfer_rates star(const struct shards *s)
 {
     const struct cluster *cluster = s->p->cluster;
     const struct member *members = s->c->members;
-    const struct device *holder = &cluster->devices[members[0].device];
-    struct moving moving = {.beside = true};
+    const struct planner_device *holder = &cluster->devices[members[0].device];
+    struct transfer_rates moving = {.beside = true};
     uint32_t away = 0;
     for (uint32_t m = 1; m < s->c->member_count; m++) {
         double latency, rate;
@@ -36,7 +36,7 @@ static struct moving star(const struct shards *s)
     return moving;
 }
 
-static int star_estimate(struct shards *s, const struct moving *moving)
+static int star_estimate(struct shards *s, const struct transfer_rates *moving)
 {
     return shards_estimate(s, moving,
                            problem_step_seconds(s->p, s->c->members[0].device, 0, s->p->block_count));
@@ -47,7 +47,7 @@ static int server_estimate(struct workbench *bench, struct candidate *c)
     struct shards s;
     int result = shards_init(&s, bench, c);
     if (result == 0) {
-        struct moving moving = star(&s);
+        struct transfer_rates moving = star(&s);
         result = star_estimate(&s, &moving);
     }
     shards_fini(&s);
@@ -60,7 +60,7 @@ static int server_settle(struct workbench *bench, struct candidate *c)
     int result = shards_init(&s, bench, c);
     result = result == 0 ? shards_prepare(&s) : result;
     if (result == 0) {
-        struct moving moving = star(&s);
+        struct transfer_rates moving = star(&s);
         for (uint32_t m = 0; m < c->member_count; m++)
             c->members[m].state_share = m == 0;
         result = shards_split(&s, &moving, NULL, 0, INFINITY);
@@ -81,15 +81,15 @@ static bool server_runnable(const struct problem *problem, const struct candidat
     return false;
 }
 
-const struct kind kind_server = {.placement = PLACE_SERVER,
-                                 .stage_kind = STAGE_SERVER,
-                                 .stages_least = 1,
-                                 .stages_most = 1,
-                                 .members_least = 2,
-                                 .members_most = SHARDS_MEMBERS_MAX,
-                                 .supports = server_supports,
-                                 .settle = server_settle,
-                                 .estimate = server_estimate,
-                                 .emit = layered_emit,
-                                 .runnable = server_runnable,
-                                 .from_plan = layered_from_plan};
+const struct placement_kind kind_server = {.placement = PLACE_SERVER,
+                                           .stage_kind = STAGE_SERVER,
+                                           .stages_least = 1,
+                                           .stages_most = 1,
+                                           .members_least = 2,
+                                           .members_most = SHARDS_MEMBERS_MAX,
+                                           .supports = server_supports,
+                                           .settle = server_settle,
+                                           .estimate = server_estimate,
+                                           .emit = layered_emit,
+                                           .runnable = server_runnable,
+                                           .from_plan = layered_from_plan};

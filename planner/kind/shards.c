@@ -12,7 +12,7 @@
 #define ROUNDING_BYTES 4096 /* bound of the rounding of shares to bytes, purpose by purpose */
 #define FIRST_LIMIT 1.5     /* the search of splits starts at this multiple of the least possible time */
 
-struct way { /* a way to take some rows; only its time differs between members */
+struct row_choice { /* a way to take some rows; only its time differs between members */
     uint32_t total, size, count;
     bool recompute;
     uint64_t need[2]; /* memory of the first member, and of others; for replicas it depends on the largest
@@ -81,7 +81,7 @@ static double larger(double a, double b) /* fmax; compilers do not inline it */
     return a > b ? a : b;
 }
 
-static double moves_seconds(const struct overlap *x, const struct moving *moving)
+static double moves_seconds(const struct overlap *x, const struct transfer_rates *moving)
 {
     double in = x->gathered > 0 ? x->gathered * moving->gather_s + moving->gather_hop_s : 0;
     double out = x->reduced > 0 ? x->reduced * moving->reduce_s + moving->reduce_hop_s : 0;
@@ -90,7 +90,7 @@ static double moves_seconds(const struct overlap *x, const struct moving *moving
 
 /* Seconds of a step for a member that works on `count` micro-batches of that cost. */
 static double member_seconds(const struct shards *s, const struct micro_cost *cost, uint32_t count,
-                             bool recompute, const struct moving *moving)
+                             bool recompute, const struct transfer_rates *moving)
 {
     double seconds = 0;
     for (uint32_t i = 0; i < s->overlap_count; i++) {
@@ -207,7 +207,7 @@ int shards_short(struct shards *s, double state)
     return 0;
 }
 
-int shards_estimate(struct shards *s, const struct moving *moving, double after_s)
+int shards_estimate(struct shards *s, const struct transfer_rates *moving, double after_s)
 {
     struct candidate *c = s->c;
     struct lack lack = {0};
@@ -247,7 +247,7 @@ static bool size_tried(const struct shards *s, uint32_t units)
 
 static int way_compare(const void *left, const void *right)
 {
-    const struct way *a = left, *b = right;
+    const struct row_choice *a = left, *b = right;
     if (a->total != b->total)
         return a->total < b->total ? -1 : 1;
     /* The way that is faster on most devices comes first. */
@@ -267,11 +267,11 @@ static void ways_add(struct shards *s, uint32_t size, bool recompute)
     }
     for (uint32_t count = 1; count <= batch / rows; count++)
         s->ways[s->way_count++] =
-            (struct way){.total = rows * count,
-                         .size = size,
-                         .count = count,
-                         .recompute = recompute,
-                         .need = {first[0] + (count - 1) * more[0], first[1] + (count - 1) * more[1]}};
+            (struct row_choice){.total = rows * count,
+                                .size = size,
+                                .count = count,
+                                .recompute = recompute,
+                                .need = {first[0] + (count - 1) * more[0], first[1] + (count - 1) * more[1]}};
 }
 
 static void costs_fill(struct shards *s)
@@ -319,7 +319,8 @@ int shards_prepare(struct shards *s)
         return err_set(s->bench->err, ERR_NOMEM, "planner: out of memory");
     const struct member idle = {.rows = 1};
     if (!s->whole)
-        s->ways[s->way_count++] = (struct way){.need = {shards_need(s, 0, &idle), shards_need(s, 1, &idle)}};
+        s->ways[s->way_count++] =
+            (struct row_choice){.need = {shards_need(s, 0, &idle), shards_need(s, 1, &idle)}};
     for (uint32_t i = 0; i < s->size_count; i++) {
         for (int recompute = 0; recompute < 2; recompute++) {
             if (micro_recompute_allowed(s->p, recompute))
@@ -351,8 +352,8 @@ static bool option_beaten(const struct split_member *member, const struct split_
 }
 
 /* Lists a member's options within a limit. *all: none was dropped for its time. */
-static void options_fill(struct shards *s, uint32_t m, const struct moving *moving, int64_t least_room,
-                         int64_t state, double limit, bool *all)
+static void options_fill(struct shards *s, uint32_t m, const struct transfer_rates *moving,
+                         int64_t least_room, int64_t state, double limit, bool *all)
 {
     int64_t has = (int64_t)limit_of(s, m) - (state ? ROUNDING_BYTES : 0);
     uint64_t replica[2] = {0};
@@ -360,7 +361,7 @@ static void options_fill(struct shards *s, uint32_t m, const struct moving *movi
         replica[recompute] = shards_need(s, m, &(struct member){.recompute = recompute});
     s->members[m] = (struct split_member){.options = &s->options[(size_t)m * s->way_count]};
     for (uint32_t i = 0; i < s->way_count; i++) {
-        const struct way *way = &s->ways[i];
+        const struct row_choice *way = &s->ways[i];
         size_t at = (size_t)m * s->size_count + way->size;
         int64_t room = has - (int64_t)(s->whole ? replica[way->recompute] : way->need[m > 0]);
         if (way->total * s->per_row[m] > limit) { /* all further ways take longer, too */
@@ -417,8 +418,8 @@ static void chosen_take(struct shards *s)
     }
 }
 
-int shards_split(struct shards *s, const struct moving *moving, const int64_t *least_room, double state,
-                 double limit)
+int shards_split(struct shards *s, const struct transfer_rates *moving, const int64_t *least_room,
+                 double state, double limit)
 {
     uint32_t count = s->c->member_count, batch = s->p->workload->batch_rows;
     int64_t bytes = (int64_t)ceil(state);

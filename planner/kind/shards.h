@@ -14,7 +14,7 @@
 
 /* Rates of a block's transfers in seconds per byte, and the latency of each. beside: gather and reduction
  * run at the same time, else one after the other. */
-struct moving {
+struct transfer_rates {
     double gather_s, reduce_s, gather_hop_s, reduce_hop_s;
     bool beside;
 };
@@ -39,7 +39,7 @@ struct shards {
     uint32_t unit, size_count, way_count;
     uint32_t most; /* rows of the largest micro-batch that is allowed */
     uint32_t *sizes;
-    struct way *ways;         /* sorted by total */
+    struct row_choice *ways;  /* sorted by total */
     struct micro_cost *costs; /* [member_count][size_count] */
     double *through_s; /* [member_count][size_count][2]: seconds of forward and backward of all blocks; [1]
                           with recomputation */
@@ -63,8 +63,8 @@ int shards_prepare(struct shards *s);
 /* Splits the batch exactly over the members so that the step takes less than `limit` seconds. Each member
  * keeps at least least_room[m] bytes free (NULL: 0), and all members together `state` bytes. Sets rows,
  * counts, windows and recomputation. Returns 1, 0 if there is no such split, −1 ERR_NOMEM. */
-int shards_split(struct shards *s, const struct moving *moving, const int64_t *least_room, double state,
-                 double limit);
+int shards_split(struct shards *s, const struct transfer_rates *moving, const int64_t *least_room,
+                 double state, double limit);
 /* Bytes that the split left free on that member for state. */
 static inline int64_t shards_room(const struct shards *s, uint32_t member)
 {
@@ -73,7 +73,7 @@ static inline int64_t shards_room(const struct shards *s, uint32_t member)
 
 /* Sets estimate_s: the layered time of the slowest member plus after_s. Returns 1; 0 if a member does not
  * fit. */
-int shards_estimate(struct shards *s, const struct moving *moving, double after_s);
+int shards_estimate(struct shards *s, const struct transfer_rates *moving, double after_s);
 /* Call when settling failed. Records the memory that members lack with one row each, or for that much
  * state. Returns 0. */
 int shards_short(struct shards *s, double state);

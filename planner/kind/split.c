@@ -11,11 +11,11 @@
 
 #define COARSE_TURNS 14 /* halvings by ratio, after which few times are left to list */
 
-struct reach { /* range of the rows that may be assigned */
+struct row_range { /* range of the rows that may be assigned */
     uint32_t least, most;
 };
 
-struct offer { /* the most room that a member has left with that many rows, within a time */
+struct split_offer { /* the most room that a member has left with that many rows, within a time */
     uint32_t total;
     double room;
 };
@@ -27,9 +27,9 @@ struct split {
     /* [(count + 1) · (batch + 1)]: most room with that many rows assigned, in bytes, which are whole
      * numbers far below 2^53; −INFINITY: impossible */
     double *table;
-    struct reach *within; /* [count + 1]: range in which the table is filled */
-    uint32_t *first;      /* [count + 1] into offers */
-    struct offer *offers; /* offers of all members, each sorted by total */
+    struct row_range *within;   /* [count + 1]: range in which the table is filled */
+    uint32_t *first;            /* [count + 1] into offers */
+    struct split_offer *offers; /* offers of all members, each sorted by total */
     double *times;
 };
 
@@ -51,7 +51,7 @@ static bool offers_fill(struct split *s, double seconds)
                     room > s->offers[count - 1].room ? room : s->offers[count - 1].room;
                 continue;
             }
-            s->offers[count++] = (struct offer){o->total, room};
+            s->offers[count++] = (struct split_offer){o->total, room};
         }
         all = all && count > s->first[m];
     }
@@ -75,7 +75,7 @@ static bool reach_find(struct split *s)
     }
     if (least_left > s->batch || most_left < s->batch || room < s->state)
         return false;
-    s->within[0] = (struct reach){0, 0};
+    s->within[0] = (struct row_range){0, 0};
     for (uint32_t m = 0; m < s->count; m++) {
         uint32_t lowest = s->offers[s->first[m]].total, highest = s->offers[s->first[m + 1] - 1].total;
         least += lowest;
@@ -84,7 +84,7 @@ static bool reach_find(struct split *s)
         most_left -= highest;
         uint64_t from = most_left < s->batch && s->batch - most_left > least ? s->batch - most_left : least;
         uint64_t to = most < s->batch - least_left ? most : s->batch - least_left;
-        s->within[m + 1] = (struct reach){(uint32_t)from, (uint32_t)to};
+        s->within[m + 1] = (struct row_range){(uint32_t)from, (uint32_t)to};
     }
     return true;
 }
@@ -109,8 +109,8 @@ static bool any_split(const struct split *s)
 }
 
 /* Applies one offer: to[j + total] = max(to[j + total], from[j] + room), inside both ranges. */
-static void offer_add(const double *restrict from, double *restrict to, struct reach before,
-                      struct reach after, const struct offer *offer)
+static void offer_add(const double *restrict from, double *restrict to, struct row_range before,
+                      struct row_range after, const struct split_offer *offer)
 {
     uint32_t total = offer->total, begin = after.least > total ? after.least - total : 0;
     double room = offer->room;

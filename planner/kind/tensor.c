@@ -27,7 +27,7 @@
 #define MIXES 3 /* divisions tried, from by speed to by memory */
 
 /* What does not depend on the division: facts of the candidate, and of one stage at a time. */
-struct cut {
+struct tensor_case {
     struct workbench *bench;
     const struct problem *p;
     struct candidate *c;
@@ -36,8 +36,8 @@ struct cut {
     double attention; /* share of a layer's time */
 };
 
-struct group {
-    const struct stage *stage;
+struct tensor_group {
+    const struct candidate_stage *stage;
     struct member *members;
     struct micro_cost cost[GROUP_MAX];
     struct tensor_shares share[GROUP_MAX];
@@ -49,19 +49,19 @@ struct group {
 
 /* --- seconds of a stage --- */
 
-static void cut_init(struct cut *t, struct workbench *bench, struct candidate *c)
+static void cut_init(struct tensor_case *t, struct workbench *bench, struct candidate *c)
 {
     uint32_t count = micro_count(bench->problem, c->micro_batch_rows);
-    *t = (struct cut){.bench = bench, .p = bench->problem, .c = c, .micro_batches = count};
+    *t = (struct tensor_case){.bench = bench, .p = bench->problem, .c = c, .micro_batches = count};
     t->together = tensor_together(c, count);
     t->units = (count + t->together - 1) / t->together;
     t->load = micro_load_mean(t->p, count);
     t->attention = tensor_attention(t->p, 1, &t->load);
 }
 
-static void group_init(const struct cut *t, uint32_t s, struct group *g)
+static void group_init(const struct tensor_case *t, uint32_t s, struct tensor_group *g)
 {
-    const struct stage *stage = &t->c->stages[s];
+    const struct candidate_stage *stage = &t->c->stages[s];
     int32_t last = t->p->block_count - 1, after = stage->block_end < last ? stage->block_end : last;
     uint32_t devices[GROUP_MAX];
     double bytes = t->p->bytes_per_token * t->load.tokens;
@@ -85,7 +85,8 @@ static void group_init(const struct cut *t, uint32_t s, struct group *g)
 }
 
 /* Seconds of a whole block of a class on a member, as if it had the whole block: forward or backward. */
-static double whole_seconds(const struct group *g, uint32_t i, enum cost_class cls, bool back, bool again)
+static double whole_seconds(const struct tensor_group *g, uint32_t i, enum cost_class cls, bool back,
+                            bool again)
 {
     const double *seconds = g->cost[i].seconds[cls];
     return back ? seconds[COST_BACKWARD] + (again ? seconds[COST_RECOMPUTE] : 0) : seconds[COST_FORWARD];
@@ -94,8 +95,8 @@ static double whole_seconds(const struct group *g, uint32_t i, enum cost_class c
 enum { PART_FIRST, PART_SECOND, PART_TABLE, PART_TOP, PARTS }; /* the halves of a layer, embedding, head */
 
 /* Writes a member's seconds of each part for a micro-batch. */
-static void member_seconds(const struct cut *t, const struct group *g, uint32_t i, bool back, bool again,
-                           double seconds[PARTS])
+static void member_seconds(const struct tensor_case *t, const struct tensor_group *g, uint32_t i, bool back,
+                           bool again, double seconds[PARTS])
 {
     const struct tensor_shares *x = &g->share[i];
     double layer = whole_seconds(g, i, COST_LAYER, back, again);
@@ -107,14 +108,14 @@ static void member_seconds(const struct cut *t, const struct group *g, uint32_t 
 
 /* Simulation of a unit in a stage: when members and the group's queue are free, and when each
  * micro-batch's last sum is there. */
-struct pass {
+struct unit_pass {
     uint32_t count, members;
     double seconds[GROUP_MAX][PARTS], free_s[GROUP_MAX], ready_s[TURNS_MAX], queue_s;
 };
 
 /* All micro-batches of the unit do a part in turn; each is all-reduced when the last member is done with
  * it. */
-static void pass_step(struct pass *v, int part, double sum_s)
+static void pass_step(struct unit_pass *v, int part, double sum_s)
 {
     for (uint32_t k = 0; k < v->count; k++) {
         double end = v->queue_s;
@@ -127,7 +128,7 @@ static void pass_step(struct pass *v, int part, double sum_s)
 }
 
 /* Simulates layers; after a few of them every further layer takes as long as the last. */
-static void pass_layers(struct pass *v, uint32_t layers, bool back, double sum_s)
+static void pass_layers(struct unit_pass *v, uint32_t layers, bool back, double sum_s)
 {
     double before = 0, more;
     for (uint32_t l = 0; l < layers && l < LAYERS_SEEN; l++) {
@@ -144,9 +145,10 @@ static void pass_layers(struct pass *v, uint32_t layers, bool back, double sum_s
 }
 
 /* Seconds of `count` micro-batches in turns, forward or backward. */
-static double pass_seconds(const struct cut *t, const struct group *g, bool back, bool again, uint32_t count)
+static double pass_seconds(const struct tensor_case *t, const struct tensor_group *g, bool back, bool again,
+                           uint32_t count)
 {
-    struct pass v = {.count = count, .members = g->count};
+    struct unit_pass v = {.count = count, .members = g->count};
     for (uint32_t i = 0; i < g->count; i++)
         member_seconds(t, g, i, back, again, v.seconds[i]);
     for (uint32_t k = 0; k < count && (back ? !g->head : !g->embedding); k++)
@@ -160,7 +162,7 @@ static double pass_seconds(const struct cut *t, const struct group *g, bool back
 }
 
 /* Mean seconds of a unit; the last unit may be shorter. */
-static double unit_seconds(const struct cut *t, const struct group *g, bool back, bool again)
+static double unit_seconds(const struct tensor_case *t, const struct tensor_group *g, bool back, bool again)
 {
     uint32_t rest = t->micro_batches - (t->units - 1) * t->together;
     double last = pass_seconds(t, g, back, again, rest);
@@ -169,16 +171,17 @@ static double unit_seconds(const struct cut *t, const struct group *g, bool back
     return (last + (t->units - 1) * pass_seconds(t, g, back, again, t->together)) / t->units;
 }
 
-static void group_price(const struct cut *t, const struct group *g, bool again, struct stage_price *price)
+static void group_price(const struct tensor_case *t, const struct tensor_group *g, bool again,
+                        struct stage_price *price)
 {
     *price = (struct stage_price){.forward_s = unit_seconds(t, g, false, again),
                                   .backward_s = unit_seconds(t, g, true, again)};
 }
 
 /* Seconds of a unit's boundary tensor from a stage to the next; `busy`: its occupation of the link. */
-static double link_seconds(const struct cut *t, uint32_t s, double *busy)
+static double link_seconds(const struct tensor_case *t, uint32_t s, double *busy)
 {
-    const struct stage *a = &t->c->stages[s], *b = &t->c->stages[s + 1];
+    const struct candidate_stage *a = &t->c->stages[s], *b = &t->c->stages[s + 1];
     double latency, rate;
     bool emulated;
     cluster_link(t->p->cluster, t->c->members[a->member_first].device, t->c->members[b->member_first].device,
@@ -189,8 +192,8 @@ static double link_seconds(const struct cut *t, uint32_t s, double *busy)
 
 /* --- estimating --- */
 
-static void part_need(const struct cut *t, const struct group *g, const struct plan_tensor *part, bool again,
-                      struct tensor_need *need)
+static void part_need(const struct tensor_case *t, const struct tensor_group *g,
+                      const struct plan_tensor *part, bool again, struct tensor_need *need)
 {
     tensor_need_fill(t->p, g->stage->block_begin, g->stage->block_end, part, t->c->micro_batch_rows, again,
                      need);
@@ -198,7 +201,7 @@ static void part_need(const struct cut *t, const struct group *g, const struct p
 
 /* Estimates a step. The schedule sees a unit as a micro-batch, and a group as its first member. Added are
  * the all-reduces of replicated parameters, two scalars over the tree of all ranks, and the optimiser. */
-static int cut_estimate(const struct cut *t)
+static int cut_estimate(const struct tensor_case *t)
 {
     struct workbench *bench = t->bench;
     struct candidate units = *t->c;
@@ -211,7 +214,7 @@ static int cut_estimate(const struct cut *t)
     struct stage_price *tails = prices + t->c->stage_count;
     for (uint32_t s = 0; s < t->c->stage_count; s++) {
         struct tensor_need need;
-        struct group g;
+        struct tensor_group g;
         group_init(t, s, &g);
         group_price(t, &g, g.members[0].recompute, &prices[s]);
         part_need(t, &g, &g.members[0].tensor, false, &need);
@@ -240,12 +243,12 @@ static int cut_estimate(const struct cut *t)
 /* --- dividing matrices --- */
 
 /* A member's memory as a linear function of its parts: fixed + heads · its share of heads + … */
-struct line {
+struct need_line {
     double fixed, heads, columns, vocabulary;
 };
 
-static struct line need_line(const struct cut *t, const struct group *g, bool again, uint64_t live,
-                             uint64_t partials)
+static struct need_line need_line(const struct tensor_case *t, const struct tensor_group *g, bool again,
+                                  uint64_t live, uint64_t partials)
 {
     const struct model_config *c = t->p->workload->config;
     const struct plan_tensor least = {0, 1, 0, 1, 0, 1};
@@ -259,7 +262,7 @@ static struct line need_line(const struct cut *t, const struct group *g, bool ag
         part_need(t, g, &parts[i], again, &need);
         bytes[i] = (double)tensor_need_total(&need, live, partials);
     }
-    return (struct line){bytes[0], bytes[1] - bytes[0], bytes[2] - bytes[0], bytes[3] - bytes[0]};
+    return (struct need_line){bytes[0], bytes[1] - bytes[0], bytes[2] - bytes[0], bytes[3] - bytes[0]};
 }
 
 /* Rounds shares to whole units, at least one each. False if there are too few units. */
@@ -279,8 +282,8 @@ static bool rounded(const double *share, uint32_t count, uint32_t units, uint32_
 
 /* Divides a group's matrices for members that have `room` bytes and should keep about `part` of
  * everything. */
-static bool parts_deal(const struct cut *t, struct group *g, bool again, const struct line *need,
-                       const double *room, const double *part)
+static bool parts_deal(const struct tensor_case *t, struct tensor_group *g, bool again,
+                       const struct need_line *need, const double *room, const double *part)
 {
     const struct model_config *c = t->p->workload->config;
     double base[GROUP_MAX] = {0}, each[GROUP_MAX] = {0}, cap[GROUP_MAX] = {0}, share[GROUP_MAX];
@@ -333,7 +336,7 @@ static bool parts_deal(const struct cut *t, struct group *g, bool again, const s
 }
 
 /* Writes the part of everything that a member should keep: by speed (mix 0), by room, or between them. */
-static void parts_aim(const struct group *g, const double *room, int mix, double *part)
+static void parts_aim(const struct tensor_group *g, const double *room, int mix, double *part)
 {
     double speed = 0, space = 0, by_space = (double)mix / (MIXES - 1);
     for (uint32_t i = 0; i < g->count; i++) {
@@ -348,7 +351,7 @@ static void parts_aim(const struct group *g, const double *room, int mix, double
 
 /* --- windows and alternatives --- */
 
-struct way { /* one way for a stage to work */
+struct stage_choice { /* one way for a stage to work */
     bool again;
     uint32_t window, spare; /* spare: units that fit in the ring in front of it */
     double busy_s, period_s;
@@ -356,35 +359,36 @@ struct way { /* one way for a stage to work */
 };
 
 /* What the following stages require of a stage. */
-struct behind {
+struct stage_behind {
     double period_s, stay_s;
     uint32_t window;    /* of the next stage */
     uint32_t ring_most; /* most units of the ring between the two, limited by the next stage's memory */
 };
 
-static uint64_t live_of(const struct cut *t, uint32_t window)
+static uint64_t live_of(const struct tensor_case *t, uint32_t window)
 {
     uint64_t live = (uint64_t)window * t->together;
     return live < t->micro_batches ? live : t->micro_batches;
 }
 
 /* Buffers of a boundary tensor's size, with the shortest ring in front of the stage. */
-static uint64_t partials_of(const struct cut *t, uint32_t s, uint32_t window, const struct behind *b)
+static uint64_t partials_of(const struct tensor_case *t, uint32_t s, uint32_t window,
+                            const struct stage_behind *b)
 {
     uint64_t count = 4 * (uint64_t)t->together + (s > 0 ? 2 * live_of(t, 2) : 0);
     bool last = s + 1 == t->c->stage_count;
     return last ? count : count + live_of(t, 2) + live_of(t, tensor_ring(window, b->window));
 }
 
-static uint64_t limit_of(const struct cut *t, const struct group *g, uint32_t i)
+static uint64_t limit_of(const struct tensor_case *t, const struct tensor_group *g, uint32_t i)
 {
     return t->p->cluster->devices[g->members[i].device].memory_limit_bytes;
 }
 
 /* The most units in flight, up to `most`, for which all members have memory with the given parts; 0: none.
  * *spare: units that then fit in the ring in front. */
-static uint32_t window_held(const struct cut *t, const struct group *g, bool again, uint32_t most,
-                            const struct behind *b, uint32_t *spare)
+static uint32_t window_held(const struct tensor_case *t, const struct tensor_group *g, bool again,
+                            uint32_t most, const struct stage_behind *b, uint32_t *spare)
 {
     uint32_t window = most;
     for (int pass = 0; pass < 2; pass++) { /* the second pass has the window that all members hold */
@@ -407,10 +411,10 @@ static uint32_t window_held(const struct cut *t, const struct group *g, bool aga
 
 /* Divides for a window and keeps the result if its period is the shortest so far: a unit stays for R
  * seconds and w units are in flight, so the period is at least R / w. */
-static void way_try(const struct cut *t, struct group *g, struct way *now, uint32_t most, int mix,
-                    const struct behind *b, struct way *best)
+static void way_try(const struct tensor_case *t, struct tensor_group *g, struct stage_choice *now,
+                    uint32_t most, int mix, const struct stage_behind *b, struct stage_choice *best)
 {
-    struct line need =
+    struct need_line need =
         need_line(t, g, now->again, live_of(t, now->window), partials_of(t, g->s, now->window, b));
     double room[GROUP_MAX], part[GROUP_MAX];
     struct stage_price price;
@@ -435,12 +439,12 @@ static void way_try(const struct cut *t, struct group *g, struct way *now, uint3
 
 /* Finds the best way for a stage to have up to `most` units in flight; its period is INFINITY if memory
  * holds none. The first way that does not wait for its window ends the search. */
-static void way_find(const struct cut *t, struct group *g, uint32_t most, const struct behind *b,
-                     struct way *best)
+static void way_find(const struct tensor_case *t, struct tensor_group *g, uint32_t most,
+                     const struct stage_behind *b, struct stage_choice *best)
 {
     for (int again = 0; again < 2; again++) {
         for (int mix = 0; mix < MIXES && micro_recompute_allowed(t->p, again); mix++) {
-            struct way now = {.again = again, .window = 0};
+            struct stage_choice now = {.again = again, .window = 0};
             for (uint32_t window = most; window > 0; window /= 2) {
                 now.window = window;
                 way_try(t, g, &now, most, mix, b, best);
@@ -452,10 +456,11 @@ static void way_find(const struct cut *t, struct group *g, uint32_t most, const 
 }
 
 /* Bytes that all members of a stage lack together, however they divide it. */
-static uint64_t stage_lacks(const struct cut *t, const struct group *g, const struct behind *b, uint64_t *has)
+static uint64_t stage_lacks(const struct tensor_case *t, const struct tensor_group *g,
+                            const struct stage_behind *b, uint64_t *has)
 {
     bool again = micro_recompute_allowed(t->p, true);
-    struct line need = need_line(t, g, again, live_of(t, 1), partials_of(t, g->s, 1, b));
+    struct need_line need = need_line(t, g, again, live_of(t, 1), partials_of(t, g->s, 1, b));
     double needs = g->count * need.fixed + need.heads + need.columns + need.vocabulary, room = 0;
     for (uint32_t i = 0; i < g->count; i++)
         room += (double)limit_of(t, g, i);
@@ -463,7 +468,8 @@ static uint64_t stage_lacks(const struct cut *t, const struct group *g, const st
     return needs > room ? (uint64_t)(needs - room) : 1;
 }
 
-static void way_take(const struct cut *t, const struct group *g, const struct way *way, struct behind *b)
+static void way_take(const struct tensor_case *t, const struct tensor_group *g,
+                     const struct stage_choice *way, struct stage_behind *b)
 {
     for (uint32_t i = 0; i < g->count; i++) {
         struct member *x = &g->members[i];
@@ -485,12 +491,12 @@ static void way_take(const struct cut *t, const struct group *g, const struct wa
 }
 
 /* The least possible period: with unlimited memory. */
-static double period_least(const struct cut *t)
+static double period_least(const struct tensor_case *t)
 {
-    const struct line nothing = {0};
+    const struct need_line nothing = {0};
     double period = 0, busy, room[GROUP_MAX] = {0}, part[GROUP_MAX];
     for (uint32_t s = 0; s < t->c->stage_count; s++) {
-        struct group g;
+        struct tensor_group g;
         struct stage_price price;
         bool again = !micro_recompute_allowed(t->p, false);
         group_init(t, s, &g);
@@ -509,15 +515,15 @@ static double period_least(const struct cut *t)
 
 /* Settles everything but the estimate, from the last stage to the first, because a stage needs the windows
  * behind it. */
-static int cut_settle(const struct cut *t)
+static int cut_settle(const struct tensor_case *t)
 {
-    struct behind b = {.period_s = period_least(t), .window = 1, .ring_most = 2};
+    struct stage_behind b = {.period_s = period_least(t), .window = 1, .ring_most = 2};
     uint64_t has = 0, lacks = 0;
     if (!isfinite(b.period_s))
         return 0;
     for (uint32_t s = t->c->stage_count; s-- > 0;) {
-        struct group g;
-        struct way way = {.period_s = INFINITY};
+        struct tensor_group g;
+        struct stage_choice way = {.period_s = INFINITY};
         double busy, wanted = fmax(b.window, ceil((1 - 1e-9) * (b.period_s + b.stay_s) / b.period_s));
         if (s + 1 < t->c->stage_count)
             wanted = fmin(wanted + WINDOW_MORE, (double)b.window + b.ring_most - 1);
@@ -537,7 +543,7 @@ static int cut_settle(const struct cut *t)
 /* Orders a group's members by machine, so that its ring enters each machine once. */
 static void ring_order(const struct problem *p, struct member *members, uint32_t count)
 {
-    const struct device *devices = p->cluster->devices;
+    const struct planner_device *devices = p->cluster->devices;
     for (uint32_t i = 1; i < count; i++) {
         uint32_t at = i, device = members[i].device;
         for (; at > 0 && devices[members[at - 1].device].node > devices[device].node; at--)
@@ -565,11 +571,11 @@ static bool shape_fits(const struct problem *p, const struct candidate *c)
 static struct cut_stage stage_look(struct workbench *bench, struct candidate *c, uint32_t s, int32_t begin,
                                    int32_t end, uint32_t window)
 {
-    const struct behind nothing = {.window = 1, .ring_most = 2};
-    struct stage *x = &c->stages[s], kept = *x;
-    struct way way = {.period_s = INFINITY};
-    struct group g;
-    struct cut t;
+    const struct stage_behind nothing = {.window = 1, .ring_most = 2};
+    struct candidate_stage *x = &c->stages[s], kept = *x;
+    struct stage_choice way = {.period_s = INFINITY};
+    struct tensor_group g;
+    struct tensor_case t;
     if (x->member_count > bench->problem->workload->config->kv_heads)
         return (struct cut_stage){INFINITY, INFINITY};
     x->block_begin = begin;
@@ -587,7 +593,7 @@ static int tensor_settle(struct workbench *bench, struct candidate *c)
 {
     uint32_t count = micro_count(bench->problem, c->micro_batch_rows), best = 0;
     double least = INFINITY;
-    struct cut t;
+    struct tensor_case t;
     c->placement = PLACE_TENSOR;
     c->schedule = SCHEDULE_1F1B;
     c->estimate_s = INFINITY;
@@ -622,14 +628,14 @@ static int tensor_settle(struct workbench *bench, struct candidate *c)
 
 static int tensor_estimate(struct workbench *bench, struct candidate *c)
 {
-    struct cut t;
+    struct tensor_case t;
     uint64_t has = 0, lacks = 0;
     c->estimate_s = INFINITY;
     if (!shape_fits(bench->problem, c))
         return 0;
     cut_init(&t, bench, c);
     for (uint32_t s = 0; s < c->stage_count; s++) {
-        struct group g;
+        struct tensor_group g;
         group_init(&t, s, &g);
         for (uint32_t i = 0; i < g.count; i++) {
             struct tensor_need need;
@@ -698,7 +704,7 @@ static int tensor_from_plan(const struct problem *p, const struct plan *plan, st
             c->stages[c->stage_count - 1].member_count++;
         else
             c->stages[c->stage_count++] =
-                (struct stage){rank->block_begin, rank->block_end, STAGE_TENSOR, r, 1};
+                (struct candidate_stage){rank->block_begin, rank->block_end, STAGE_TENSOR, r, 1};
         if (device == UINT32_MAX || rank->stage + 1 != (int32_t)c->stage_count)
             return err_set(err, ERR_INVALID, "its rank %u on %s is not where its stage %d should be", r,
                            rank->device, rank->stage);
@@ -712,16 +718,16 @@ static int tensor_from_plan(const struct problem *p, const struct plan *plan, st
     return 0;
 }
 
-const struct kind kind_tensor = {.placement = PLACE_TENSOR,
-                                 .stage_kind = STAGE_TENSOR,
-                                 .stages_least = 1,
-                                 .stages_most = UINT32_MAX,
-                                 .members_least = 1,
-                                 .members_most = GROUP_MAX,
-                                 .supports = tensor_supports,
-                                 .look = stage_look,
-                                 .settle = tensor_settle,
-                                 .estimate = tensor_estimate,
-                                 .emit = tensor_emit,
-                                 .runnable = tensor_runnable,
-                                 .from_plan = tensor_from_plan};
+const struct placement_kind kind_tensor = {.placement = PLACE_TENSOR,
+                                           .stage_kind = STAGE_TENSOR,
+                                           .stages_least = 1,
+                                           .stages_most = UINT32_MAX,
+                                           .members_least = 1,
+                                           .members_most = GROUP_MAX,
+                                           .supports = tensor_supports,
+                                           .look = stage_look,
+                                           .settle = tensor_settle,
+                                           .estimate = tensor_estimate,
+                                           .emit = tensor_emit,
+                                           .runnable = tensor_runnable,
+                                           .from_plan = tensor_from_plan};

@@ -25,8 +25,8 @@ static bool holds(const struct workbench *bench, struct candidate *c, uint32_t s
 }
 
 /* The number of blocks that stage s can hold from `begin` on, or, backward, up to `end`. */
-static int32_t held(const struct workbench *bench, struct candidate *c, uint32_t s, int32_t begin,
-                    int32_t end, bool backward)
+static int32_t blocks_held(const struct workbench *bench, struct candidate *c, uint32_t s, int32_t begin,
+                           int32_t end, bool backward)
 {
     int32_t low = 0, high = end - begin;
     while (low < high) {
@@ -47,7 +47,7 @@ static uint64_t lacking(struct workbench *bench, struct candidate *c, uint32_t s
 {
     int32_t begin = 0, end = bench->problem->block_count, left = (int32_t)c->stage_count;
     for (uint32_t i = c->stage_count; --i > s; left--) {
-        int32_t count = held(bench, c, i, left - 1 < end ? left - 1 : end, end, true);
+        int32_t count = blocks_held(bench, c, i, left - 1 < end ? left - 1 : end, end, true);
         if (count == 0)
             return UINT64_MAX;
         c->stages[i].block_begin = end - count;
@@ -56,7 +56,7 @@ static uint64_t lacking(struct workbench *bench, struct candidate *c, uint32_t s
     }
     for (uint32_t i = 0; i < s; i++) {
         int32_t last = end - (int32_t)(s - i); /* every stage up to s keeps at least one block */
-        int32_t count = last > begin ? held(bench, c, i, begin, last, false) : 0;
+        int32_t count = last > begin ? blocks_held(bench, c, i, begin, last, false) : 0;
         if (count == 0)
             return UINT64_MAX;
         c->stages[i].block_begin = begin;

@@ -22,7 +22,7 @@ uint32_t order_window_least(uint32_t ranks, uint32_t laps, uint32_t micro_batche
 
 /* The n-th forward, or backward, of an interleaved rank: a group of micro-batches passes one lap after the
  * other, then the next group follows. */
-static struct schedule_event turn(const struct order_of *o, uint32_t n, bool backward)
+static struct schedule_event interleaved_event(const struct order_of *o, uint32_t n, bool backward)
 {
     struct rounds r = rounds_of(o->ranks, o->micro_batches);
     uint32_t laps = o->stages / o->ranks, large = r.larger * (r.each + 1) * laps;
@@ -37,7 +37,7 @@ static struct schedule_event turn(const struct order_of *o, uint32_t n, bool bac
 static struct schedule_event event_at(const struct order_of *o, uint32_t n, enum schedule_kind kind)
 {
     if (o->stages > o->ranks)
-        return turn(o, n, kind != EVENT_FORWARD);
+        return interleaved_event(o, n, kind != EVENT_FORWARD);
     return (struct schedule_event){o->stage, o->mine[n], kind};
 }
 

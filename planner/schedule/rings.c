@@ -7,12 +7,12 @@
 
 /* Lifetimes of a buffer's contents in one stage: those of the rank's k-th micro-batch are needed from
  * begin[k] to end[k]. */
-struct span {
+struct buffer_span {
     const double *begin, *end;
     bool backward; /* micro-batches are taken in the order of the rank's backwards, else of its forwards */
 };
 
-struct scratch {
+struct ring_scratch {
     double *soonest;            /* [events] the least begin among this event and all later ones */
     uint32_t *held, *held_turn; /* [micro_batches] */
     uint8_t *apart; /* [micro_batches]: true at d if two micro-batches d turns apart are held at once */
@@ -27,7 +27,8 @@ static bool of(const struct schedule_event *e, uint32_t stage, bool backward)
  * different instances. Two of them collide if the ring's length divides their distance. `held`: the most
  * turns between a micro-batch and the oldest one that is unfinished when it comes. */
 static struct schedule_ring ring_search(const struct schedule *s, uint32_t stage, uint32_t rank,
-                                        const struct span *span, uint32_t least, struct scratch *x)
+                                        const struct buffer_span *span, uint32_t least,
+                                        struct ring_scratch *x)
 {
     const struct schedule_event *events = &s->events[s->first[rank]];
     uint32_t count = s->first[rank + 1] - s->first[rank], held = 0, furthest = 0, turn = 0;
@@ -137,25 +138,26 @@ int schedule_rings(struct schedule *s, const struct candidate *c, uint32_t stage
         return 0;
     }
     size_t doubles = (size_t)count + 1, numbers = (size_t)s->micro_batches + 1;
-    struct scratch x = {.soonest =
-                            malloc(doubles * sizeof(double) + 2 * numbers * sizeof(uint32_t) + numbers)};
+    struct ring_scratch x = {.soonest =
+                                 malloc(doubles * sizeof(double) + 2 * numbers * sizeof(uint32_t) + numbers)};
     if (!x.soonest)
         return err_set(err, ERR_NOMEM, "planner: out of memory");
     x.held = (uint32_t *)(x.soonest + doubles);
     x.held_turn = x.held + numbers;
     x.apart = (uint8_t *)(x.held_turn + numbers);
-    struct span saved = {&s->forward_begin[row], &s->backward_end[row], false};
+    struct buffer_span saved = {&s->forward_begin[row], &s->backward_end[row], false};
     rings->saved = ring_search(s, stage, rank, &saved, live, &x);
     rings->saved.held = live;
     if (stage + 1 < s->stages) {
-        struct span leaving = {&s->forward_begin[row], &s->forward_left[row], false};
-        struct span gradients = {&s->backward_end[next], &s->backward_end[row], true};
+        struct buffer_span leaving = {&s->forward_begin[row], &s->forward_left[row], false};
+        struct buffer_span gradients = {&s->backward_end[next], &s->backward_end[row], true};
         rings->leaving = ring_search(s, stage, rank, &leaving, 2, &x);
         rings->gradients = ring_search(s, stage, rank, &gradients, 2, &x);
     }
     if (stage > 0) {
-        struct span activations = {&s->forward_end[row - s->micro_batches], &s->forward_end[row], false};
-        struct span returning = {&s->backward_begin[row], &s->backward_left[row], true};
+        struct buffer_span activations = {&s->forward_end[row - s->micro_batches], &s->forward_end[row],
+                                          false};
+        struct buffer_span returning = {&s->backward_begin[row], &s->backward_left[row], true};
         rings->activations = ring_search(s, stage, rank, &activations, 2, &x);
         rings->returning = ring_search(s, stage, rank, &returning, 2, &x);
     }

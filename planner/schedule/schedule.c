@@ -13,7 +13,7 @@
            pipeline seldom share one */
 
 /* The state of a rank while the schedule runs. */
-struct runner {
+struct scheduled_rank {
     double free_s;    /* time at which its current event ends */
     double sent_s[2]; /* time at which its last forward transfer, and its last backward transfer, has left */
     uint32_t price_base;          /* index of the price of its first stage; interleaved: indexed by stage */
@@ -22,12 +22,12 @@ struct runner {
     uint32_t mine, count, limit;  /* mine: offset of its micro-batches in run.mine */
 };
 
-struct run {
+struct list_scheduler {
     struct schedule *s;
     const struct problem *problem;
     const struct candidate *c;
     const struct stage_price *prices;
-    struct runner *runners;
+    struct scheduled_rank *runners;
     uint32_t *mine;                 /* every rank's micro-batches, rising; eager only */
     double *act_ready, *grad_ready; /* [stages · micro_batches]: time of arrival; negative: not arrived */
     /* [2 · width]: tournament tree of the ranks' earliest possible begins */
@@ -42,7 +42,7 @@ struct run {
 
 /* --- the rank that can begin first --- */
 
-static void best_set(struct run *r, uint32_t rank, double at)
+static void best_set(struct list_scheduler *r, uint32_t rank, double at)
 {
     uint32_t i = r->width + rank;
     r->best[i] = at;
@@ -55,7 +55,7 @@ static void best_set(struct run *r, uint32_t rank, double at)
 }
 
 /* The rank that can begin first; of equal ranks the one with the lowest index. */
-static uint32_t best_rank(const struct run *r)
+static uint32_t best_rank(const struct list_scheduler *r)
 {
     uint32_t i = 1;
     while (i < r->width)
@@ -71,7 +71,7 @@ static double later(double a, double b)
 }
 
 /* The time at which an event's input is there; negative: not yet. */
-static double ready_at(const struct run *r, const struct schedule_event *e)
+static double ready_at(const struct list_scheduler *r, const struct schedule_event *e)
 {
     size_t cell = (size_t)e->stage * r->s->micro_batches + e->micro_batch;
     if (e->kind == EVENT_FORWARD)
@@ -81,9 +81,9 @@ static double ready_at(const struct run *r, const struct schedule_event *e)
     return r->grad_ready[cell];
 }
 
-static void look_eager(struct run *r, uint32_t rank, uint32_t stage)
+static void look_eager(struct list_scheduler *r, uint32_t rank, uint32_t stage)
 {
-    struct runner *x = &r->runners[rank];
+    struct scheduled_rank *x = &r->runners[rank];
     struct schedule_event forward = {stage, 0, EVENT_FORWARD}, backward = {stage, 0, EVENT_BACKWARD};
     double f = INFINITY, b = INFINITY, ready;
     if (x->forwards < x->count && x->forwards - x->backwards < x->limit) {
@@ -100,9 +100,9 @@ static void look_eager(struct run *r, uint32_t rank, uint32_t stage)
     best_set(r, rank, b <= f ? b : f);
 }
 
-static void look(struct run *r, uint32_t rank, uint32_t stage)
+static void look(struct list_scheduler *r, uint32_t rank, uint32_t stage)
 {
-    struct runner *x = &r->runners[rank];
+    struct scheduled_rank *x = &r->runners[rank];
     if (r->c->eager && !r->follow) {
         look_eager(r, rank, stage);
         return;
@@ -117,14 +117,14 @@ static void look(struct run *r, uint32_t rank, uint32_t stage)
     best_set(r, rank, ready >= 0 ? later(ready, x->free_s) : INFINITY);
 }
 
-static double scale_of(const struct run *r, uint32_t micro_batch)
+static double scale_of(const struct list_scheduler *r, uint32_t micro_batch)
 {
     return r->scale ? r->scale[micro_batch] : 1;
 }
 
 /* --- transfers --- */
 
-static void take_turn(double *free_s, double *begin, double seconds)
+static void link_occupy(double *free_s, double *begin, double seconds)
 {
     *begin = later(*begin, *free_s);
     *free_s = *begin + seconds;
@@ -132,8 +132,8 @@ static void take_turn(double *free_s, double *begin, double seconds)
 
 /* Sends a boundary tensor that is ready at `at`. *left: the time at which the sender's buffer is free.
  * Returns the time of arrival. */
-static double transfer(struct run *r, uint32_t from, uint32_t to, bool back, double at, double bytes,
-                       double *left)
+static double transfer(struct list_scheduler *r, uint32_t from, uint32_t to, bool back, double at,
+                       double bytes, double *left)
 {
     const struct cluster *cluster = r->problem->cluster;
     uint32_t a = r->c->members[from].device, b = r->c->members[to].device;
@@ -146,11 +146,11 @@ static double transfer(struct run *r, uint32_t from, uint32_t to, bool back, dou
     }
     if (x != y && r->wire_free) {
         double out = cluster->nodes[x].nic_bytes_per_s, in = cluster->nodes[y].nic_bytes_per_s;
-        take_turn(&r->wire_free[x * cluster->node_count + y], &begin, seconds);
+        link_occupy(&r->wire_free[x * cluster->node_count + y], &begin, seconds);
         if (out > 0)
-            take_turn(&r->card_free[2 * x], &begin, bytes / out);
+            link_occupy(&r->card_free[2 * x], &begin, bytes / out);
         if (in > 0)
-            take_turn(&r->card_free[2 * y + 1], &begin, bytes / in);
+            link_occupy(&r->card_free[2 * y + 1], &begin, bytes / in);
     }
     r->runners[from].sent_s[back] = *left = begin + seconds;
     return begin + seconds + link.latency_s;
@@ -158,15 +158,15 @@ static double transfer(struct run *r, uint32_t from, uint32_t to, bool back, dou
 
 /* --- running --- */
 
-static const struct stage_price *price_of(const struct run *r, uint32_t rank, uint32_t stage)
+static const struct stage_price *price_of(const struct list_scheduler *r, uint32_t rank, uint32_t stage)
 {
-    const struct stage *x = &r->c->stages[stage];
+    const struct candidate_stage *x = &r->c->stages[stage];
     bool laps = r->s->stages > r->s->ranks;
     return &r->prices[laps || x->kind == STAGE_TENSOR ? stage : rank];
 }
 
 /* Passes the result of an event to the rank that needs it, whose next event is then chosen again. */
-static void hand_on(struct run *r, uint32_t rank, const struct schedule_event *e, double end)
+static void result_pass(struct list_scheduler *r, uint32_t rank, const struct schedule_event *e, double end)
 {
     struct schedule *s = r->s;
     size_t cell = (size_t)e->stage * s->micro_batches + e->micro_batch;
@@ -187,10 +187,10 @@ static void hand_on(struct run *r, uint32_t rank, const struct schedule_event *e
         look(r, to, back ? e->stage - 1 : e->stage + 1);
 }
 
-static void begin(struct run *r, uint32_t rank, double at)
+static void begin(struct list_scheduler *r, uint32_t rank, double at)
 {
     struct schedule *s = r->s;
-    struct runner *x = &r->runners[rank];
+    struct scheduled_rank *x = &r->runners[rank];
     struct schedule_event e = r->next[rank];
     const struct stage_price *price = price_of(r, rank, e.stage);
     size_t cell = (size_t)e.stage * s->micro_batches + e.micro_batch;
@@ -210,7 +210,7 @@ static void begin(struct run *r, uint32_t rank, double at)
         s->backward_end[cell] = end;
     }
     if (e.kind != EVENT_WEIGHT)
-        hand_on(r, rank, &e, end);
+        result_pass(r, rank, &e, end);
     look(r, rank, e.stage);
 }
 
@@ -218,9 +218,9 @@ static void begin(struct run *r, uint32_t rank, double at)
 
 /* Assigns micro-batches by minimum completion time: they arrive one period apart, and the member that
  * would finish a micro-batch's forward and backward first takes it. */
-static void deal_stage(struct run *r, uint32_t stage, double period)
+static void stage_assign(struct list_scheduler *r, uint32_t stage, double period)
 {
-    const struct stage *x = &r->c->stages[stage];
+    const struct candidate_stage *x = &r->c->stages[stage];
     uint32_t *owner = &r->s->owner[(size_t)stage * r->s->micro_batches];
     double *done = r->best; /* the tournament tree is not in use yet */
     for (uint32_t m = 0; m < x->member_count; m++)
@@ -242,7 +242,7 @@ static void deal_stage(struct run *r, uint32_t stage, double period)
 }
 
 /* Assigns consecutive micro-batches to the members of a single stage, which have counts. */
-static bool deal_counts(struct run *r)
+static bool counts_assign(struct list_scheduler *r)
 {
     const struct candidate *c = r->c;
     uint32_t k = 0;
@@ -253,15 +253,15 @@ static bool deal_counts(struct run *r)
     return k == r->s->micro_batches;
 }
 
-static void deal(struct run *r)
+static void deal(struct list_scheduler *r)
 {
     const struct candidate *c = r->c;
     uint32_t count = r->s->micro_batches;
     double period = 0;
-    if (c->stages[0].kind != STAGE_TENSOR && deal_counts(r))
+    if (c->stages[0].kind != STAGE_TENSOR && counts_assign(r))
         return;
     for (uint32_t s = 0; s < c->stage_count; s++) {
-        const struct stage *x = &c->stages[s];
+        const struct candidate_stage *x = &c->stages[s];
         double rate = 0;
         for (uint32_t m = 0; m < (x->kind == STAGE_TENSOR ? 1 : x->member_count); m++) {
             const struct stage_price *price = price_of(r, x->member_first + m, s);
@@ -270,14 +270,14 @@ static void deal(struct run *r)
         period = later(period, 1 / rate);
     }
     for (uint32_t s = 0; s < c->stage_count; s++) {
-        const struct stage *x = &c->stages[s];
+        const struct candidate_stage *x = &c->stages[s];
         bool said = c->owner && c->owner_count == c->stage_count * count;
         if (said || x->member_count == 1 || x->kind == STAGE_TENSOR) {
             for (uint32_t k = 0; k < count; k++)
                 r->s->owner[(size_t)s * count + k] =
                     x->member_first + (said ? c->owner[(size_t)s * count + k] : 0);
         } else {
-            deal_stage(r, s, period);
+            stage_assign(r, s, period);
         }
     }
 }
@@ -285,7 +285,7 @@ static void deal(struct run *r)
 /* --- memory and start --- */
 
 /* Reserves the next `bytes` of the memory at `base`; with base NULL only the size is counted. */
-static void *carve(char *base, size_t *used, size_t bytes)
+static void *array_reserve(char *base, size_t *used, size_t bytes)
 {
     void *at = base ? base + *used : NULL;
     *used += (bytes + 15) / 16 * 16;
@@ -293,7 +293,7 @@ static void *carve(char *base, size_t *used, size_t bytes)
 }
 
 /* Lays all arrays out from base on; returns the bytes. */
-static size_t place(struct run *r, char *base)
+static size_t arrays_layout(struct list_scheduler *r, char *base)
 {
     struct schedule *s = r->s;
     size_t cells = (size_t)s->stages * s->micro_batches, ranks = s->ranks, used = 0;
@@ -302,25 +302,25 @@ static size_t place(struct run *r, char *base)
     double **const times[] = {&s->forward_begin, &s->forward_end,   &s->forward_left, &s->backward_begin,
                               &s->backward_end,  &s->backward_left, &r->act_ready,    &r->grad_ready};
     for (size_t t = 0; t < sizeof(times) / sizeof(*times); t++)
-        *times[t] = carve(base, &used, cells * sizeof(double));
-    s->owner = carve(base, &used, cells * sizeof(*s->owner));
-    s->first = carve(base, &used, (ranks + 1) * sizeof(*s->first));
-    s->events = carve(base, &used, each * cells * sizeof(*s->events));
-    s->rank_end = carve(base, &used, ranks * sizeof(double));
-    r->runners = carve(base, &used, ranks * sizeof(*r->runners));
-    r->next = carve(base, &used, ranks * sizeof(*r->next));
-    r->best = carve(base, &used, 2 * r->width * sizeof(double));
-    r->mine = carve(base, &used, cells * sizeof(*r->mine));
-    r->wire_free = shared ? carve(base, &used, nodes * nodes * sizeof(double)) : NULL;
-    r->card_free = shared ? carve(base, &used, 2 * nodes * sizeof(double)) : NULL;
+        *times[t] = array_reserve(base, &used, cells * sizeof(double));
+    s->owner = array_reserve(base, &used, cells * sizeof(*s->owner));
+    s->first = array_reserve(base, &used, (ranks + 1) * sizeof(*s->first));
+    s->events = array_reserve(base, &used, each * cells * sizeof(*s->events));
+    s->rank_end = array_reserve(base, &used, ranks * sizeof(double));
+    r->runners = array_reserve(base, &used, ranks * sizeof(*r->runners));
+    r->next = array_reserve(base, &used, ranks * sizeof(*r->next));
+    r->best = array_reserve(base, &used, 2 * r->width * sizeof(double));
+    r->mine = array_reserve(base, &used, cells * sizeof(*r->mine));
+    r->wire_free = shared ? array_reserve(base, &used, nodes * nodes * sizeof(double)) : NULL;
+    r->card_free = shared ? array_reserve(base, &used, 2 * nodes * sizeof(double)) : NULL;
     return used;
 }
 
-static int make_room(struct run *r, struct err *err)
+static int make_room(struct list_scheduler *r, struct err *err)
 {
     struct schedule *s = r->s;
     size_t cells = (size_t)s->stages * s->micro_batches, nodes = r->problem->cluster->node_count;
-    size_t bytes = place(r, NULL);
+    size_t bytes = arrays_layout(r, NULL);
     if (bytes > s->capacity) {
         free(s->memory);
         s->capacity = 0;
@@ -329,7 +329,7 @@ static int make_room(struct run *r, struct err *err)
             return err_set(err, ERR_NOMEM, "planner: out of memory");
         s->capacity = bytes + bytes / 2;
     }
-    place(r, s->memory);
+    arrays_layout(r, s->memory);
     memset(s->rank_end, 0, s->ranks * sizeof(double));
     memset(r->runners, 0, s->ranks * sizeof(*r->runners));
     if (r->wire_free) {
@@ -344,7 +344,7 @@ static int make_room(struct run *r, struct err *err)
 }
 
 /* Counts each rank's micro-batches, lists them if the schedule is eager, and reserves its events. */
-static void share_out(struct run *r)
+static void events_count(struct list_scheduler *r)
 {
     struct schedule *s = r->s;
     size_t cells = (size_t)s->stages * s->micro_batches;
@@ -360,17 +360,17 @@ static void share_out(struct run *r)
     }
     s->first[s->ranks] = each * at;
     for (size_t i = 0; i < cells; i++) {
-        struct runner *x = &r->runners[s->owner[i]];
+        struct scheduled_rank *x = &r->runners[s->owner[i]];
         r->mine[x->mine + x->count++] = (uint32_t)(i % s->micro_batches);
     }
 }
 
 /* Writes the events of strict orders in advance. */
-static void orders_fill(struct run *r)
+static void orders_fill(struct list_scheduler *r)
 {
     struct schedule *s = r->s;
     for (uint32_t stage = 0; stage < s->stages && !r->c->eager; stage++) {
-        const struct stage *x = &r->c->stages[stage];
+        const struct candidate_stage *x = &r->c->stages[stage];
         bool group = x->kind == STAGE_TENSOR;
         if (s->stages > s->ranks && stage >= s->ranks)
             break;
@@ -391,13 +391,13 @@ static void orders_fill(struct run *r)
     }
 }
 
-static int run_all(struct run *r, struct err *err)
+static int run_all(struct list_scheduler *r, struct err *err)
 {
     struct schedule *s = r->s;
     for (uint32_t i = 0; i < 2 * r->width; i++)
         r->best[i] = INFINITY;
     for (uint32_t stage = 0; stage < s->stages; stage++) {
-        const struct stage *x = &r->c->stages[stage];
+        const struct candidate_stage *x = &r->c->stages[stage];
         for (uint32_t rank = x->member_first; rank < x->member_first + x->member_count; rank++) {
             if (r->runners[rank].count == 0)
                 continue;
@@ -420,11 +420,12 @@ static int run_all(struct run *r, struct err *err)
     return 0;
 }
 
-static void run_init(struct run *r, struct schedule *schedule, const struct problem *problem,
+static void run_init(struct list_scheduler *r, struct schedule *schedule, const struct problem *problem,
                      const struct candidate *candidate, const struct stage_price *prices)
 {
     uint32_t whole = micro_count(problem, candidate->micro_batch_rows);
-    *r = (struct run){.s = schedule, .problem = problem, .c = candidate, .prices = prices, .width = 2};
+    *r = (struct list_scheduler){
+        .s = schedule, .problem = problem, .c = candidate, .prices = prices, .width = 2};
     schedule->ranks = candidate->member_count;
     schedule->stages = candidate->stage_count;
     while (r->width < schedule->ranks + 1)
@@ -433,7 +434,7 @@ static void run_init(struct run *r, struct schedule *schedule, const struct prob
                (candidate->together > 1 ? candidate->together : 1);
 }
 
-static int deal_all(struct run *r, struct schedule *schedule, const struct problem *problem,
+static int deal_all(struct list_scheduler *r, struct schedule *schedule, const struct problem *problem,
                     const struct candidate *candidate, const struct stage_price *prices,
                     uint32_t micro_batches, struct err *err)
 {
@@ -442,21 +443,21 @@ static int deal_all(struct run *r, struct schedule *schedule, const struct probl
     if (make_room(r, err) < 0)
         return -1;
     deal(r);
-    share_out(r);
+    events_count(r);
     return 0;
 }
 
 int schedule_deal(struct schedule *schedule, const struct problem *problem, const struct candidate *candidate,
                   const struct stage_price *prices, uint32_t micro_batches, struct err *err)
 {
-    struct run r;
+    struct list_scheduler r;
     return deal_all(&r, schedule, problem, candidate, prices, micro_batches, err);
 }
 
 int schedule_run(struct schedule *schedule, const struct problem *problem, const struct candidate *candidate,
                  const struct stage_price *prices, uint32_t micro_batches, struct err *err)
 {
-    struct run r;
+    struct list_scheduler r;
     if (deal_all(&r, schedule, problem, candidate, prices, micro_batches, err) < 0)
         return -1;
     orders_fill(&r);
@@ -467,13 +468,13 @@ int schedule_follow(struct schedule *schedule, const struct problem *problem,
                     const struct candidate *candidate, const struct stage_price *prices, const double *scale,
                     struct err *err)
 {
-    struct run r;
+    struct list_scheduler r;
     run_init(&r, schedule, problem, candidate, prices);
     r.scale = scale;
     r.follow = true;
     if (make_room(&r, err) < 0)
         return -1;
-    share_out(&r);
+    events_count(&r);
     return run_all(&r, err);
 }
 

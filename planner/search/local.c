@@ -66,7 +66,14 @@ int candidate_fit(const struct problem *problem, struct candidate *c, struct err
     return !groups;
 }
 
-static bool allowed(const struct local *l, const struct candidate *c)
+static void candidate_swap(struct candidate *a, struct candidate *b)
+{
+    struct candidate held = *a;
+    *a = *b;
+    *b = held;
+}
+
+static bool allowed(const struct local_state *l, const struct candidate *c)
 {
     if (l->must_use && !candidate_uses(c, l->must_use - 1))
         return false;
@@ -76,7 +83,7 @@ static bool allowed(const struct local *l, const struct candidate *c)
 }
 
 /* Was the candidate simulated before? Records it. */
-static bool seen_before(struct local *l, const struct candidate *c)
+static bool seen_before(struct local_state *l, const struct candidate *c)
 {
     uint64_t hash = candidate_hash(c) | 1, *at = l->seen ? &l->seen[hash / 2 % LOCAL_SEEN] : NULL;
     bool before = at && *at == hash;
@@ -86,7 +93,7 @@ static bool seen_before(struct local *l, const struct candidate *c)
 }
 
 /* The estimated value; INFINITY if it does not fit. Negative: ERR_NOMEM. */
-static double estimate(struct local *l, struct candidate *c, enum move_level level)
+static double estimate(struct local_state *l, struct candidate *c, enum move_level level)
 {
     uint64_t before = l->bench->spent;
     int result = 1;
@@ -100,7 +107,7 @@ static double estimate(struct local *l, struct candidate *c, enum move_level lev
     return result < 0 ? -1 : result == 0 ? INFINITY : c->estimate_s;
 }
 
-double local_value(struct local *l, struct candidate *c, enum move_level level, double rival)
+double local_value(struct local_state *l, struct candidate *c, enum move_level level, double rival)
 {
     const struct problem *p = l->bench->problem;
     double weight = objective_weight(p, c);
@@ -125,47 +132,36 @@ double local_value(struct local *l, struct candidate *c, enum move_level level, 
 
 /* --- sweeps --- */
 
-struct step { /* one move */
-    uint16_t move;
-    uint32_t a, b;
-};
-
 /* All moves of a candidate in random order; NULL: ERR_NOMEM. */
-static struct step *moves_list(struct local *l, const struct candidate *c, uint32_t *count)
+static struct move *moves_list(struct local_state *l, const struct candidate *c, uint32_t *count)
 {
     enum move_kind last = l->simulate ? MOVE_KINDS : MOVE_WINDOW;
-    uint32_t total = 0;
-    for (int fill = 0; fill < 2; fill++) {
-        struct step *steps = fill ? malloc((total + 1) * sizeof(*steps)) : NULL;
-        uint32_t at = 0;
-        if (fill && !steps)
-            return err_set(l->bench->err, ERR_NOMEM, "planner: out of memory"), NULL;
-        for (int move = 0; move < (int)last; move++) {
-            uint32_t as, bs;
-            move_range(l->bench->problem, l->kind, c, (enum move_kind)move, &as, &bs);
-            for (uint32_t a = 0; a < as && fill; a++) {
-                for (uint32_t b = 0; b < bs; b++)
-                    steps[at++] = (struct step){(uint16_t)move, a, b};
-            }
-            total += fill ? 0 : as * bs;
-        }
-        for (uint32_t i = at; i > 1; i--) { /* Fisher-Yates shuffle */
-            uint32_t other = rand_stream_below(&l->rand, i);
-            struct step held = steps[i - 1];
-            steps[i - 1] = steps[other];
-            steps[other] = held;
-        }
-        if (fill) {
-            *count = total;
-            return steps;
-        }
+    struct move ranges[MOVE_KINDS];
+    *count = 0;
+    for (int kind = 0; kind < (int)last; kind++) {
+        ranges[kind] = move_range(l->bench->problem, l->kind, c, (enum move_kind)kind);
+        *count += ranges[kind].a * ranges[kind].b;
     }
-    return NULL;
+    struct move *moves = malloc((*count + 1) * sizeof(*moves));
+    if (!moves)
+        return err_set(l->bench->err, ERR_NOMEM, "planner: out of memory"), NULL;
+    uint32_t at = 0;
+    for (int kind = 0; kind < (int)last; kind++) {
+        for (uint32_t i = 0; i < ranges[kind].a * ranges[kind].b; i++)
+            moves[at++] = (struct move){(enum move_kind)kind, i / ranges[kind].b, i % ranges[kind].b};
+    }
+    for (uint32_t i = at; i > 1; i--) { /* Fisher-Yates shuffle */
+        uint32_t other = rand_stream_below(&l->rand, i);
+        struct move held = moves[i - 1];
+        moves[i - 1] = moves[other];
+        moves[other] = held;
+    }
+    return moves;
 }
 
 /* Writes the owners of micro-batches that list scheduling chose into the candidate, so that moves can
  * change them. */
-static int owners_say(struct local *l, struct candidate *c)
+static int owners_say(struct local_state *l, struct candidate *c)
 {
     const struct schedule *s = &l->bench->schedule;
     uint32_t count = micro_count(l->bench->problem, c->micro_batch_rows);
@@ -186,7 +182,7 @@ static int owners_say(struct local *l, struct candidate *c)
 
 /* Moves blocks between stages while that shortens the step, because the cut with the least period need not
  * give the shortest step. */
-static int refine(struct local *l, struct candidate *c, double *value)
+static int refine(struct local_state *l, struct candidate *c, double *value)
 {
     struct candidate trial = {0};
     int result = 0;
@@ -194,17 +190,14 @@ static int refine(struct local *l, struct candidate *c, double *value)
         moved = false;
         for (uint32_t k = 0; k < c->stage_count * c->stage_count && result == 0; k++) {
             result = candidate_copy(&trial, c, l->bench->err);
-            int level = result < 0 ? -1
-                                   : move_apply(l->bench->problem, l->kind, &trial, MOVE_BLOCKS,
-                                                k / c->stage_count, k % c->stage_count, l->bench->err);
+            struct move move = {MOVE_BLOCKS, k / c->stage_count, k % c->stage_count};
+            int level = result < 0 ? -1 : move_apply(l->bench->problem, l->kind, &trial, move, l->bench->err);
             double now =
                 level <= MOVE_VOID ? INFINITY : local_value(l, &trial, (enum move_level)level, *value);
             result = now < 0 || level < 0 ? -1 : 0;
             if (result < 0 || !(now < *value * BETTER))
                 continue;
-            struct candidate held = *c;
-            *c = trial;
-            trial = held;
+            candidate_swap(c, &trial);
             *value = now;
             moved = true;
         }
@@ -214,7 +207,7 @@ static int refine(struct local *l, struct candidate *c, double *value)
 }
 
 /* Applies the first move that improves, until a whole sweep finds none. */
-static int descend(struct local *l, struct candidate *c, double *value)
+static int descend(struct local_state *l, struct candidate *c, double *value)
 {
     struct candidate trial = {0};
     uint32_t count = 0, since = 0;
@@ -222,16 +215,15 @@ static int descend(struct local *l, struct candidate *c, double *value)
     for (bool moved = true; moved && result == 0 && l->spent < l->budget;) {
         if (l->simulate && (result = owners_say(l, c)) < 0)
             break;
-        struct step *steps = moves_list(l, c, &count);
+        struct move *moves = moves_list(l, c, &count);
         moved = false;
-        for (uint32_t i = 0; steps && i < count && since < count && l->spent < l->budget && result == 0;
+        for (uint32_t i = 0; moves && i < count && since < count && l->spent < l->budget && result == 0;
              i++, since++) {
             if (candidate_copy(&trial, c, l->bench->err) < 0) {
                 result = -1;
                 break;
             }
-            int level = move_apply(l->bench->problem, l->kind, &trial, (enum move_kind)steps[i].move,
-                                   steps[i].a, steps[i].b, l->bench->err);
+            int level = move_apply(l->bench->problem, l->kind, &trial, moves[i], l->bench->err);
             if (level == MOVE_VOID)
                 continue;
             bool structure = level == MOVE_CUT && !l->simulate;
@@ -243,9 +235,7 @@ static int descend(struct local *l, struct candidate *c, double *value)
             if (now < 0) {
                 result = -1;
             } else if (now < *value * BETTER) {
-                struct candidate held = *c;
-                *c = trial;
-                trial = held;
+                candidate_swap(c, &trial);
                 *value = now;
                 l->estimated = l->looked;
                 l->even = structure ? l->bench->even : l->even;
@@ -253,30 +243,30 @@ static int descend(struct local *l, struct candidate *c, double *value)
                 moved = true;
             }
         }
-        result = steps ? result : -1;
-        free(steps);
+        result = moves ? result : -1;
+        free(moves);
     }
     candidate_fini(&trial);
     return result;
 }
 
 /* Applies a few random moves of structure, whatever their value, as long as the candidate fits. */
-static int perturb(struct local *l, struct candidate *c, double *value)
+static int perturb(struct local_state *l, struct candidate *c, double *value)
 {
     uint32_t wanted = KICK_LEAST + rand_stream_below(&l->rand, KICK_SPREAD), done = 0;
     struct candidate trial = {0};
     *value = l->estimated = INFINITY;
     for (uint32_t tries = 0; tries < 16 * wanted && done < wanted; tries++) {
-        enum move_kind move =
-            (enum move_kind)rand_stream_below(&l->rand, l->simulate ? MOVE_KINDS : MOVE_MICRO + 1);
-        uint32_t as, bs;
-        move_range(l->bench->problem, l->kind, c, move, &as, &bs);
-        if (as == 0 || bs == 0)
+        struct move move = move_range(
+            l->bench->problem, l->kind, c,
+            (enum move_kind)rand_stream_below(&l->rand, l->simulate ? MOVE_KINDS : MOVE_MICRO + 1));
+        if (move.a == 0 || move.b == 0)
             continue;
         if (candidate_copy(&trial, c, l->bench->err) < 0)
             break;
-        int level = move_apply(l->bench->problem, l->kind, &trial, move, rand_stream_below(&l->rand, as),
-                               rand_stream_below(&l->rand, bs), l->bench->err);
+        move.b = rand_stream_below(&l->rand, move.b);
+        move.a = rand_stream_below(&l->rand, move.a);
+        int level = move_apply(l->bench->problem, l->kind, &trial, move, l->bench->err);
         if (level == MOVE_VOID || level < 0)
             continue;
         bool last = done + 1 == wanted, simulate = l->simulate;
@@ -292,15 +282,13 @@ static int perturb(struct local *l, struct candidate *c, double *value)
         *value = last ? now : INFINITY; /* before the last move it is only estimated */
         l->estimated = last ? l->looked : INFINITY;
         done++;
-        struct candidate held = *c;
-        *c = trial;
-        trial = held;
+        candidate_swap(c, &trial);
     }
     candidate_fini(&trial);
     return 0;
 }
 
-int local_search(struct local *l, struct candidate *c, double *value, uint32_t rounds)
+int local_search(struct local_state *l, struct candidate *c, double *value, uint32_t rounds)
 {
     struct candidate now = {0};
     l->estimated = INFINITY;
@@ -318,9 +306,7 @@ int local_search(struct local *l, struct candidate *c, double *value, uint32_t r
         if (result == 0 && l->found)
             result = candidate_list_add(l->found, &now, l->bench->err);
         if (result == 0 && other < *value * BETTER) {
-            struct candidate held = *c;
-            *c = now;
-            now = held;
+            candidate_swap(c, &now);
             *value = other;
             vain = 0;
         }

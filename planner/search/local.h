@@ -12,9 +12,9 @@
 
 enum local_cut { CUT_EITHER, CUT_EVEN, CUT_TILTED }; /* how blocks are cut (cut.c); CUT_EITHER: at random */
 
-struct local {
+struct local_state {
     struct workbench *bench;
-    const struct kind *kind;
+    const struct placement_kind *kind;
     struct rand_stream rand;
     enum local_cut cut;
     bool even;         /* the cut of the best candidate so far, which is tried three times as often */
@@ -34,10 +34,11 @@ struct local {
 /* Cuts and settles as `level` requires, and returns the candidate's value by the job's objective (also in
  * candidate->estimate_s). INFINITY: it does not fit, is not allowed, or is not below `rival`. Negative:
  * ERR_NOMEM. */
-double local_value(struct local *local, struct candidate *candidate, enum move_level level, double rival);
+double local_value(struct local_state *local, struct candidate *candidate, enum move_level level,
+                   double rival);
 /* Improves *candidate, whose value is *value, until the budget is spent or `rounds` perturbations in a row
  * found nothing. Returns 0, −1 on ERR_NOMEM. */
-int local_search(struct local *local, struct candidate *candidate, double *value, uint32_t rounds);
+int local_search(struct local_state *local, struct candidate *candidate, double *value, uint32_t rounds);
 /* The value by emitting the plan and simulating at most steps_max priced steps (*seconds of a step; may be
  * NULL). INFINITY: it does not fit, or it is below `checked` and its plan fails the checker. Negative:
  * ERR_NOMEM. */

@@ -7,10 +7,14 @@
 #define SHARES 3u       /* amounts of a shared state, or kinds of matrices, that a move can shift */
 #define SHARE_PARTS 16u /* columns and vocabulary rows move in 16ths of what the giver has */
 
-enum move_level move_level(enum move_kind move)
-{
-    return move <= MOVE_ORDER ? MOVE_CUT : move <= MOVE_GATHER ? MOVE_SETTLE : MOVE_AS_IS;
-}
+/* A move that is being applied. */
+struct move_case {
+    const struct problem *p;
+    const struct placement_kind *kind;
+    struct candidate *c;
+    uint32_t a, b;
+    struct err *err;
+};
 
 static uint32_t stage_of(const struct candidate *c, uint32_t member)
 {
@@ -18,41 +22,6 @@ static uint32_t stage_of(const struct candidate *c, uint32_t member)
     while (member >= c->stages[s].member_first + c->stages[s].member_count)
         s++;
     return s;
-}
-
-void move_range(const struct problem *p, const struct kind *kind, const struct candidate *c,
-                enum move_kind move, uint32_t *a, uint32_t *b)
-{
-    uint32_t members = c->member_count, stages = c->stage_count;
-    bool laps = stages > members, several = kind->stages_most > 1 && stages > 1;
-    bool group = members > stages, replicas = kind->stage_kind == STAGE_REPLICAS;
-    bool own = !replicas && kind->stage_kind != STAGE_TENSOR; /* members have rows of their own */
-    uint32_t count = replicas ? micro_count(p, c->micro_batch_rows) : 0;
-    const uint32_t ranges[MOVE_KINDS][2] = {
-        [MOVE_SWAP] = {members, members},
-        [MOVE_REPLACE] = {members, p->device_count},
-        [MOVE_DROP] = {members, 1},
-        [MOVE_ADD] = {p->device_count, 2 * stages + 1},
-        [MOVE_REGROUP] = {several ? members : 0, 2 * stages + 1},
-        [MOVE_ORDER] = {several ? stages : 0, stages},
-        [MOVE_BLOCKS] = {several ? stages : 0, stages},
-        [MOVE_MICRO] = {p->workload->micro_batch_rows ? 0 : 1, 4},
-        [MOVE_GATHER] = {kind->stage_kind == STAGE_SHARDED, 3},
-        [MOVE_WINDOW] = {2 * stages, 2},
-        [MOVE_RECOMPUTE] = {members + 1, 2},
-        [MOVE_OWNER] = {replicas && group ? stages * count : 0, 8},
-        [MOVE_ROWS] = {own ? members : 0, 2 * members},
-        [MOVE_PARTS] = {own && kind->stage_kind != STAGE_EXPERT ? members : 0, 2},
-        [MOVE_PLACE] = {own || kind->stage_kind == STAGE_TENSOR ? members : 0, members},
-        [MOVE_SHARE] = {replicas || kind->stage_kind == STAGE_SERVER ? 0 : members, SHARES * members},
-        [MOVE_SCHEDULE] = {several && replicas ? (group ? 3 : 6) : 0, 1},
-        [MOVE_DELAY] = {c->schedule == SCHEDULE_SPLIT || kind->stage_kind == STAGE_EXPERT ? members : 0, 2},
-        [MOVE_TOGETHER] = {kind->stage_kind == STAGE_TENSOR, 2},
-    };
-    *a = ranges[move][0];
-    *b = ranges[move][1];
-    if (laps && move != MOVE_BLOCKS && move != MOVE_WINDOW && move != MOVE_RECOMPUTE && move != MOVE_SCHEDULE)
-        *a = 0;
 }
 
 /* --- structure --- */
@@ -67,7 +36,7 @@ static void firsts_fill(struct candidate *c)
 }
 
 /* Removes a member, and its stage if it was the only one. */
-static struct member take_out(struct candidate *c, uint32_t member)
+static struct member member_remove(struct candidate *c, uint32_t member)
 {
     uint32_t s = stage_of(c, member);
     struct member out = c->members[member];
@@ -75,7 +44,7 @@ static struct member take_out(struct candidate *c, uint32_t member)
             (c->member_count - member - 1) * sizeof(*c->members));
     c->member_count--;
     if (--c->stages[s].member_count == 0) {
-        struct stage gone = c->stages[s];
+        struct candidate_stage gone = c->stages[s];
         memmove(&c->stages[s], &c->stages[s + 1], (c->stage_count - s - 1) * sizeof(*c->stages));
         c->stage_count--;
         if (s < c->stage_count) /* a neighbour takes the stage's blocks */
@@ -88,15 +57,15 @@ static struct member take_out(struct candidate *c, uint32_t member)
 }
 
 /* Inserts a member into stage `to`, or into a new stage at position to − stage_count. */
-static int put_in(struct candidate *c, const struct kind *kind, struct member member, uint32_t to,
-                  struct err *err)
+static int member_insert(struct candidate *c, const struct placement_kind *kind, struct member member,
+                         uint32_t to, struct err *err)
 {
     if (candidate_reserve(c, c->stage_count + 1, c->member_count + 1, err) < 0)
         return -1;
     if (to >= c->stage_count) {
         uint32_t at = to - c->stage_count;
         memmove(&c->stages[at + 1], &c->stages[at], (c->stage_count - at) * sizeof(*c->stages));
-        c->stages[at] = (struct stage){.kind = kind->stage_kind};
+        c->stages[at] = (struct candidate_stage){.kind = kind->stage_kind};
         c->stage_count++;
         to = at;
         firsts_fill(c);
@@ -110,19 +79,19 @@ static int put_in(struct candidate *c, const struct kind *kind, struct member me
     return 0;
 }
 
-int move_append(struct candidate *c, const struct kind *kind, const uint32_t *devices, uint32_t count,
-                struct err *err)
+int move_append(struct candidate *c, const struct placement_kind *kind, const uint32_t *devices,
+                uint32_t count, struct err *err)
 {
     for (uint32_t i = 0; i < count; i++) {
         struct member member = {.device = devices[i], .window = 1, .state_share = 1};
         uint32_t to = i == 0 ? 2 * c->stage_count : c->stage_count - 1;
-        if (put_in(c, kind, member, to, err) < 0)
+        if (member_insert(c, kind, member, to, err) < 0)
             return -1;
     }
     return 0;
 }
 
-bool move_shape_allowed(const struct problem *p, const struct kind *kind, const struct candidate *c)
+bool move_shape_allowed(const struct problem *p, const struct placement_kind *kind, const struct candidate *c)
 {
     uint32_t asked = p->workload->stages, most = 0;
     if (c->stage_count < kind->stages_least || c->stage_count > kind->stages_most ||
@@ -136,60 +105,86 @@ bool move_shape_allowed(const struct problem *p, const struct kind *kind, const 
     return most >= kind->members_least;
 }
 
-static int structure(const struct problem *p, const struct kind *kind, struct candidate *c,
-                     enum move_kind move, uint32_t a, uint32_t b, struct err *err)
+/* The end of every change of members: a single stage has all blocks. */
+static int structure_end(const struct move_case *m)
 {
-    struct member member = {.window = 1, .state_share = 1};
-    uint32_t device = move == MOVE_ADD ? a : b;
-    int result = 0;
+    struct candidate *c = m->c;
     c->owner_count = 0;
-    if ((move == MOVE_ADD || move == MOVE_REPLACE) && (!p->usable[device] || candidate_uses(c, device)))
-        return MOVE_VOID;
-    if (move == MOVE_SWAP) {
-        if (a >= b || (stage_of(c, a) == stage_of(c, b) && kind->stages_most > 1))
-            return MOVE_VOID;
-        device = c->members[a].device;
-        c->members[a].device = c->members[b].device;
-        c->members[b].device = device;
-    } else if (move == MOVE_REPLACE) {
-        c->members[a].device = b;
-    } else if (move == MOVE_DROP) {
-        if (c->member_count < 2)
-            return MOVE_VOID;
-        take_out(c, a);
-    } else if (move == MOVE_ADD) {
-        member.device = a;
-        result = put_in(c, kind, member, b, err);
-    } else { /* MOVE_REGROUP: positions are counted before the member is removed */
-        uint32_t from = stage_of(c, a), stages = c->stage_count;
-        bool alone = c->stages[from].member_count == 1, own = b >= stages;
-        uint32_t to = own ? b - stages : b;
-        if ((!own && to == from) || (own && alone && (to == from || to == from + 1)))
-            return MOVE_VOID;
-        member = take_out(c, a);
-        to -= alone && to > from;
-        result = put_in(c, kind, member, own ? c->stage_count + to : to, err);
-    }
-    if (result < 0)
-        return -1;
     if (c->stage_count == 1) {
         c->stages[0].block_begin = 0;
-        c->stages[0].block_end = p->block_count;
+        c->stages[0].block_end = m->p->block_count;
     }
-    return move_shape_allowed(p, kind, c) ? MOVE_CUT : MOVE_VOID;
+    return move_shape_allowed(m->p, m->kind, c) ? MOVE_CUT : MOVE_VOID;
+}
+
+static int member_swap(const struct move_case *m)
+{
+    struct member *a = &m->c->members[m->a], *b = &m->c->members[m->b];
+    if (m->a >= m->b || (stage_of(m->c, m->a) == stage_of(m->c, m->b) && m->kind->stages_most > 1))
+        return MOVE_VOID;
+    uint32_t device = a->device;
+    a->device = b->device;
+    b->device = device;
+    return structure_end(m);
+}
+
+static bool device_free(const struct move_case *m, uint32_t device)
+{
+    return m->p->usable[device] && !candidate_uses(m->c, device);
+}
+
+static int member_replace(const struct move_case *m)
+{
+    if (!device_free(m, m->b))
+        return MOVE_VOID;
+    m->c->members[m->a].device = m->b;
+    return structure_end(m);
+}
+
+static int member_drop(const struct move_case *m)
+{
+    if (m->c->member_count < 2)
+        return MOVE_VOID;
+    member_remove(m->c, m->a);
+    return structure_end(m);
+}
+
+static int member_add(const struct move_case *m)
+{
+    struct member member = {.device = m->a, .window = 1, .state_share = 1};
+    if (!device_free(m, m->a))
+        return MOVE_VOID;
+    return member_insert(m->c, m->kind, member, m->b, m->err) < 0 ? -1 : structure_end(m);
+}
+
+/* Positions of stages are counted before the member is removed. */
+static int member_regroup(const struct move_case *m)
+{
+    struct candidate *c = m->c;
+    uint32_t from = stage_of(c, m->a), stages = c->stage_count;
+    bool alone = c->stages[from].member_count == 1, own = m->b >= stages;
+    uint32_t to = own ? m->b - stages : m->b;
+    if ((!own && to == from) || (own && alone && (to == from || to == from + 1)))
+        return MOVE_VOID;
+    struct member member = member_remove(c, m->a);
+    to -= alone && to > from;
+    return member_insert(c, m->kind, member, own ? c->stage_count + to : to, m->err) < 0 ? -1
+                                                                                         : structure_end(m);
 }
 
 /* Exchanges stages a and b with all their members. */
-static int order(struct candidate *c, uint32_t a, uint32_t b, struct err *err)
+static int stages_swap(const struct move_case *m)
 {
+    struct candidate *c = m->c;
+    uint32_t a = m->a, b = m->b;
     struct candidate other = {0};
     if (a >= b)
         return MOVE_VOID;
-    if (candidate_copy(&other, c, err) < 0)
+    if (candidate_copy(&other, c, m->err) < 0)
         return -1;
     uint32_t at = 0;
     for (uint32_t s = 0; s < c->stage_count; s++) {
-        const struct stage *from = &other.stages[s == a ? b : s == b ? a : s];
+        const struct candidate_stage *from = &other.stages[s == a ? b : s == b ? a : s];
         memcpy(&c->members[at], &other.members[from->member_first], from->member_count * sizeof(*c->members));
         at += c->stages[s].member_count = from->member_count;
     }
@@ -201,8 +196,10 @@ static int order(struct candidate *c, uint32_t a, uint32_t b, struct err *err)
 
 /* --- cuts and sizes --- */
 
-static int blocks(struct candidate *c, uint32_t a, uint32_t b)
+static int blocks_shift(const struct move_case *m)
 {
+    struct candidate *c = m->c;
+    uint32_t a = m->a, b = m->b;
     if (a == b)
         return MOVE_VOID;
     for (uint32_t s = a < b ? a : b; s < (a < b ? b : a); s++) {
@@ -216,9 +213,10 @@ static int blocks(struct candidate *c, uint32_t a, uint32_t b)
     return c->stage_count > c->member_count ? MOVE_AS_IS : MOVE_SETTLE;
 }
 
-static int micro(const struct problem *p, struct candidate *c, uint32_t b)
+static int size_change(const struct move_case *m)
 {
-    uint32_t sizes[MICRO_SIZES_MAX], count = micro_sizes(p, sizes), now = c->micro_batch_rows, next = now;
+    uint32_t sizes[MICRO_SIZES_MAX], count = micro_sizes(m->p, sizes), b = m->b;
+    uint32_t now = m->c->micro_batch_rows, next = now;
     for (uint32_t i = 0; i < count; i++) {
         if (b == 0 && sizes[i] > now && (next == now || sizes[i] < next))
             next = sizes[i];
@@ -226,18 +224,19 @@ static int micro(const struct problem *p, struct candidate *c, uint32_t b)
             next = sizes[i];
     }
     if (b == 2)
-        next = now < p->workload->batch_rows ? now + 1 : now;
+        next = now < m->p->workload->batch_rows ? now + 1 : now;
     if (b == 3)
         next = now > 1 ? now - 1 : now;
-    c->micro_batch_rows = next;
-    c->owner_count = 0;
+    m->c->micro_batch_rows = next;
+    m->c->owner_count = 0;
     return next == now ? MOVE_VOID : MOVE_SETTLE;
 }
 
-static int gather(const struct problem *p, struct candidate *c, uint32_t b)
+static int gathered_change(const struct move_case *m)
 {
-    uint32_t now = c->gathered_layers, most = (uint32_t)p->block_count;
-    uint32_t next = b == 2 ? 0 : b == 0 ? (now ? 2 * now : 2) : now / 2;
+    struct candidate *c = m->c;
+    uint32_t now = c->gathered_layers, most = (uint32_t)m->p->block_count;
+    uint32_t next = m->b == 2 ? 0 : m->b == 0 ? (now ? 2 * now : 2) : now / 2;
     c->gathered_layers = next > most ? most : next == 1 ? 2 : next;
     return c->gathered_layers == now ? MOVE_VOID : MOVE_SETTLE;
 }
@@ -245,24 +244,27 @@ static int gather(const struct problem *p, struct candidate *c, uint32_t b)
 /* --- inner moves --- */
 
 /* Changes the window of stage a, or of all stages up to a − stage_count. */
-static int window(struct candidate *c, uint32_t a, uint32_t b)
+static int window_change(const struct move_case *x)
 {
-    bool changed = false, all = a >= c->stage_count, laps = c->stage_count > c->member_count;
-    uint32_t last = all ? a - c->stage_count : a;
+    struct candidate *c = x->c;
+    bool changed = false, all = x->a >= c->stage_count, laps = c->stage_count > c->member_count;
+    uint32_t last = all ? x->a - c->stage_count : x->a;
     for (uint32_t m = 0; m < c->member_count; m++) {
         uint32_t *w = &c->members[m].window, s = laps ? m : stage_of(c, m);
-        if ((all ? s > last : s != last) || (b && *w < 2))
+        if ((all ? s > last : s != last) || (x->b && *w < 2))
             continue;
-        *w += b ? -1u : 1;
+        *w += x->b ? -1u : 1;
         changed = true;
     }
     return changed ? MOVE_AS_IS : MOVE_VOID;
 }
 
-static int recompute(const struct problem *p, struct candidate *c, uint32_t a, bool on)
+static int recompute_set(const struct move_case *x)
 {
-    bool changed = false;
-    for (uint32_t m = 0; m < c->member_count && micro_recompute_allowed(p, on); m++) {
+    struct candidate *c = x->c;
+    uint32_t a = x->a;
+    bool changed = false, on = x->b;
+    for (uint32_t m = 0; m < c->member_count && micro_recompute_allowed(x->p, on); m++) {
         if ((m == a || a == c->member_count) && c->members[m].recompute != on)
             changed = c->members[m].recompute = true;
         if (m == a || a == c->member_count)
@@ -271,13 +273,15 @@ static int recompute(const struct problem *p, struct candidate *c, uint32_t a, b
     return changed ? MOVE_AS_IS : MOVE_VOID;
 }
 
-static int owner(const struct problem *p, struct candidate *c, uint32_t a, uint32_t b)
+static int owner_set(const struct move_case *m)
 {
-    uint32_t count = micro_count(p, c->micro_batch_rows), s = a / count;
-    if (c->owner_count != c->stage_count * count || b >= c->stages[s].member_count || c->owner[a] == b)
+    struct candidate *c = m->c;
+    uint32_t count = micro_count(m->p, c->micro_batch_rows), s = m->a / count;
+    if (c->owner_count != c->stage_count * count || m->b >= c->stages[s].member_count ||
+        c->owner[m->a] == m->b)
         return MOVE_VOID; /* owners that the schedule chooses cannot be changed; the search writes them down
                              first */
-    c->owner[a] = (uint8_t)b;
+    c->owner[m->a] = (uint8_t)m->b;
     return MOVE_AS_IS;
 }
 
@@ -303,10 +307,12 @@ static void largest_set(struct candidate *c)
             c->members[m].rows > c->micro_batch_rows ? c->members[m].rows : c->micro_batch_rows;
 }
 
-static int rows(const struct problem *p, const struct kind *kind, struct candidate *c, uint32_t a, uint32_t b)
+static int rows_give(const struct move_case *m)
 {
+    struct candidate *c = m->c;
+    uint32_t a = m->a, b = m->b;
     struct member *from = &c->members[a], *to = &c->members[b % c->member_count];
-    bool expert = kind->stage_kind == STAGE_EXPERT; /* rows are of every micro-batch */
+    bool expert = m->kind->stage_kind == STAGE_EXPERT; /* rows are of every micro-batch */
     uint32_t most = expert ? from->rows : from->rows * from->count;
     uint32_t given = b / c->member_count ? (expert ? from->rows / 2 : from->rows) : 1;
     if (from == to || given == 0 || given > most || (b / c->member_count && given == 1))
@@ -318,9 +324,9 @@ static int rows(const struct problem *p, const struct kind *kind, struct candida
         to->rows += given;
         return MOVE_AS_IS;
     }
-    bool keeps = kind->stage_kind == STAGE_SERVER
+    bool keeps = m->kind->stage_kind == STAGE_SERVER
                      ? a == 0
-                     : p->workload->method == METHOD_FULL && c->gathered_layers > 0;
+                     : m->p->workload->method == METHOD_FULL && c->gathered_layers > 0;
     if (given == most && !keeps) /* a member without rows is useful only if it keeps state */
         return MOVE_VOID;
     rows_set(from, most - given);
@@ -329,29 +335,31 @@ static int rows(const struct problem *p, const struct kind *kind, struct candida
     return MOVE_AS_IS;
 }
 
-static int parts(struct candidate *c, uint32_t a, uint32_t b)
+static int rows_recut(const struct move_case *x)
 {
-    struct member *m = &c->members[a];
+    struct member *m = &x->c->members[x->a];
     uint32_t total = m->rows * m->count, size = m->rows;
     bool all = m->window == m->count;
     do
-        size = b ? size + 1 : size - 1;
+        size = x->b ? size + 1 : size - 1;
     while (size > 0 && size <= total && total % size);
     if (size == 0 || size > total || total == 0)
         return MOVE_VOID;
     m->rows = size;
     m->count = total / size;
     m->window = all ? m->count : m->window;
-    largest_set(c);
+    largest_set(x->c);
     return MOVE_AS_IS;
 }
 
-static int place(const struct kind *kind, struct candidate *c, uint32_t a, uint32_t b)
+static int positions_swap(const struct move_case *m)
 {
+    struct candidate *c = m->c;
+    uint32_t a = m->a, b = m->b;
     struct member first = c->members[a], second = c->members[b];
-    bool server = kind->stage_kind == STAGE_SERVER;
+    bool server = m->kind->stage_kind == STAGE_SERVER;
     if (a >= b || stage_of(c, a) != stage_of(c, b) || (server && (!first.count || !second.count)) ||
-        (kind->stage_kind == STAGE_EXPERT && !first.rows != !second.rows))
+        (m->kind->stage_kind == STAGE_EXPERT && !first.rows != !second.rows))
         return MOVE_VOID; /* members with attention come first, and workers have rows */
     c->members[a] = second;
     c->members[b] = first;
@@ -396,18 +404,19 @@ static int share_tensor(struct candidate *c, uint32_t a, uint32_t b, uint32_t wh
     return given ? MOVE_AS_IS : MOVE_VOID;
 }
 
-static int share(const struct problem *p, const struct kind *kind, struct candidate *c, uint32_t a,
-                 uint32_t b)
+static int share_give(const struct move_case *m)
 {
+    struct candidate *c = m->c;
+    uint32_t a = m->a, b = m->b;
     static const double parts_of[SHARES] = {8, 32, 256};
     uint32_t what = b / c->member_count;
     struct member *from = &c->members[a], *to = &c->members[b %= c->member_count];
     if (a == b)
         return MOVE_VOID;
-    if (kind->stage_kind == STAGE_TENSOR)
+    if (m->kind->stage_kind == STAGE_TENSOR)
         return share_tensor(c, a, b, what);
-    if (kind->stage_kind == STAGE_EXPERT) { /* one expert of every layer, or a few */
-        double part = (double)(1u << what) / p->workload->config->experts;
+    if (m->kind->stage_kind == STAGE_EXPERT) { /* one expert of every layer, or a few */
+        double part = (double)(1u << what) / m->p->workload->config->experts;
         if (from->expert_share <= part || to->expert_share <= 0)
             return MOVE_VOID;
         from->expert_share -= part;
@@ -441,7 +450,7 @@ static int interleave(const struct problem *p, struct candidate *c, uint32_t lap
         int32_t least = begin + 1, most = p->block_count - (int32_t)(stages - s - 1),
                 at = (int32_t)lround(end);
         at = at < least ? least : at > most ? most : at;
-        c->stages[s] = (struct stage){begin, at, STAGE_REPLICAS, r, 1};
+        c->stages[s] = (struct candidate_stage){begin, at, STAGE_REPLICAS, r, 1};
         begin = at;
     }
     free(edge);
@@ -450,8 +459,10 @@ static int interleave(const struct problem *p, struct candidate *c, uint32_t lap
     return MOVE_AS_IS;
 }
 
-static int schedule(const struct problem *p, struct candidate *c, uint32_t a, struct err *err)
+static int schedule_set(const struct move_case *x)
 {
+    struct candidate *c = x->c;
+    uint32_t a = x->a;
     bool plain = c->stage_count == c->member_count;
     if (a == 2 && c->member_count > c->stage_count) {
         c->eager = !c->eager;
@@ -460,66 +471,148 @@ static int schedule(const struct problem *p, struct candidate *c, uint32_t a, st
     if (!plain || a == 2)
         return MOVE_VOID;
     if (a >= 3)
-        return interleave(p, c, a - 1, err);
+        return interleave(x->p, c, a - 1, x->err);
     enum plan_schedule to = a ? SCHEDULE_SPLIT : SCHEDULE_1F1B;
     if (c->schedule == to)
         return MOVE_VOID;
     c->schedule = to;
     for (uint32_t m = 0; m < c->member_count; m++)
-        c->members[m].delay =
-            a ? m : 0; /* Qi et al. 2023: the nearer a rank is to the tail, the longer it can wait */
+        c->members[m].delay = a ? m : 0; /* a rank nearer to the tail can wait longer (Qi et al. 2023) */
     return MOVE_AS_IS;
 }
 
-static int delay(struct candidate *c, uint32_t a, uint32_t b)
+static int delay_change(const struct move_case *m)
 {
-    uint32_t *d = &c->members[a].delay;
-    if (b && *d == 0)
+    uint32_t *d = &m->c->members[m->a].delay;
+    if (m->b && *d == 0)
         return MOVE_VOID;
-    *d += b ? -1u : 1;
+    *d += m->b ? -1u : 1;
     return MOVE_AS_IS;
 }
 
-int move_apply(const struct problem *p, const struct kind *kind, struct candidate *c, enum move_kind move,
-               uint32_t a, uint32_t b, struct err *err)
+static int together_set(const struct move_case *m)
 {
-    uint32_t as, bs;
-    move_range(p, kind, c, move, &as, &bs);
-    if (a >= as || b >= bs) /* the candidate may have changed since the move was listed */
+    if ((m->c->together > 1) == (m->b == 1))
         return MOVE_VOID;
-    switch (move) {
-    case MOVE_ORDER:
-        return order(c, a, b, err);
-    case MOVE_BLOCKS:
-        return blocks(c, a, b);
-    case MOVE_MICRO:
-        return micro(p, c, b);
-    case MOVE_GATHER:
-        return gather(p, c, b);
-    case MOVE_WINDOW:
-        return window(c, a, b);
-    case MOVE_RECOMPUTE:
-        return recompute(p, c, a, b);
-    case MOVE_OWNER:
-        return owner(p, c, a, b);
-    case MOVE_ROWS:
-        return rows(p, kind, c, a, b);
-    case MOVE_PARTS:
-        return parts(c, a, b);
-    case MOVE_PLACE:
-        return place(kind, c, a, b);
-    case MOVE_SHARE:
-        return share(p, kind, c, a, b);
-    case MOVE_SCHEDULE:
-        return schedule(p, c, a, err);
-    case MOVE_DELAY:
-        return delay(c, a, b);
-    case MOVE_TOGETHER:
-        if ((c->together > 1) == (b == 1))
-            return MOVE_VOID;
-        c->together = b ? 2 : 1;
-        return MOVE_AS_IS;
-    default:
-        return structure(p, kind, c, move, a, b, err);
-    }
+    m->c->together = m->b ? 2 : 1;
+    return MOVE_AS_IS;
+}
+
+/* --- the table --- */
+
+/* What a or b can be. */
+enum operand {
+    ONE,      /* no choice */
+    TWO,      /* 0 and 1, see the kind of move */
+    MEMBER,   /* a member */
+    MEMBERS,  /* a member, or member_count for all */
+    DEVICE,   /* a device of the cluster */
+    STAGE,    /* a stage */
+    STAGES,   /* a stage, or stage_count + the last stage of a range from the head */
+    POSITION, /* a stage to join, or stage_count + the position of a new stage */
+    SIZE,     /* 0 next larger, 1 next smaller, 2 one row more, 3 one row less */
+    GATHERED, /* 0 doubled, 1 halved, 2 none */
+    OWNED,    /* stage · micro-batches + micro-batch */
+    OWNER,    /* index of a member within its stage; larger ones are void */
+    ROWS,     /* member + member_count · (0: one row, 1: one micro-batch) */
+    SHARE,    /* member + member_count · (amount, or kind of matrix) */
+    SCHEDULE, /* 0 1F1B, 1 split, 2 eager or strict; from 3 on: interleaved with a − 1 ranges per rank */
+    OPERANDS
+};
+
+/* What a candidate must be for a kind of move. */
+enum move_need {
+    SEVERAL_STAGES = 1u << 0,
+    REPLICAS = 1u << 1,
+    GROUPS = 1u << 2,     /* some stage has several members */
+    OWN_ROWS = 1u << 3,   /* members have rows of their own */
+    OWN_COUNTS = 1u << 4, /* and micro-batches of their own */
+    UNEQUAL = 1u << 5,    /* members of a stage are not replicas */
+    SHARED = 1u << 6,     /* members have shares of state, experts or matrices */
+    GATHERS = 1u << 7,
+    DELAYS = 1u << 8,
+    TENSOR = 1u << 9,
+    SIZE_FREE = 1u << 10, /* the job does not fix the micro-batch size */
+};
+
+static const struct move_row {
+    enum operand a, b;
+    uint32_t needs;   /* of enum move_need */
+    bool interleaved; /* also for interleaved pipelines */
+    int (*apply)(const struct move_case *m);
+} rows[MOVE_KINDS] = {
+    [MOVE_SWAP] = {MEMBER, MEMBER, .apply = member_swap},
+    [MOVE_REPLACE] = {MEMBER, DEVICE, .apply = member_replace},
+    [MOVE_DROP] = {MEMBER, ONE, .apply = member_drop},
+    [MOVE_ADD] = {DEVICE, POSITION, .apply = member_add},
+    [MOVE_REGROUP] = {MEMBER, POSITION, SEVERAL_STAGES, .apply = member_regroup},
+    [MOVE_ORDER] = {STAGE, STAGE, SEVERAL_STAGES, .apply = stages_swap},
+    [MOVE_BLOCKS] = {STAGE, STAGE, SEVERAL_STAGES, true, blocks_shift},
+    [MOVE_MICRO] = {ONE, SIZE, SIZE_FREE, .apply = size_change},
+    [MOVE_GATHER] = {ONE, GATHERED, GATHERS, .apply = gathered_change},
+    [MOVE_WINDOW] = {STAGES, TWO, 0, true, window_change},
+    [MOVE_RECOMPUTE] = {MEMBERS, TWO, 0, true, recompute_set},
+    [MOVE_OWNER] = {OWNED, OWNER, REPLICAS | GROUPS, .apply = owner_set},
+    [MOVE_ROWS] = {MEMBER, ROWS, OWN_ROWS, .apply = rows_give},
+    [MOVE_PARTS] = {MEMBER, TWO, OWN_COUNTS, .apply = rows_recut},
+    [MOVE_PLACE] = {MEMBER, MEMBER, UNEQUAL, .apply = positions_swap},
+    [MOVE_SHARE] = {MEMBER, SHARE, SHARED, .apply = share_give},
+    [MOVE_SCHEDULE] = {SCHEDULE, ONE, SEVERAL_STAGES | REPLICAS, true, schedule_set},
+    [MOVE_DELAY] = {MEMBER, TWO, DELAYS, .apply = delay_change},
+    [MOVE_TOGETHER] = {ONE, TWO, TENSOR, .apply = together_set},
+};
+
+static uint32_t operand_count(const struct problem *p, const struct candidate *c, enum operand operand)
+{
+    uint32_t members = c->member_count, stages = c->stage_count;
+    const uint32_t counts[OPERANDS] = {
+        [ONE] = 1,
+        [TWO] = 2,
+        [MEMBER] = members,
+        [MEMBERS] = members + 1,
+        [DEVICE] = p->device_count,
+        [STAGE] = stages,
+        [STAGES] = 2 * stages,
+        [POSITION] = 2 * stages + 1,
+        [SIZE] = 4,
+        [GATHERED] = 3,
+        [OWNED] = operand == OWNED ? stages * micro_count(p, c->micro_batch_rows) : 0,
+        [OWNER] = 8,
+        [ROWS] = 2 * members,
+        [SHARE] = SHARES * members,
+        [SCHEDULE] = members > stages ? 3 : 6,
+    };
+    return counts[operand];
+}
+
+static uint32_t needs_met(const struct problem *p, const struct placement_kind *kind,
+                          const struct candidate *c)
+{
+    enum stage_kind stage = kind->stage_kind;
+    bool own = stage != STAGE_REPLICAS && stage != STAGE_TENSOR;
+    return (kind->stages_most > 1 && c->stage_count > 1 ? SEVERAL_STAGES : 0u) |
+           (stage == STAGE_REPLICAS ? REPLICAS : UNEQUAL) | (c->member_count > c->stage_count ? GROUPS : 0u) |
+           (own ? OWN_ROWS : 0u) | (own && stage != STAGE_EXPERT ? OWN_COUNTS : 0u) |
+           (stage != STAGE_REPLICAS && stage != STAGE_SERVER ? SHARED : 0u) |
+           (stage == STAGE_SHARDED ? GATHERS : 0u) |
+           (c->schedule == SCHEDULE_SPLIT || stage == STAGE_EXPERT ? DELAYS : 0u) |
+           (stage == STAGE_TENSOR ? TENSOR : 0u) | (p->workload->micro_batch_rows ? 0u : SIZE_FREE);
+}
+
+struct move move_range(const struct problem *p, const struct placement_kind *kind, const struct candidate *c,
+                       enum move_kind move)
+{
+    const struct move_row *row = &rows[move];
+    bool met =
+        !(row->needs & ~needs_met(p, kind, c)) && (c->stage_count <= c->member_count || row->interleaved);
+    return (struct move){move, met ? operand_count(p, c, row->a) : 0, operand_count(p, c, row->b)};
+}
+
+int move_apply(const struct problem *p, const struct placement_kind *kind, struct candidate *c,
+               struct move move, struct err *err)
+{
+    struct move range = move_range(p, kind, c, move.kind);
+    if (move.a >= range.a || move.b >= range.b) /* the candidate may have changed since the move was listed */
+        return MOVE_VOID;
+    return rows[move.kind].apply(&(struct move_case){p, kind, c, move.a, move.b, err});
 }

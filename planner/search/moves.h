@@ -10,50 +10,51 @@
 
 enum move_kind {
     /* structure */
-    MOVE_SWAP,    /* a, b: members that exchange their devices */
-    MOVE_REPLACE, /* a: member; b: unused device that replaces the member's */
-    MOVE_DROP,    /* a: member that is removed */
-    MOVE_ADD,     /* a: unused device; b: stage that it joins, or stage_count + position of a new stage */
-    MOVE_REGROUP, /* a: member that changes stages; b: as for MOVE_ADD */
-    MOVE_ORDER,   /* a, b: stages that are exchanged with all their members */
+    MOVE_SWAP,    /* two members exchange their devices */
+    MOVE_REPLACE, /* an unused device takes the place of a member's */
+    MOVE_DROP,    /* a member is removed */
+    MOVE_ADD,     /* an unused device becomes a member */
+    MOVE_REGROUP, /* a member changes its stage */
+    MOVE_ORDER,   /* two stages are exchanged with all their members */
     /* cuts and sizes */
-    MOVE_BLOCKS, /* a: stage that gives a block; b: stage that receives one; the stages between them shift */
-    MOVE_MICRO,  /* b: size of micro-batches: 0 next larger, 1 next smaller, 2 one row more, 3 one row less */
-    MOVE_GATHER, /* b: gathered layers: 0 doubled, 1 halved, 2 none */
+    MOVE_BLOCKS, /* stage a gives a block, stage b receives one; the stages between them shift */
+    MOVE_MICRO,  /* another size of micro-batches */
+    MOVE_GATHER, /* another number of gathered layers */
     /* inner */
-    MOVE_WINDOW,    /* a: stage, or stage_count + last stage of a range from the head; b: 0 up, 1 down */
-    MOVE_RECOMPUTE, /* a: member, or member_count for all; b: 0 off, 1 on */
-    MOVE_OWNER, /* a: stage · micro-batches + micro-batch; b: index within the stage of the member that takes
-                   it */
-    MOVE_ROWS,  /* member a gives member b % members a row (b / members = 0) or a micro-batch (1) */
-    MOVE_PARTS, /* a: member whose rows are cut into more (b = 0) or fewer (1) micro-batches */
-    MOVE_PLACE, /* a, b: members of one stage that exchange positions, with all they have */
-    MOVE_SHARE, /* member a gives member b % members a part of its state, experts or matrices; b / members:
-                   how much, or which matrices */
-    MOVE_SCHEDULE, /* a: 0 1F1B, 1 split, 2 eager or strict; from 3 on: interleaved with a − 1 ranges per rank
-                    */
-    MOVE_DELAY,    /* a: member; b: 0 up, 1 down */
-    MOVE_TOGETHER, /* b: 0 one micro-batch at a time, 1 two in turns */
+    MOVE_WINDOW,    /* b: 0 one micro-batch more in flight, 1 one less */
+    MOVE_RECOMPUTE, /* b: 0 off, 1 on */
+    MOVE_OWNER,     /* another member of its stage takes a micro-batch */
+    MOVE_ROWS,      /* a member gives another one rows */
+    MOVE_PARTS,     /* a member's rows are cut into more (b = 0) or fewer (1) micro-batches */
+    MOVE_PLACE,     /* two members of one stage exchange positions, with all they have */
+    MOVE_SHARE,     /* a member gives another one a part of its state, experts or matrices */
+    MOVE_SCHEDULE,  /* another order of work */
+    MOVE_DELAY,     /* b: 0 one micro-batch later, 1 one earlier */
+    MOVE_TOGETHER,  /* b: 0 one micro-batch at a time, 1 two in turns */
     MOVE_KINDS
+};
+
+/* A move; the row of its kind in moves.c says what a and b are. */
+struct move {
+    enum move_kind kind;
+    uint32_t a, b;
 };
 
 enum move_level { MOVE_VOID, MOVE_AS_IS, MOVE_SETTLE, MOVE_CUT };
 
-/* Writes how many values a and b take: a move is (a, b) in [0, *a_count) × [0, *b_count). */
-void move_range(const struct problem *problem, const struct kind *kind, const struct candidate *candidate,
-                enum move_kind move, uint32_t *a_count, uint32_t *b_count);
+/* How many moves of a kind there are: a of a move is below the result's a, and b below its b. */
+struct move move_range(const struct problem *problem, const struct placement_kind *kind,
+                       const struct candidate *candidate, enum move_kind kind_of_move);
 /* Changes *candidate and returns the move's level. MOVE_VOID: the move does not apply, and the candidate
  * may be inconsistent. −1: ERR_NOMEM. */
-int move_apply(const struct problem *problem, const struct kind *kind, struct candidate *candidate,
-               enum move_kind move, uint32_t a, uint32_t b, struct err *err);
-/* The level of a kind of move. */
-enum move_level move_level(enum move_kind move);
+int move_apply(const struct problem *problem, const struct placement_kind *kind, struct candidate *candidate,
+               struct move move, struct err *err);
 
 /* Appends a stage with the devices; its blocks are cut later. ERR_NOMEM. */
-int move_append(struct candidate *candidate, const struct kind *kind, const uint32_t *devices, uint32_t count,
-                struct err *err);
+int move_append(struct candidate *candidate, const struct placement_kind *kind, const uint32_t *devices,
+                uint32_t count, struct err *err);
 /* True if the candidate's shape is one that the kind, the model and the job allow. */
-bool move_shape_allowed(const struct problem *problem, const struct kind *kind,
+bool move_shape_allowed(const struct problem *problem, const struct placement_kind *kind,
                         const struct candidate *candidate);
 
 #endif

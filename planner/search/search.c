@@ -7,29 +7,53 @@
 #include "planner/search/local.h"
 #include "planner/search/seeds.h"
 
-/* Parts of the budget for each kind's seeds, its local search on the estimate, and its simulated one;
- * kinds that are far behind leave their part to the others. */
-#define UNITS                                                                                                \
-    150u /* units of local search, each half a microsecond of one core, per evaluation; with fewer devices   \
-          */
-#define MANY_DEVICES                                                                                         \
-    16u /* than this the budget shrinks with (devices/16)², as neighbourhoods do: six devices take          \
-           half a second */
-/* From this many devices on a part of the budget is spent, so that the answer comes at once. */
-#define SWIFT_DEVICES 64u
-#define SWIFT_PART 6u
-#define LEAST_UNITS 40000u /* a lower limit of the budget for few devices, if as much was given */
-#define SEEDS_PART 6u
-#define SETS_PART 24u /* for kinds of one stage, which have fewer seeds */
-#define ESTIMATED_PART 4u
-#define SIMULATED_PART 2u
-#define WITH_PART 4u /* of the budget, for a device left out; with many devices one share for each */
-#define NEAR 1.3     /* most ratio to the best of all placements for searching on */
-#define FINALISTS 8u /* candidates of each kind that are simulated */
-#define LONG_CELLS                                                                                           \
-    4000u /* ranks × micro-batches from which simulation is expensive: two finalists, one step, no search */
-#define STEPS_CELLS 800u /* ranks × micro-batches that are simulated per candidate while searching */
-#define ROUNDS 60u       /* most perturbations in a row without improvement */
+/* The limits of a search. They decide how long it looks, never what a plan is said to cost. All but the unit
+ * are rules of thumb; no measurement in bench/results supports them yet. */
+static const struct {
+    uint64_t units;      /* units of local search per evaluation, each half to one microsecond of a core */
+    double many_devices; /* Below it the budget shrinks with (devices/16)²; six devices take half a second. */
+    double swift_devices;   /* From this many devices on a search spends a part of its budget only. */
+    uint32_t swift_part;    /* That part is the budget divided by this. */
+    uint64_t least_units;   /* Few devices never reduce a budget below this many units, if it had as many. */
+    uint32_t seeds_part;    /* Seeds of a kind with several stages get the budget divided by this. */
+    uint32_t sets_part;     /* Kinds with one stage have fewer seeds and get the budget divided by this. */
+    uint32_t estimate_part; /* Local search on estimates begins with the budget divided by this. */
+    uint32_t simulate_part; /* Local search on simulations begins with the budget divided by this. */
+    uint32_t with_part;     /* A left-out device gets the budget divided by this, or by more devices. */
+    double near;            /* A placement within this ratio of the best one is searched on. */
+    uint32_t finalists;     /* so many candidates of each kind are simulated */
+    uint64_t long_cells; /* From this many ranks × micro-batches on, one step is simulated, without search. */
+    uint64_t steps_cells; /* A search simulates about this many ranks × micro-batches per candidate. */
+    uint32_t rounds;      /* This many perturbations in a row without improvement end a local search. */
+} limits = {
+    .units = 150,
+    .many_devices = 16,
+    .swift_devices = 64,
+    .swift_part = 6,
+    .least_units = 40000,
+    .seeds_part = 6,
+    .sets_part = 24,
+    .estimate_part = 4,
+    .simulate_part = 2,
+    .with_part = 4,
+    .near = 1.3,
+    .finalists = 8,
+    .long_cells = 4000,
+    .steps_cells = 800,
+    .rounds = 60,
+};
+
+uint64_t search_budget(uint64_t evaluations, uint32_t devices)
+{
+    uint64_t given = limits.units * (evaluations ? evaluations : EVALUATIONS_DEFAULT), budget = given;
+    uint64_t least = given < limits.least_units ? given : limits.least_units;
+    double part = devices / limits.many_devices;
+    if (devices >= limits.swift_devices)
+        budget = given / limits.swift_part;
+    else if (part < 1)
+        budget = (uint64_t)((double)given * part * part);
+    return budget > least ? budget : least;
+}
 
 struct search {
     const struct problem *problem;
@@ -43,29 +67,29 @@ struct search {
     struct err *err;
 };
 
-static struct local local_of(struct search *s, int placement, uint64_t budget)
+static struct local_state local_of(struct search *s, int placement, uint64_t budget)
 {
-    struct local l = {.bench = &s->bench,
-                      .kind = kinds[placement],
-                      .steps = 1,
-                      .must_use = s->must_use,
-                      .runnable_only = s->options->runnable_only,
-                      .budget = budget,
-                      .found = &s->lists[placement],
-                      .seen = s->seen,
-                      .even = true,
-                      .estimated = INFINITY};
+    struct local_state l = {.bench = &s->bench,
+                            .kind = kinds[placement],
+                            .steps = 1,
+                            .must_use = s->must_use,
+                            .runnable_only = s->options->runnable_only,
+                            .budget = budget,
+                            .found = &s->lists[placement],
+                            .seen = s->seen,
+                            .even = true,
+                            .estimated = INFINITY};
     rand_stream_init(&l.rand, s->options->seed, (uint64_t)placement);
     memset(s->seen, 0, LOCAL_SEEN * sizeof(*s->seen));
     return l;
 }
 
-static double drafted(const struct search *s, int k)
+static double estimated_value(const struct search *s, int k)
 {
     return s->lists[k].count ? s->lists[k].items[0].estimate_s : INFINITY;
 }
 
-static double simulated(const struct search *s, int k)
+static double simulated_value(const struct search *s, int k)
 {
     return s->found->best[k].estimate_s;
 }
@@ -80,14 +104,14 @@ static double best_of(const struct search *s, double (*value)(const struct searc
 
 /* Searches on from the placements that are near the best, best first; each gets half the budget of the
  * previous one. */
-static int in_turn(struct search *s, uint64_t budget, double (*value)(const struct search *, int),
-                   int (*run)(struct search *, int, uint64_t))
+static int near_best_search(struct search *s, uint64_t budget, double (*value)(const struct search *, int),
+                            int (*run)(struct search *, int, uint64_t))
 {
     bool done[PLACE_COUNT] = {0};
     for (;; budget /= 2) {
         int pick = -1;
         for (int k = 0; k < PLACE_COUNT; k++) {
-            if (!done[k] && value(s, k) < best_of(s, value) * NEAR + 1e-300 &&
+            if (!done[k] && value(s, k) < best_of(s, value) * limits.near + 1e-300 &&
                 (pick < 0 || value(s, k) < value(s, pick)))
                 pick = k;
         }
@@ -113,10 +137,11 @@ static int seeds_run(struct search *s)
             return err_wrap(s->err, "placement.kind: %s", plan_placement_name(k));
         }
         s->found->tried[k] = true;
-        struct local l = local_of(s, k, s->budget / (kinds[k]->look ? SEEDS_PART : SETS_PART));
+        struct local_state l =
+            local_of(s, k, s->budget / (kinds[k]->look ? limits.seeds_part : limits.sets_part));
         if (seeds_add(&l, &s->lists[k]) < 0)
             return -1;
-        s->found->evaluations += l.spent / UNITS;
+        s->found->evaluations += l.spent / limits.units;
     }
     return 0;
 }
@@ -125,24 +150,26 @@ static int seeds_run(struct search *s)
 static int drafts_search(struct search *s, int k, uint64_t budget)
 {
     struct candidate now = {0};
-    struct local l = local_of(s, k, budget);
+    struct local_state l = local_of(s, k, budget);
     int result = candidate_copy(&now, &s->lists[k].items[0], s->err);
     double seconds = now.estimate_s;
     if (result == 0)
-        result = local_search(&l, &now, &seconds, ROUNDS);
-    s->found->evaluations += l.spent / UNITS;
+        result = local_search(&l, &now, &seconds, limits.rounds);
+    s->found->evaluations += l.spent / limits.units;
     candidate_fini(&now);
     return result;
 }
 
 static uint32_t steps_of(const struct problem *p, uint64_t cells)
 {
-    uint64_t steps = cells ? STEPS_CELLS / cells : 1;
-    return steps < 1 || cells > LONG_CELLS ? 1 : steps < p->step_count ? (uint32_t)steps : p->step_count;
+    uint64_t steps = cells ? limits.steps_cells / cells : 1;
+    return steps < 1 || cells > limits.long_cells ? 1
+           : steps < p->step_count                ? (uint32_t)steps
+                                                  : p->step_count;
 }
 
 /* Simulates a candidate over all compared steps, and keeps it if it is the best of its placement. */
-static int keep(struct search *s, const struct candidate *c)
+static int best_update(struct search *s, const struct candidate *c)
 {
     struct search_found *f = s->found;
     if ((s->options->runnable_only && !kind_runnable(s->problem, c)) || !candidate_has_order(s->problem, c))
@@ -177,7 +204,7 @@ static int finalists_run(struct search *s)
     while (pick >= 0 && result >= 0) {
         pick = -1;
         for (int k = 0; k < PLACE_COUNT; k++) {
-            if (next[k] < s->lists[k].count && next[k] < FINALISTS &&
+            if (next[k] < s->lists[k].count && next[k] < limits.finalists &&
                 (pick < 0 ||
                  s->lists[k].items[next[k]].estimate_s < s->lists[pick].items[next[pick]].estimate_s))
                 pick = k;
@@ -185,13 +212,13 @@ static int finalists_run(struct search *s)
         if (pick < 0)
             break;
         const struct candidate *c = &s->lists[pick].items[next[pick]++];
-        bool known =
-            s->found->best[pick].estimate_s<INFINITY, dear = candidate_cells(s->problem, c)> LONG_CELLS;
-        if ((known || dear) && c->estimate_s > best_of(s, simulated) * (dear ? 1 : NEAR))
+        bool known = s->found->best[pick].estimate_s < INFINITY;
+        bool dear = candidate_cells(s->problem, c) > limits.long_cells;
+        if ((known || dear) && c->estimate_s > best_of(s, simulated_value) * (dear ? 1 : limits.near))
             continue;
         result = candidate_copy(&now, c, s->err);
         result = result < 0 ? -1 : candidate_fit(s->problem, &now, s->err);
-        result = result > 0 ? keep(s, &now) : result;
+        result = result > 0 ? best_update(s, &now) : result;
     }
     candidate_fini(&now);
     return result < 0 ? -1 : 0;
@@ -202,20 +229,20 @@ static int simulated_search(struct search *s, const struct candidate *from, uint
 {
     const struct problem *p = s->problem;
     struct candidate now = {0};
-    struct local l = local_of(s, (int)from->placement, budget);
+    struct local_state l = local_of(s, (int)from->placement, budget);
     uint64_t cells = candidate_cells(p, from);
     l.simulate = true;
     l.found = NULL;
     l.steps = steps_of(p, cells);
-    if (cells > LONG_CELLS)
+    if (cells > limits.long_cells)
         return 0;
     int result = candidate_copy(&now, from, s->err);
     double value = result == 0 ? candidate_simulate(p, &now, l.steps, 0, NULL, s->err) : -1;
     if (result == 0 && value < INFINITY)
-        result = value < 0 ? -1 : local_search(&l, &now, &value, ROUNDS);
+        result = value < 0 ? -1 : local_search(&l, &now, &value, limits.rounds);
     if (result == 0 && value < INFINITY)
-        result = keep(s, &now);
-    s->found->evaluations += l.spent / UNITS;
+        result = best_update(s, &now);
+    s->found->evaluations += l.spent / limits.units;
     candidate_fini(&now);
     return result;
 }
@@ -224,27 +251,27 @@ static int simulated_search(struct search *s, const struct candidate *from, uint
  * from one to another; continues with the best. */
 static int schedules_search(struct search *s, int placement, uint64_t budget)
 {
-    const struct kind *kind = kinds[placement];
+    const struct placement_kind *kind = kinds[placement];
     struct candidate start = {0};
-    uint32_t as, bs;
+    uint32_t count = move_range(s->problem, kind, &s->found->best[placement], MOVE_SCHEDULE).a;
     int result = 0;
-    move_range(s->problem, kind, &s->found->best[placement], MOVE_SCHEDULE, &as, &bs);
-    for (uint32_t a = 1; a < as && result == 0; a++) {
+    for (uint32_t a = 1; a < count && result == 0; a++) {
+        struct move move = {MOVE_SCHEDULE, a, 0};
         struct err why = {0};
         const struct candidate *from =
             s->lists[placement].count ? &s->lists[placement].items[0] : &s->found->best[placement];
         result = candidate_copy(&start, from, s->err);
-        if (result == 0 && move_apply(s->problem, kind, &start, MOVE_SCHEDULE, a, 0, &why) > MOVE_VOID &&
+        if (result == 0 && move_apply(s->problem, kind, &start, move, &why) > MOVE_VOID &&
             (!s->options->runnable_only || kind_runnable(s->problem, &start)))
-            result = simulated_search(s, &start, budget / (4 * as));
+            result = simulated_search(s, &start, budget / (4 * count));
     }
     candidate_fini(&start);
     return result;
 }
 
 /* Gives a pipeline the order that is asked for, in the `way`th way. Returns 0 if there is no such way. */
-static int order_apply(const struct problem *p, const struct kind *kind, struct candidate *c, uint32_t way,
-                       struct err *err)
+static int order_apply(const struct problem *p, const struct placement_kind *kind, struct candidate *c,
+                       uint32_t way, struct err *err)
 {
     enum plan_schedule order = (enum plan_schedule)(p->workload->order - 1);
     uint32_t count = micro_count(p, c->micro_batch_rows);
@@ -253,7 +280,8 @@ static int order_apply(const struct problem *p, const struct kind *kind, struct 
         for (uint32_t m = 0; m < c->member_count && order == SCHEDULE_SPLIT; m++)
             /* Split backwards exclude recomputation: see runnable. */
             c->members[m].recompute &= !micro_recompute_allowed(p, false);
-        return way < ways ? move_apply(p, kind, c, MOVE_SCHEDULE, first + way, 0, err) : 0;
+        struct move move = {MOVE_SCHEDULE, first + way, 0};
+        return way < ways ? move_apply(p, kind, c, move, err) : 0;
     }
     c->schedule = SCHEDULE_1F1B;
     for (uint32_t s = 0; s < c->stage_count; s++) {
@@ -275,14 +303,15 @@ static int orders_run(struct search *s)
     struct candidate start = {0};
     int result = 0;
     for (int k = 0; k < PLACE_COUNT && s->problem->workload->order; k++) {
-        for (uint32_t i = 0; i < s->lists[k].count && i < FINALISTS && result >= 0; i++) {
+        for (uint32_t i = 0; i < s->lists[k].count && i < limits.finalists && result >= 0; i++) {
             for (uint32_t way = 0; way < 3 && result >= 0; way++) {
                 struct err why = {0};
                 if (s->lists[k].items[i].stage_count < 2 || kinds[k]->stage_kind != STAGE_REPLICAS)
                     continue;
                 result = candidate_copy(&start, &s->lists[k].items[i], s->err);
                 if (result == 0 && order_apply(s->problem, kinds[k], &start, way, &why) > 0)
-                    result = simulated_search(s, &start, s->budget / (SIMULATED_PART * FINALISTS));
+                    result =
+                        simulated_search(s, &start, s->budget / (limits.simulate_part * limits.finalists));
             }
         }
     }
@@ -301,22 +330,16 @@ static int placement_search(struct search *s, int k, uint64_t budget)
 static int from_run(struct search *s)
 {
     const struct candidate *from = s->options->from;
-    if (keep(s, from) < 0)
+    if (best_update(s, from) < 0)
         return -1;
-    return simulated_search(s, from, s->budget / SIMULATED_PART);
+    return simulated_search(s, from, s->budget / limits.simulate_part);
 }
 
 static int search_init(struct search *s, const struct problem *problem, const struct search_options *options,
                        struct search_found *found, struct err *err)
 {
     *s = (struct search){.problem = problem, .options = options, .found = found, .err = err};
-    double devices = problem_usable_count(problem), part = devices / MANY_DEVICES;
-    s->budget = UNITS * (options->evaluations ? options->evaluations : EVALUATIONS_DEFAULT);
-    uint64_t least = s->budget < LEAST_UNITS ? s->budget : LEAST_UNITS;
-    s->budget = devices >= SWIFT_DEVICES ? s->budget / SWIFT_PART
-                : part < 1               ? (uint64_t)((double)s->budget * part * part)
-                                         : s->budget;
-    s->budget = s->budget > least ? s->budget : least;
+    s->budget = search_budget(options->evaluations, problem_usable_count(problem));
     workbench_init(&s->bench, problem, err);
     s->seen = calloc(LOCAL_SEEN, sizeof(*s->seen));
     return s->seen ? 0 : err_set(err, ERR_NOMEM, "planner: out of memory");
@@ -335,7 +358,7 @@ static void steps_choose(struct search *s)
 {
     s->found->steps = s->problem->step_count;
     for (int k = 0; k < PLACE_COUNT; k++) {
-        if (s->lists[k].count && candidate_cells(s->problem, &s->lists[k].items[0]) > LONG_CELLS)
+        if (s->lists[k].count && candidate_cells(s->problem, &s->lists[k].items[0]) > limits.long_cells)
             s->found->steps = 1;
     }
 }
@@ -351,14 +374,14 @@ int search_run(const struct problem *problem, const struct search_options *optio
     if (result == 0)
         result = seeds_run(&s);
     if (result == 0)
-        result = in_turn(&s, s.budget / ESTIMATED_PART, drafted, drafts_search);
+        result = near_best_search(&s, s.budget / limits.estimate_part, estimated_value, drafts_search);
     steps_choose(&s);
     if (result == 0)
         result = finalists_run(&s);
     if (result == 0)
         result = orders_run(&s);
     if (result == 0)
-        result = in_turn(&s, s.budget / SIMULATED_PART, simulated, placement_search);
+        result = near_best_search(&s, s.budget / limits.simulate_part, simulated_value, placement_search);
     if (result == 0 && options->from)
         result = from_run(&s);
     memcpy(found->shortage, s.bench.shortage, sizeof(found->shortage));
@@ -381,19 +404,19 @@ void search_found_fini(struct search_found *found)
 /* --- a device that was left out --- */
 
 /* Adds a device to a candidate wherever it may join, by estimates; *c receives the best. */
-static int join(struct search *s, struct local *l, uint32_t device, struct candidate *c)
+static int device_join(struct search *s, struct local_state *l, uint32_t device, struct candidate *c)
 {
     struct candidate trial = {0}, best = {0};
     double least = INFINITY;
-    uint32_t as, bs;
+    uint32_t count = move_range(s->problem, l->kind, c, MOVE_ADD).b;
     int result = 0;
-    move_range(s->problem, l->kind, c, MOVE_ADD, &as, &bs);
-    for (uint32_t b = 0; b < bs + c->member_count && result == 0; b++) {
+    for (uint32_t b = 0; b < count + c->member_count && result == 0; b++) {
+        struct move move =
+            b < count ? (struct move){MOVE_ADD, device, b} : (struct move){MOVE_REPLACE, b - count, device};
         result = candidate_copy(&trial, c, s->err);
         if (result < 0)
             break;
-        int level = b < bs ? move_apply(s->problem, l->kind, &trial, MOVE_ADD, device, b, s->err)
-                           : move_apply(s->problem, l->kind, &trial, MOVE_REPLACE, b - bs, device, s->err);
+        int level = move_apply(s->problem, l->kind, &trial, move, s->err);
         if (level == MOVE_VOID)
             continue;
         double seconds = level < 0 ? -1 : local_value(l, &trial, (enum move_level)level, least);
@@ -425,25 +448,25 @@ int search_with(const struct problem *problem, const struct search_options *opti
     s.must_use = device + 1;
     for (int k = 0; k < PLACE_COUNT; k++)
         mine.best[k].estimate_s = INFINITY;
-    s.budget /= problem->device_count > WITH_PART ? problem->device_count : WITH_PART;
+    s.budget /= problem->device_count > limits.with_part ? problem->device_count : limits.with_part;
     if (result == 0)
         result = seeds_run(&s);
     for (int k = 0; k < PLACE_COUNT && result == 0; k++) {
         if (!(found->best[k].estimate_s < INFINITY))
             continue;
-        struct local l = local_of(&s, k, s.budget);
+        struct local_state l = local_of(&s, k, s.budget);
         result = candidate_copy(&now, &found->best[k], err);
         if (result == 0)
-            result = join(&s, &l, device, &now);
+            result = device_join(&s, &l, device, &now);
         if (result == 0 && now.estimate_s < INFINITY)
             result = candidate_list_add(&s.lists[k], &now, err);
     }
     if (result == 0)
-        result = in_turn(&s, s.budget / ESTIMATED_PART, drafted, drafts_search);
+        result = near_best_search(&s, s.budget / limits.estimate_part, estimated_value, drafts_search);
     if (result == 0)
         result = finalists_run(&s);
     if (result == 0)
-        result = in_turn(&s, s.budget / SIMULATED_PART, simulated, placement_search);
+        result = near_best_search(&s, s.budget / limits.simulate_part, simulated_value, placement_search);
     for (int k = 0; k < PLACE_COUNT && result == 0; k++) {
         if (mine.best[k].estimate_s < least) {
             least = mine.best[k].estimate_s;
@@ -466,7 +489,7 @@ int search_single(const struct problem *problem, uint32_t device, struct candida
     int result = search_init(&s, problem, &options, &found, err);
     s.must_use = device + 1;
     if (result == 0) {
-        struct local l = local_of(&s, PLACE_SINGLE, s.budget);
+        struct local_state l = local_of(&s, PLACE_SINGLE, s.budget);
         result = seeds_add(&l, &s.lists[PLACE_SINGLE]);
     }
     *shortage = s.bench.shortage[PLACE_SINGLE];

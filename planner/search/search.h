@@ -7,7 +7,7 @@
 
 #include "planner/kind/kind.h"
 
-#define EVALUATIONS_DEFAULT 20000u /* the unit is explained at UNITS in search.c */
+#define EVALUATIONS_DEFAULT 20000u /* one is 150 units of local search, about 0.1 ms of a core */
 
 struct search_options {
     uint64_t evaluations; /* budget; 0: the default */
@@ -31,6 +31,10 @@ struct search_found {
     uint32_t steps; /* how many priced steps were compared */
     uint64_t evaluations;
 };
+
+/* The units of local search that a search may spend, from its budget in
+ * evaluations (0: the default) and the number of usable devices. Pure. */
+uint64_t search_budget(uint64_t evaluations, uint32_t devices);
 
 /* Fills *found; search_found_fini releases it, also after an error. ERR_INVALID or ERR_UNSUPPORTED if the
  * requested placement is impossible for this workload; ERR_NOMEM. */

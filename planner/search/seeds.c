@@ -30,7 +30,7 @@ struct device_rank {
 };
 
 struct seeder {
-    struct local *local;
+    struct local_state *local;
     struct candidate_list *list;
     struct device_rank *ranks; /* [count] the usable devices */
     uint32_t count;
@@ -230,8 +230,8 @@ static uint32_t size_first(const struct seeder *s, uint32_t stages)
 static int seed_groups(struct seeder *s, uint32_t count, uint32_t each)
 {
     const struct problem *p = s->local->bench->problem;
-    const struct kind *kind = s->local->kind;
-    const struct device *devices = p->cluster->devices;
+    const struct placement_kind *kind = s->local->kind;
+    const struct planner_device *devices = p->cluster->devices;
     s->last = INFINITY;
     if (s->local->spent >= s->local->budget)
         return 0;
@@ -258,7 +258,7 @@ static int seed_groups(struct seeder *s, uint32_t count, uint32_t each)
 static int seed_cover(struct seeder *s, uint32_t widest, uint32_t slack_count, bool even)
 {
     static const double slacks[SLACKS] = {1, 1.15, 1.5};
-    struct local *l = s->local;
+    struct local_state *l = s->local;
     uint32_t size = size_first(s, s->count);
     double least = 0, best = INFINITY;
     for (uint32_t i = 0; i < slack_count && l->spent < l->budget; i++) {
@@ -306,7 +306,7 @@ static int seed_covers(struct seeder *s)
 
 static int seed_widths(struct seeder *s, uint32_t count)
 {
-    const struct kind *kind = s->local->kind;
+    const struct placement_kind *kind = s->local->kind;
     uint32_t asked = s->local->bench->problem->workload->stages;
     if (kind->stages_most == 1)
         return seed_groups(s, count, count);
@@ -393,7 +393,7 @@ static int seed_prefix(struct seeder *s)
 static int seed_sets(struct seeder *s)
 {
     static const uint32_t gathers[] = {0, 2, 4};
-    const struct kind *kind = s->local->kind;
+    const struct placement_kind *kind = s->local->kind;
     uint32_t variants = kind->stage_kind == STAGE_SHARDED ? 3 : 1;
     for (uint32_t v = 0; v < variants; v++) {
         s->c.gathered_layers = kind->stage_kind == STAGE_SERVER ? 2 : gathers[v];
@@ -486,7 +486,7 @@ static int seed_tight(struct seeder *s)
 
 static int seed_stages(struct seeder *s)
 {
-    const struct kind *kind = s->local->kind;
+    const struct placement_kind *kind = s->local->kind;
     bool many = s->count > GROUPS_FIRST, cover = kind->stage_kind == STAGE_REPLICAS && s->count > 2;
     if (s->count <= SETS_ALL && kind->stages_least == 1 && seed_every_set(s) < 0) /* all in one group */
         return -1;
@@ -506,13 +506,13 @@ static int seed_stages(struct seeder *s)
 
 static int seed_all(struct seeder *s)
 {
-    const struct kind *kind = s->local->kind;
+    const struct placement_kind *kind = s->local->kind;
     if (kind->look)
         return seed_stages(s);
     return kind->members_most == 1 ? seed_singles(s) : seed_sets(s);
 }
 
-int seeds_add(struct local *local, struct candidate_list *list)
+int seeds_add(struct local_state *local, struct candidate_list *list)
 {
     struct seeder s = {.local = local, .list = list, .best = INFINITY};
     const struct problem *p = local->bench->problem;

@@ -7,6 +7,6 @@
 
 /* Values seeds of local->kind by estimates and adds those that fit to *list, until all are tried or the
  * budget is spent. Returns 0, −1 on ERR_NOMEM. */
-int seeds_add(struct local *local, struct candidate_list *list);
+int seeds_add(struct local_state *local, struct candidate_list *list);
 
 #endif

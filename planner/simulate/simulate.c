@@ -17,7 +17,7 @@
 #define SAME_TIME 1e-9
 
 /* One run in progress. */
-struct run {
+struct sim_progress {
     struct sim *sim;
     const struct sim_costs *costs;
     uint32_t top, finished;
@@ -25,7 +25,7 @@ struct run {
 
 static bool sends(const struct instr *x)
 {
-    return x->op == OP_SEND || x->op == OP_PUSH;
+    return x->op == INSTR_SEND || x->op == INSTR_PUSH;
 }
 
 /* Does the meeting move tensors? Scalars are so short that they do not occupy shared cards. */
@@ -67,7 +67,7 @@ static uint32_t group_pairs(const struct plan_graph *g, const struct plan_group 
     if (sample == 0 || n < 2)
         return 0;
     const struct instr *x = graph_instr(g, g->members[g->member_first[sample - 1]]);
-    if (x->op == OP_DISPATCH || x->op == OP_COMBINE)
+    if (x->op == INSTR_DISPATCH || x->op == INSTR_COMBINE)
         return exchange_pairs(g, sample - 1, pairs);
     for (uint32_t k = 0; k < n && pairs; k++)
         pairs[k] = (struct graph_pair){.from = group->ranks[k], .to = group->ranks[(k + 1) % n]};
@@ -198,14 +198,14 @@ void sim_destroy(struct sim *sim)
 
 /* --- shared resources --- */
 
-struct use { /* use of a resource by a pair or by the whole ring of a group */
+struct resource_use { /* use of a resource by a pair or by the whole ring of a group */
     uint64_t number;
     uint32_t user, pair, at;
 };
 
 static int use_compare(const void *left, const void *right)
 {
-    const struct use *a = left, *b = right;
+    const struct resource_use *a = left, *b = right;
     if (a->number != b->number)
         return a->number < b->number ? -1 : 1;
     if (a->user != b->user)
@@ -231,7 +231,7 @@ static uint32_t user_of(const struct sim *sim, uint32_t pair)
 }
 
 /* Makes a resource of everything that has two users or more, and enters it at the pairs that use it. */
-static int resources_assign(struct sim *sim, struct use *uses, uint32_t count, struct err *err)
+static int resources_assign(struct sim *sim, struct resource_use *uses, uint32_t count, struct err *err)
 {
     sim->resource_count = 0;
     for (uint32_t i = 0; i < count;) {
@@ -262,7 +262,7 @@ static int resources_assign(struct sim *sim, struct use *uses, uint32_t count, s
 static int wires_prepare(struct sim *sim, const struct sim_costs *costs, struct err *err)
 {
     const struct plan_graph *g = &sim->graph;
-    struct use *uses = calloc((size_t)sim->pair_count * SIM_SHARED_MAX + 1, sizeof(*uses));
+    struct resource_use *uses = calloc((size_t)sim->pair_count * SIM_SHARED_MAX + 1, sizeof(*uses));
     uint32_t count = 0;
     if (!uses)
         return err_set(err, ERR_NOMEM, "simulator: out of memory");
@@ -273,8 +273,8 @@ static int wires_prepare(struct sim *sim, const struct sim_costs *costs, struct 
         *pair = (struct sim_pair){0};
         costs->wire(costs->context, ends->from, ends->to, &pair->wire);
         for (uint32_t i = 0; i < pair->wire.shared_count && i < SIM_SHARED_MAX; i++)
-            uses[count++] =
-                (struct use){.number = pair->wire.shared[i].number, .user = user, .pair = p, .at = i};
+            uses[count++] = (struct resource_use){
+                .number = pair->wire.shared[i].number, .user = user, .pair = p, .at = i};
     }
     qsort(uses, count, sizeof(*uses), use_compare);
     int result = resources_assign(sim, uses, count, err);
@@ -377,7 +377,7 @@ static struct sim_item heap_pop(struct sim *sim)
 }
 
 /* Ends instruction n at `end` and releases its successors. */
-static inline void finish(struct run *run, uint32_t n, double end)
+static inline void finish(struct sim_progress *run, uint32_t n, double end)
 {
     struct sim *sim = run->sim;
     const uint32_t *dependents = sim->graph.dependents;
@@ -395,7 +395,7 @@ static inline void finish(struct run *run, uint32_t n, double end)
 
 /* Ends a receive when its last byte has arrived. The queue goes on when the wire is free, because the next
  * transfer from the same peer may already be under way. */
-static inline void finish_receive(struct run *run, uint32_t n, double off_wire, double end)
+static inline void finish_receive(struct sim_progress *run, uint32_t n, double off_wire, double end)
 {
     struct sim *sim = run->sim;
     const struct plan_graph *g = &sim->graph;
@@ -411,7 +411,7 @@ static inline void finish_receive(struct run *run, uint32_t n, double off_wire, 
     }
 }
 
-static void transfer(struct run *run, uint32_t meeting, double start)
+static void transfer(struct sim_progress *run, uint32_t meeting, double start)
 {
     struct sim *sim = run->sim;
     const struct plan_graph *g = &sim->graph;
@@ -428,7 +428,7 @@ static void transfer(struct run *run, uint32_t meeting, double start)
     finish_receive(run, recv, start + occupied, start + occupied + latency);
 }
 
-static void collective(struct run *run, uint32_t meeting, double start)
+static void collective(struct sim_progress *run, uint32_t meeting, double start)
 {
     struct sim *sim = run->sim;
     const struct plan_graph *g = &sim->graph;
@@ -499,7 +499,7 @@ static bool shares_anything(const struct sim *sim, uint32_t meeting)
     return false;
 }
 
-static void meet(struct run *run, uint32_t meeting, double start)
+static void meet(struct sim_progress *run, uint32_t meeting, double start)
 {
     if (meeting >= run->sim->transfer_count)
         collective(run, meeting, start);
@@ -508,7 +508,7 @@ static void meet(struct run *run, uint32_t meeting, double start)
 }
 
 /* Starts the meeting that could start first, or puts it back if one of its resources was taken meanwhile. */
-static void heap_next(struct run *run)
+static void heap_next(struct sim_progress *run)
 {
     struct sim *sim = run->sim;
     struct sim_item item = heap_pop(sim);
@@ -524,7 +524,7 @@ static void heap_next(struct run *run)
     meet(run, item.meeting, start);
 }
 
-static void arrive(struct run *run, uint32_t meeting, double ready)
+static void arrive(struct sim_progress *run, uint32_t meeting, double ready)
 {
     struct sim *sim = run->sim;
     if (sim->meeting_ready[meeting] < ready)
@@ -538,7 +538,7 @@ static void arrive(struct run *run, uint32_t meeting, double ready)
         meet(run, meeting, sim->meeting_ready[meeting]);
 }
 
-static void reset(struct run *run)
+static void reset(struct sim_progress *run)
 {
     struct sim *sim = run->sim;
     const struct plan_graph *g = &sim->graph;
@@ -573,7 +573,7 @@ int sim_run(struct sim *sim, const struct sim_costs *costs, double *seconds, str
             struct trace *trace, uint32_t step, struct err *err)
 {
     const struct plan_graph *g = &sim->graph;
-    struct run run = {.sim = sim, .costs = costs};
+    struct sim_progress run = {.sim = sim, .costs = costs};
     if (wires_prepare(sim, costs, err) < 0)
         return -1;
     costs_ask(sim, costs, ranks);

@@ -11,7 +11,7 @@
 
 static bool sends(const struct instr *x)
 {
-    return x->op == OP_SEND || x->op == OP_PUSH;
+    return x->op == INSTR_SEND || x->op == INSTR_PUSH;
 }
 
 /* The predecessor on the same rank that ended last, which made instruction n ready; NONE: there is none. */
@@ -115,14 +115,14 @@ int sim_rank_times(const struct sim *sim, struct sim_rank_time *ranks, struct er
 
 /* --- the critical path --- */
 
-struct walk {
+struct path_walk {
     const struct sim *sim;
     struct sim_path *path;
     uint32_t capacity;
     double now; /* the path is known from this time to the end */
 };
 
-static int part_add(struct walk *w, uint32_t kind, uint32_t number, int32_t peer, double begin)
+static int part_add(struct path_walk *w, uint32_t kind, uint32_t number, int32_t peer, double begin)
 {
     struct sim_path *path = w->path;
     if (begin >= w->now)
@@ -146,7 +146,7 @@ static int part_add(struct walk *w, uint32_t kind, uint32_t number, int32_t peer
 }
 
 /* Adds the part of the path that a meeting explains; *next receives the instruction to look at next. */
-static int meeting_walk(struct walk *w, uint32_t n, uint32_t *next)
+static int meeting_walk(struct path_walk *w, uint32_t n, uint32_t *next)
 {
     const struct sim *sim = w->sim;
     const struct plan_graph *g = &sim->graph;
@@ -172,7 +172,7 @@ static int meeting_walk(struct walk *w, uint32_t n, uint32_t *next)
 int sim_path(const struct sim *sim, struct sim_path *path, struct err *err)
 {
     const struct plan_graph *g = &sim->graph;
-    struct walk w = {.sim = sim, .path = path};
+    struct path_walk w = {.sim = sim, .path = path};
     uint32_t n = NONE, steps = 0;
     int result = 0;
     *path = (struct sim_path){0};
@@ -287,14 +287,14 @@ int sim_memory_peak(const struct sim *sim, uint32_t rank,
         double from = sim->nodes[n].ready, to = sim->end[n];
         if (x->slot_out >= 0)
             slot_take(&w, x, x->slot_out, from, bytes(context, rank, (uint32_t)x->slot_out, x->micro_batch));
-        if (x->slot_save >= 0 && !(x->flags & INSTR_FREES_SAVE))
+        if (x->slot_save >= 0 && !(x->flags & FLAG_FREES_SAVE))
             slot_take(&w, x, x->slot_save, from,
                       bytes(context, rank, (uint32_t)x->slot_save, x->micro_batch));
-        if ((x->flags & INSTR_FREES_IN) || x->op == OP_RELEASE)
+        if ((x->flags & FLAG_FREES_IN) || x->op == INSTR_RELEASE)
             slot_free(&w, x, x->slot_in, to);
-        if (x->flags & INSTR_FREES_OUT)
+        if (x->flags & FLAG_FREES_OUT)
             slot_free(&w, x, x->slot_out, to);
-        if (x->flags & INSTR_FREES_SAVE)
+        if (x->flags & FLAG_FREES_SAVE)
             slot_free(&w, x, x->slot_save, to);
     }
     if (result == 0)

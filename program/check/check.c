@@ -110,11 +110,11 @@ static const char *queue_problem(const struct plan *plan, uint32_t rank, const s
     if (instr_op_queue(x->op) != x->queue &&
         !(instr_op_queue(x->op) == QUEUE_COMPUTE && x->queue == QUEUE_COPY))
         return "it is on a queue that does not carry this instruction";
-    if (x->op == OP_STEP && x->group != PLAN_NONE &&
+    if (x->op == INSTR_STEP && x->group != PLAN_NONE &&
         (x->group < 0 || (uint32_t)x->group >= plan->group_count ||
          plan_group_position(&plan->groups[x->group], rank) < 0))
         return "it updates a shard of a group that it is not in";
-    if ((x->op == OP_REDUCE || x->op == OP_BROADCAST) &&
+    if ((x->op == INSTR_REDUCE || x->op == INSTR_BROADCAST) &&
         (x->peer < 0 || plan_group_position(&plan->groups[x->group], (uint32_t)x->peer) < 0))
         return "its root is not in its group";
     return NULL;
@@ -123,7 +123,7 @@ static const char *queue_problem(const struct plan *plan, uint32_t rank, const s
 static const char *field_problem(const struct plan *plan, uint32_t number, const struct instr *x)
 {
     const struct plan_rank *rank = &plan->ranks[number];
-    if (x->op >= OP_COUNT || x->queue >= QUEUE_KINDS || (x->flags & ~INSTR_FLAGS_ALL) || x->tag >= TAG_COUNT)
+    if (x->op >= INSTR_COUNT || x->queue >= QUEUE_KINDS || (x->flags & ~FLAGS_ALL) || x->tag >= TAG_COUNT)
         return "op, queue, flags or tag out of range";
     if (x->micro_batch < PLAN_NONE || x->micro_batch >= (int32_t)plan->micro_batch_count)
         return "its micro-batch does not exist";
@@ -133,33 +133,32 @@ static const char *field_problem(const struct plan *plan, uint32_t number, const
         return "it names a slot that does not exist";
     if (x->row_begin > x->row_end || (x->row_end != PLAN_ROWS_ALL && x->row_end > plan->rows_bound))
         return "its rows are out of range";
-    bool computes = x->op == OP_FORWARD || x->op == OP_BACKWARD || x->op == OP_BACKWARD_INPUT ||
-                    x->op == OP_BACKWARD_WEIGHT || x->op == OP_ATTENTION || x->op == OP_EXPERTS ||
-                    x->op == OP_ROUTE;
+    bool computes = x->op == INSTR_FORWARD || x->op == INSTR_BACKWARD || x->op == INSTR_BACKWARD_INPUT ||
+                    x->op == INSTR_BACKWARD_WEIGHT || x->op == INSTR_ATTENTION || x->op == INSTR_EXPERTS ||
+                    x->op == INSTR_ROUTE;
     if (computes && (x->micro_batch < 0 || x->block_begin == x->block_end))
         return "it computes on no micro-batch or no blocks";
-    bool passes = x->op == OP_FORWARD || x->op == OP_BACKWARD || x->op == OP_BACKWARD_INPUT ||
-                  x->op == OP_BACKWARD_WEIGHT;
-    if ((passes || x->op == OP_ATTENTION) && !plan_rank_holds(rank, x->block_begin, x->block_end))
+    bool passes = x->op == INSTR_FORWARD || x->op == INSTR_BACKWARD || x->op == INSTR_BACKWARD_INPUT ||
+                  x->op == INSTR_BACKWARD_WEIGHT;
+    if ((passes || x->op == INSTR_ATTENTION) && !plan_rank_holds(rank, x->block_begin, x->block_end))
         return "this rank does not hold its blocks";
-    int halves = !!(x->flags & INSTR_FIRST_HALF) + !!(x->flags & INSTR_SECOND_HALF);
+    int halves = !!(x->flags & FLAG_FIRST_HALF) + !!(x->flags & FLAG_SECOND_HALF);
     if (halves > 1 || (halves == 1 && (!passes || x->block_end != x->block_begin + 1)))
         return "a half is of one block, and of a forward or backward";
     if (instr_sends(x) && x->slot_in < 0)
         return "it sends from no slot";
     if (instr_receives(x) && x->slot_out < 0)
         return "it receives into no slot";
-    if (x->op == OP_PULL && x->tag == TAG_PARAMETER_GRADIENTS && !(x->flags & INSTR_ACCUMULATE))
+    if (x->op == INSTR_PULL && x->tag == TAG_PARAMETER_GRADIENTS && !(x->flags & FLAG_ACCUMULATE))
         return "it pulls gradients without ACCUMULATE: they would replace those of others";
-    bool sums = x->op == OP_PULL || x->op == OP_REDUCE_SCATTER;
+    bool sums = x->op == INSTR_PULL || x->op == INSTR_REDUCE_SCATTER;
     if (sums && x->tag == TAG_PARAMETER_GRADIENTS && x->slot_out >= 0 &&
         rank->slots[x->slot_out].kind != SLOT_GRADIENTS)
         return "it puts gradients where none are kept";
     if (x->queue == QUEUE_GROUP && x->slot_in < 0 && x->slot_out < 0)
         return "it exchanges no slot";
-    if (((x->flags & INSTR_FREES_IN) && x->slot_in < 0) ||
-        ((x->flags & INSTR_FREES_OUT) && x->slot_out < 0) ||
-        ((x->flags & INSTR_FREES_SAVE) && x->slot_save < 0))
+    if (((x->flags & FLAG_FREES_IN) && x->slot_in < 0) || ((x->flags & FLAG_FREES_OUT) && x->slot_out < 0) ||
+        ((x->flags & FLAG_FREES_SAVE) && x->slot_save < 0))
         return "it frees a slot that it does not name";
     return queue_problem(plan, number, x);
 }

@@ -17,17 +17,17 @@ enum pass { PASS_FORWARD, PASS_BACKWARD, PASS_WEIGHT };
 
 static bool works(const struct instr *x, enum pass pass)
 {
-    bool back = x->flags & INSTR_BACKWARD;
+    bool back = x->flags & FLAG_BACKWARD;
     switch (x->op) {
-    case OP_FORWARD:
+    case INSTR_FORWARD:
         return pass == PASS_FORWARD;
-    case OP_BACKWARD:
+    case INSTR_BACKWARD:
         return pass != PASS_FORWARD;
-    case OP_BACKWARD_INPUT:
+    case INSTR_BACKWARD_INPUT:
         return pass == PASS_BACKWARD;
-    case OP_BACKWARD_WEIGHT:
+    case INSTR_BACKWARD_WEIGHT:
         return pass == PASS_WEIGHT;
-    case OP_ATTENTION:
+    case INSTR_ATTENTION:
         return back == (pass != PASS_FORWARD);
     default:
         return false;
@@ -155,8 +155,8 @@ static int pass_rects(const struct plan *plan, int kind, enum pass pass, struct 
                 }
                 uint32_t rows = plan->micro_batch_start[micro + 1] - plan->micro_batch_start[micro];
                 (*out)[first[micro + 1]++] =
-                    (struct rect){.block_begin = 2 * x->block_begin + !!(x->flags & INSTR_SECOND_HALF),
-                                  .block_end = 2 * x->block_end - !!(x->flags & INSTR_FIRST_HALF),
+                    (struct rect){.block_begin = 2 * x->block_begin + !!(x->flags & FLAG_SECOND_HALF),
+                                  .block_end = 2 * x->block_end - !!(x->flags & FLAG_FIRST_HALF),
                                   .row_begin = x->row_begin < rows ? x->row_begin : rows,
                                   .row_end = x->row_end < rows ? x->row_end : rows,
                                   .rank = r,
@@ -207,7 +207,7 @@ int check_rows(const struct plan *plan, int kind, struct err *err)
 
 bool check_trains(const struct instr *x)
 {
-    return works(x, PASS_WEIGHT) || (x->op == OP_EXPERTS && (x->flags & INSTR_BACKWARD));
+    return works(x, PASS_WEIGHT) || (x->op == INSTR_EXPERTS && (x->flags & FLAG_BACKWARD));
 }
 
 static int step_before(const struct plan *plan, uint32_t rank, const struct check_order *order, uint32_t a,
@@ -233,14 +233,14 @@ static struct step_parts step_find(const struct plan *plan, uint32_t rank)
     for (uint32_t i = 0; i < program->instr_count; i++) {
         const struct instr *x = &program->instrs[i];
         int kind = x->slot_in >= 0 ? plan->ranks[rank].slots[x->slot_in].kind : -1;
-        if (x->op == OP_STEP) {
+        if (x->op == INSTR_STEP) {
             parts.steps++;
             parts.step = i;
-        } else if (x->op == OP_ALL_REDUCE && x->group == 0 && kind == SLOT_STEP_SCALARS) {
+        } else if (x->op == INSTR_ALL_REDUCE && x->group == 0 && kind == SLOT_STEP_SCALARS) {
             parts.scalars++;
             parts.scalar = i;
         } else if (kind == SLOT_NORM_SCALAR &&
-                   (x->op == OP_ALL_REDUCE || (x->op == OP_BROADCAST && x->peer != (int32_t)rank))) {
+                   (x->op == INSTR_ALL_REDUCE || (x->op == INSTR_BROADCAST && x->peer != (int32_t)rank))) {
             parts.norms++; /* summed here, or received from the rank that summed */
             parts.norm = i;
         }
@@ -267,7 +267,7 @@ int check_step(const struct plan *plan, uint32_t rank, const struct check_order 
     for (uint32_t i = 0; i < program->instr_count; i++) {
         const struct instr *x = &program->instrs[i];
         bool gradients = x->queue != QUEUE_COMPUTE && x->tag == TAG_PARAMETER_GRADIENTS;
-        bool parameters = x->tag == TAG_PARAMETERS && (x->op == OP_PUSH || x->op == OP_ALL_GATHER);
+        bool parameters = x->tag == TAG_PARAMETERS && (x->op == INSTR_PUSH || x->op == INSTR_ALL_GATHER);
         if (works(x, PASS_FORWARD) &&
             step_before(plan, rank, order, i, parts.scalar, "the loss would be incomplete", err) < 0)
             return -1;
@@ -281,7 +281,7 @@ int check_step(const struct plan *plan, uint32_t rank, const struct check_order 
             step_before(plan, rank, order, i, parts.step, "others would get parameters half updated", err) <
                 0)
             return -1;
-        bool tells = x->op == OP_BROADCAST && x->tag == TAG_PARAMETERS && x->peer == (int32_t)rank;
+        bool tells = x->op == INSTR_BROADCAST && x->tag == TAG_PARAMETERS && x->peer == (int32_t)rank;
         if (parts.steps && tells &&
             step_before(plan, rank, order, parts.step, i, "copies would keep the old values", err) < 0)
             return -1;

@@ -16,9 +16,10 @@
 #define CELLS_MAX ((size_t)1 << 24) /* most entries of a rank's table: layers × micro-batches × parts */
 
 enum part { AT, RO, DI, EX, CO, PARTS };
-static const enum instr_op op_of[PARTS] = {OP_ATTENTION, OP_ROUTE, OP_DISPATCH, OP_EXPERTS, OP_COMBINE};
+static const enum instr_op op_of[PARTS] = {INSTR_ATTENTION, INSTR_ROUTE, INSTR_DISPATCH, INSTR_EXPERTS,
+                                           INSTR_COMBINE};
 
-struct state {
+struct expert_check {
     const struct plan *plan;
     int kind;
     uint32_t layer_count, micro_batches, experts;
@@ -62,7 +63,7 @@ bool check_has_experts(const struct plan *plan)
 
 /* --- assignment of experts --- */
 
-static int ranges_read(struct state *s)
+static int ranges_read(struct expert_check *s)
 {
     const struct plan *plan = s->plan;
     for (uint32_t r = 0; r < plan->rank_count; r++) {
@@ -87,7 +88,7 @@ static int ranges_read(struct state *s)
                                     "plan: attention and experts are apart, but no rank holds experts");
 }
 
-static int owners_fill(struct state *s)
+static int owners_fill(struct expert_check *s)
 {
     const struct plan *plan = s->plan;
     for (uint32_t r = 0; r < plan->rank_count; r++) {
@@ -115,7 +116,7 @@ static int owners_fill(struct state *s)
     return 0;
 }
 
-static void state_fini(struct state *s)
+static void state_fini(struct expert_check *s)
 {
     free(s->layer);
     free(s->block);
@@ -127,7 +128,7 @@ static void state_fini(struct state *s)
     free(s->takes);
 }
 
-static int state_init(struct state *s)
+static int state_init(struct expert_check *s)
 {
     const struct plan *plan = s->plan;
     size_t blocks = (size_t)plan->block_count + 1, ranks = (size_t)plan->rank_count + 1;
@@ -158,18 +159,18 @@ static int state_init(struct state *s)
 
 /* --- the parts of each layer and micro-batch --- */
 
-static uint32_t *cell(const struct state *s, uint32_t layer, uint32_t micro, int part, bool back)
+static uint32_t *cell(const struct expert_check *s, uint32_t layer, uint32_t micro, int part, bool back)
 {
     return &s->cells[(((size_t)layer * s->micro_batches + micro) * PARTS + (size_t)part) * 2 + back];
 }
 
-static int refuse(const struct state *s, uint32_t rank, uint32_t instr, const char *what)
+static int refuse(const struct expert_check *s, uint32_t rank, uint32_t instr, const char *what)
 {
     char where[200];
     return err_set(s->err, ERR_INVALID, "%s %s", plan_where(s->plan, rank, s->kind, instr, where), what);
 }
 
-static int cells_read(struct state *s, uint32_t rank)
+static int cells_read(struct expert_check *s, uint32_t rank)
 {
     const struct program *program = &s->plan->ranks[rank].programs[s->kind];
     char other[200], where[200];
@@ -179,7 +180,7 @@ static int cells_read(struct state *s, uint32_t rank)
         int part = part_of(x);
         if (part < 0)
             continue;
-        bool back = x->flags & INSTR_BACKWARD;
+        bool back = x->flags & FLAG_BACKWARD;
         if (x->block_end != x->block_begin + 1 || s->layer[x->block_begin] < 0 || x->micro_batch < 0 ||
             (uint32_t)x->micro_batch >= s->micro_batches)
             return refuse(s, rank, i, "is not of one micro-batch and one layer with experts");
@@ -200,7 +201,7 @@ static int cells_read(struct state *s, uint32_t rank)
 static const char *const part_names[PARTS] = {"ATTENTION", "ROUTE", "DISPATCH", "EXPERTS", "COMBINE"};
 
 /* Checks that all these parts exist for one direction. */
-static int parts_there(const struct state *s, uint32_t rank, uint32_t layer, uint32_t micro, bool back,
+static int parts_there(const struct expert_check *s, uint32_t rank, uint32_t layer, uint32_t micro, bool back,
                        const int *parts, int count)
 {
     int missing = -1;
@@ -226,7 +227,7 @@ static int parts_there(const struct state *s, uint32_t rank, uint32_t layer, uin
 
 enum slot_field { IN, OUT, SAVE };
 
-static int32_t slot_at(const struct state *s, uint32_t rank, uint32_t instr, enum slot_field field)
+static int32_t slot_at(const struct expert_check *s, uint32_t rank, uint32_t instr, enum slot_field field)
 {
     const struct instr *x = &s->plan->ranks[rank].programs[s->kind].instrs[instr];
     return field == IN ? x->slot_in : field == OUT ? x->slot_out : x->slot_save;
@@ -253,7 +254,7 @@ static const struct link experts_forward[] = {{DI, false, OUT, EX, false, IN},
 static const struct link experts_backward[] = {
     {CO, true, OUT, EX, true, IN}, {EX, true, OUT, DI, true, IN}, {EX, false, SAVE, EX, true, SAVE}};
 
-static int links_hold(const struct state *s, uint32_t rank, uint32_t layer, uint32_t micro,
+static int links_hold(const struct expert_check *s, uint32_t rank, uint32_t layer, uint32_t micro,
                       const struct link *links, size_t count)
 {
     char one[200], two[200];
@@ -270,7 +271,7 @@ static int links_hold(const struct state *s, uint32_t rank, uint32_t layer, uint
 }
 
 /* Checks that attention and router, forward and backward, have the same rows. */
-static int rows_agree(const struct state *s, uint32_t rank, uint32_t layer, uint32_t micro)
+static int rows_agree(const struct expert_check *s, uint32_t rank, uint32_t layer, uint32_t micro)
 {
     const struct instr *instrs = s->plan->ranks[rank].programs[s->kind].instrs;
     uint32_t first = *cell(s, layer, micro, AT, false) - 1;
@@ -288,7 +289,7 @@ static int rows_agree(const struct state *s, uint32_t rank, uint32_t layer, uint
 
 #define COUNT(list) (sizeof(list) / sizeof((list)[0]))
 
-static int cell_check(const struct state *s, uint32_t rank, uint32_t layer, uint32_t micro)
+static int cell_check(const struct expert_check *s, uint32_t rank, uint32_t layer, uint32_t micro)
 {
     static const int attention[] = {AT, RO, DI, CO}, experts[] = {DI, EX, CO};
     bool train = s->kind == PROGRAM_TRAIN, holds = s->holds[(size_t)rank * s->layer_count + layer];
@@ -305,7 +306,7 @@ static int cell_check(const struct state *s, uint32_t rank, uint32_t layer, uint
         return -1;
     uint32_t routes = *cell(s, layer, micro, RO, true);
     if (attends && train &&
-        !(s->plan->ranks[rank].programs[s->kind].instrs[routes - 1].flags & INSTR_ACCUMULATE))
+        !(s->plan->ranks[rank].programs[s->kind].instrs[routes - 1].flags & FLAG_ACCUMULATE))
         return refuse(s, rank, routes - 1, "replaces the gradient that passes by it instead of adding to it");
     holds |= *cell(s, layer, micro, EX, false) || *cell(s, layer, micro, EX, true);
     if (holds && (parts_there(s, rank, layer, micro, false, experts, 3) < 0 ||
@@ -321,7 +322,7 @@ static int cell_check(const struct state *s, uint32_t rank, uint32_t layer, uint
 /* --- groups and room --- */
 
 /* Checks that DISPATCH and COMBINE reach all ranks with experts of the layer and all with attention. */
-static int groups_reach(const struct state *s, uint32_t rank)
+static int groups_reach(const struct expert_check *s, uint32_t rank)
 {
     const struct program *program = &s->plan->ranks[rank].programs[s->kind];
     int32_t group = -1, block = -1;
@@ -347,13 +348,13 @@ static int groups_reach(const struct state *s, uint32_t rank)
 
 /* Reads the room for routed tokens. Each token is sent to a rank at most once, so room for all tokens is
  * enough. */
-static int room_read(struct state *s, uint32_t rank)
+static int room_read(struct expert_check *s, uint32_t rank)
 {
     const struct plan_rank *r = &s->plan->ranks[rank];
     const struct program *program = &r->programs[s->kind];
     for (uint32_t i = 0; i < program->instr_count; i++) {
         const struct instr *x = &program->instrs[i];
-        if (part_of(x) != DI || (x->flags & INSTR_BACKWARD))
+        if (part_of(x) != DI || (x->flags & FLAG_BACKWARD))
             continue;
         if (x->slot_in < 0 && x->slot_out < 0)
             return refuse(s, rank, i, "moves nothing");
@@ -374,7 +375,7 @@ static int room_read(struct state *s, uint32_t rank)
     return 0;
 }
 
-static int room_check(const struct state *s)
+static int room_check(const struct expert_check *s)
 {
     uint64_t sent = 0;
     for (uint32_t r = 0; r < s->plan->rank_count; r++)
@@ -398,7 +399,7 @@ static int room_check(const struct state *s)
 
 int check_experts(const struct plan *plan, int kind, struct err *err)
 {
-    struct state s = {.plan = plan, .kind = kind, .err = err};
+    struct expert_check s = {.plan = plan, .kind = kind, .err = err};
     uint64_t total = 0;
     for (uint32_t r = 0; r < plan->rank_count; r++)
         total += plan->ranks[r].programs[kind].instr_count;
@@ -408,7 +409,7 @@ int check_experts(const struct plan *plan, int kind, struct err *err)
     for (uint32_t r = 0; r < plan->rank_count && result == 0; r++) {
         const struct program *program = &plan->ranks[r].programs[kind];
         for (uint32_t i = 0; i < program->instr_count && !s.attends[r]; i++)
-            s.attends[r] = program->instrs[i].op == OP_ATTENTION;
+            s.attends[r] = program->instrs[i].op == INSTR_ATTENTION;
     }
     for (uint32_t r = 0; r < plan->rank_count && result == 0; r++) {
         result = cells_read(&s, r);
@@ -431,8 +432,8 @@ int check_experts(const struct plan *plan, int kind, struct err *err)
 
 static bool sums_gradients(const struct instr *x)
 {
-    return x->tag == TAG_PARAMETER_GRADIENTS &&
-           (x->op == OP_ALL_REDUCE || x->op == OP_REDUCE || x->op == OP_REDUCE_SCATTER || x->op == OP_PUSH);
+    return x->tag == TAG_PARAMETER_GRADIENTS && (x->op == INSTR_ALL_REDUCE || x->op == INSTR_REDUCE ||
+                                                 x->op == INSTR_REDUCE_SCATTER || x->op == INSTR_PUSH);
 }
 
 /* Checks that nothing is added to attention's gradients after their sum may have started. */
@@ -446,8 +447,8 @@ static int sum_waits(const struct plan *plan, uint32_t rank, uint32_t sum, struc
         return -1;
     for (uint32_t i = 0; i < program->instr_count && result == 0; i++) {
         const struct instr *x = &program->instrs[i];
-        bool adds = x->op == OP_BACKWARD || x->op == OP_BACKWARD_WEIGHT ||
-                    ((x->op == OP_ATTENTION || x->op == OP_ROUTE) && (x->flags & INSTR_BACKWARD));
+        bool adds = x->op == INSTR_BACKWARD || x->op == INSTR_BACKWARD_WEIGHT ||
+                    ((x->op == INSTR_ATTENTION || x->op == INSTR_ROUTE) && (x->flags & FLAG_BACKWARD));
         if (adds && !check_order_before(&order, i, sum))
             result = err_set(err, ERR_INVALID, "%s does not wait for %s: the sum would be incomplete",
                              plan_where(plan, rank, PROGRAM_TRAIN, sum, one),
@@ -474,7 +475,7 @@ int check_expert_reductions(const struct plan *plan, struct err *err)
         uint32_t sums = 0, wanted = plan->ranks[r].rows > 0 && attending > 1, last = 0;
         for (uint32_t i = 0; i < program->instr_count; i++) {
             const struct instr *x = &program->instrs[i];
-            if (x->op == OP_ALL_REDUCE && x->tag == TAG_NORM &&
+            if (x->op == INSTR_ALL_REDUCE && x->tag == TAG_NORM &&
                 plan->groups[x->group].rank_count != plan->rank_count)
                 return err_set(err, ERR_INVALID, "%s leaves out ranks whose experts have gradients",
                                plan_where(plan, r, PROGRAM_TRAIN, i, where));
@@ -483,7 +484,7 @@ int check_expert_reductions(const struct plan *plan, struct err *err)
             sums++;
             last = i;
             const struct plan_group *group = x->group >= 0 ? &plan->groups[x->group] : NULL;
-            if (x->op != OP_ALL_REDUCE || !group || group->rank_count != attending)
+            if (x->op != INSTR_ALL_REDUCE || !group || group->rank_count != attending)
                 return err_set(err, ERR_INVALID,
                                "%s does not sum attention's gradients over the %u ranks that have them",
                                plan_where(plan, r, PROGRAM_TRAIN, i, where), attending);

@@ -15,7 +15,7 @@
 #define READERS_MAX 8u /* most queues that may read one instance at once */
 #define INSTANCES_MAX (1u << 22)
 
-struct held {
+struct held_instance {
     bool written, freed;
     uint32_t writer, freer;
     int32_t begin, end; /* blocks it contains */
@@ -29,7 +29,7 @@ struct held_state {
     uint32_t number;
     int kind;
     int32_t *gathered, *gradients; /* [block_count]: slot of the block, or PLAN_NONE */
-    struct held **held;            /* [slot][instance]; NULL for slots of other kinds */
+    struct held_instance **held;   /* [slot][instance]; NULL for slots of other kinds */
     struct err *err;
 };
 
@@ -57,26 +57,26 @@ static int refuse(struct held_state *s, uint32_t instr, int32_t slot, int32_t bl
                    other >= 0 ? " " : "", there);
 }
 
-static struct held *instance_of(struct held_state *s, int32_t slot, int32_t block)
+static struct held_instance *instance_of(struct held_state *s, int32_t slot, int32_t block)
 {
     return &s->held[slot][slot_instance(&s->rank->slots[slot], 0, block)];
 }
 
 static int held_write(struct held_state *s, uint32_t i, int32_t slot, int32_t begin, int32_t end)
 {
-    struct held *it = instance_of(s, slot, begin);
+    struct held_instance *it = instance_of(s, slot, begin);
     if (it->written && !it->freed)
         return refuse(s, i, slot, it->begin, "would be overwritten before they are freed; written by",
                       it->writer);
     if (it->freed && !check_order_before(s->order, it->freer, i))
         return refuse(s, i, slot, it->begin, "may still be there; they are freed by", it->freer);
-    *it = (struct held){.written = true, .writer = i, .begin = begin, .end = end};
+    *it = (struct held_instance){.written = true, .writer = i, .begin = begin, .end = end};
     return 0;
 }
 
 static int held_add(struct held_state *s, uint32_t i, int32_t slot, int32_t begin, int32_t end)
 {
-    struct held *it = instance_of(s, slot, begin);
+    struct held_instance *it = instance_of(s, slot, begin);
     if (!it->written || it->freed || it->begin != begin || it->end != end)
         return held_write(s, i, slot, begin, end);
     if (it->reader_count)
@@ -89,7 +89,7 @@ static int held_add(struct held_state *s, uint32_t i, int32_t slot, int32_t begi
 
 static int held_read(struct held_state *s, uint32_t i, int32_t slot, int32_t begin, int32_t end)
 {
-    struct held *it = instance_of(s, slot, begin);
+    struct held_instance *it = instance_of(s, slot, begin);
     if (it->freed && it->begin <= begin && end <= it->end)
         return refuse(s, i, slot, begin, "are used after they were freed by", it->freer);
     if (!it->written || it->freed)
@@ -113,7 +113,7 @@ static int held_read(struct held_state *s, uint32_t i, int32_t slot, int32_t beg
 
 static int held_free(struct held_state *s, uint32_t i, int32_t slot, int32_t begin)
 {
-    struct held *it = instance_of(s, slot, begin);
+    struct held_instance *it = instance_of(s, slot, begin);
     if (it->freed)
         return refuse(s, i, slot, begin, "are freed twice, before by", it->freer);
     if (!it->written)
@@ -150,10 +150,11 @@ static int each_run(struct held_state *s, uint32_t i, const int32_t *slot_of, in
 /* Accesses the blocks that an instruction computes, including the table if a tied head uses it. */
 static int computes(struct held_state *s, uint32_t i, const struct instr *x)
 {
-    bool forward = x->op == OP_FORWARD || (x->op == OP_ATTENTION && !(x->flags & INSTR_BACKWARD));
-    bool backward = x->op == OP_BACKWARD || x->op == OP_BACKWARD_INPUT || x->op == OP_BACKWARD_WEIGHT ||
-                    (x->op == OP_ATTENTION && (x->flags & INSTR_BACKWARD));
-    bool weights = backward && x->op != OP_BACKWARD_INPUT;
+    bool forward = x->op == INSTR_FORWARD || (x->op == INSTR_ATTENTION && !(x->flags & FLAG_BACKWARD));
+    bool backward = x->op == INSTR_BACKWARD || x->op == INSTR_BACKWARD_INPUT ||
+                    x->op == INSTR_BACKWARD_WEIGHT ||
+                    (x->op == INSTR_ATTENTION && (x->flags & FLAG_BACKWARD));
+    bool weights = backward && x->op != INSTR_BACKWARD_INPUT;
     if (!forward && !backward)
         return 0;
     bool tied = (s->rank->owns_tied || s->rank->copies_tied) && x->block_end == s->plan->block_count &&
@@ -177,11 +178,11 @@ static int instr_held(struct held_state *s, uint32_t i)
         return err_set(s->err, ERR_INVALID, "%s: it names no blocks, or its slot twice",
                        plan_where(s->plan, s->number, s->kind, i, where));
     }
-    if (in && x->op != OP_RELEASE && held_read(s, i, x->slot_in, x->block_begin, x->block_end) < 0)
+    if (in && x->op != INSTR_RELEASE && held_read(s, i, x->slot_in, x->block_begin, x->block_end) < 0)
         return -1;
     if (out && held_write(s, i, x->slot_out, x->block_begin, x->block_end) < 0)
         return -1;
-    if (in && (x->op == OP_RELEASE || (x->flags & INSTR_FREES_IN)) &&
+    if (in && (x->op == INSTR_RELEASE || (x->flags & FLAG_FREES_IN)) &&
         held_free(s, i, x->slot_in, x->block_begin) < 0)
         return -1;
     return computes(s, i, x);
@@ -193,7 +194,7 @@ static int nothing_left(struct held_state *s)
         uint64_t ring =
             s->held[k] ? (uint64_t)s->rank->slots[k].ring_micro_batches * s->rank->slots[k].ring_blocks : 0;
         for (uint64_t n = 0; n < ring; n++) {
-            const struct held *it = &s->held[k][n];
+            const struct held_instance *it = &s->held[k][n];
             if (it->written && !it->freed)
                 return refuse(s, it->writer, (int32_t)k, it->begin, "are never freed", -1);
         }

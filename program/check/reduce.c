@@ -15,7 +15,7 @@
 #define TALLIES_MAX ((size_t)1 << 28)
 #define SHARES_SLACK 1e-6 /* rounding that is allowed in Σ of a group's shares = 1 */
 
-struct tally {
+struct gradient_tally {
     bool trains;
     bool gathers;     /* an instruction brings its weights */
     uint8_t reduced;  /* how often its gradients are reduced, up to 255 */
@@ -26,15 +26,16 @@ struct tally {
 
 struct reduce_state {
     const struct plan *plan;
-    struct tally **of;  /* [rank]: tallies of blocks [first[rank], first[rank] + width[rank]); NULL: none */
-    struct tally *tied; /* [rank]: of block 0, on ranks that copy the tied embedding */
-    bool *steps;        /* [rank] */
-    int32_t *position;  /* [rank]: position in position_group, or -1 */
+    struct gradient_tally *
+        *of; /* [rank]: tallies of blocks [first[rank], first[rank] + width[rank]); NULL: none */
+    struct gradient_tally *tied; /* [rank]: of block 0, on ranks that copy the tied embedding */
+    bool *steps;                 /* [rank] */
+    int32_t *position;           /* [rank]: position in position_group, or -1 */
     int32_t position_group;
     struct err *err;
 };
 
-static struct tally *tally_at(const struct reduce_state *s, uint32_t rank, int32_t block)
+static struct gradient_tally *tally_at(const struct reduce_state *s, uint32_t rank, int32_t block)
 {
     const struct plan_rank *r = &s->plan->ranks[rank];
     if (block >= r->block_begin && block < r->block_end)
@@ -44,7 +45,7 @@ static struct tally *tally_at(const struct reduce_state *s, uint32_t rank, int32
 
 static bool trains_at(const struct reduce_state *s, uint32_t rank, int32_t block)
 {
-    const struct tally *t = tally_at(s, rank, block);
+    const struct gradient_tally *t = tally_at(s, rank, block);
     return t && t->trains;
 }
 
@@ -56,7 +57,8 @@ static bool slot_is(const struct plan_rank *rank, int32_t slot, int kind)
 static bool reduces(const struct plan_rank *rank, const struct instr *x)
 {
     return x->tag == TAG_PARAMETER_GRADIENTS && slot_is(rank, x->slot_in, SLOT_GRADIENTS) &&
-           (x->op == OP_ALL_REDUCE || x->op == OP_REDUCE || x->op == OP_REDUCE_SCATTER || x->op == OP_PUSH);
+           (x->op == INSTR_ALL_REDUCE || x->op == INSTR_REDUCE || x->op == INSTR_REDUCE_SCATTER ||
+            x->op == INSTR_PUSH);
 }
 
 /* Records the blocks [begin, end) that an instruction touches. */
@@ -65,8 +67,9 @@ static void tally_instr(struct reduce_state *s, uint32_t rank, uint32_t i)
     const struct plan_rank *r = &s->plan->ranks[rank];
     const struct instr *x = &r->programs[PROGRAM_TRAIN].instrs[i];
     bool trains = check_trains(x), reduced = reduces(r, x);
-    bool pulled = x->op == OP_PULL && x->tag == TAG_PARAMETER_GRADIENTS;
-    bool gathers = (x->op == OP_ALL_GATHER || x->op == OP_PULL) && slot_is(r, x->slot_out, SLOT_GATHERED);
+    bool pulled = x->op == INSTR_PULL && x->tag == TAG_PARAMETER_GRADIENTS;
+    bool gathers =
+        (x->op == INSTR_ALL_GATHER || x->op == INSTR_PULL) && slot_is(r, x->slot_out, SLOT_GATHERED);
     bool named = x->block_end > x->block_begin;
     int32_t begin = x->block_begin, end = x->block_end;
     if (!trains && !reduced && !pulled && !gathers)
@@ -76,7 +79,7 @@ static void tally_instr(struct reduce_state *s, uint32_t rank, uint32_t i)
         end = r->slots[x->slot_in].block_end;
     }
     for (int32_t b = begin; b < end; b++) {
-        struct tally *t = tally_at(s, rank, b);
+        struct gradient_tally *t = tally_at(s, rank, b);
         if (!t)
             continue;
         t->trains |= trains;
@@ -87,7 +90,7 @@ static void tally_instr(struct reduce_state *s, uint32_t rank, uint32_t i)
         }
         if (gathers) {
             t->gathers = true;
-            t->gather_group = x->op == OP_ALL_GATHER ? x->group : PLAN_NONE;
+            t->gather_group = x->op == INSTR_ALL_GATHER ? x->group : PLAN_NONE;
         }
     }
     bool head = end == s->plan->block_count && begin > 0;
@@ -114,7 +117,7 @@ static int state_init(struct reduce_state *s)
         const struct program *program = &rank->programs[PROGRAM_TRAIN];
         for (uint32_t i = 0; i < program->instr_count; i++) {
             tally_instr(s, r, i);
-            s->steps[r] |= program->instrs[i].op == OP_STEP;
+            s->steps[r] |= program->instrs[i].op == INSTR_STEP;
         }
     }
     if (!s->of || !s->tied || !s->steps || !s->position || !s->of[plan->rank_count - 1])
@@ -151,23 +154,23 @@ static void position_fill(struct reduce_state *s, int32_t group)
 /* Checks that the pushes of a block end at one rank, which adds each once and steps. */
 static int check_push(const struct reduce_state *s, uint32_t rank, int32_t block)
 {
-    const struct tally *t = tally_at(s, rank, block);
+    const struct gradient_tally *t = tally_at(s, rank, block);
     const struct instr *x = &s->plan->ranks[rank].programs[PROGRAM_TRAIN].instrs[t->reducer];
     uint32_t owner = (uint32_t)x->peer, pushes = 0;
     if (!s->steps[owner])
         return refuse(s, rank, t->reducer, "gradients of block %d go to rank %u, which never steps", block,
                       owner);
     for (uint32_t r = 0; r < s->plan->rank_count; r++) {
-        const struct tally *o = tally_at(s, r, block);
+        const struct gradient_tally *o = tally_at(s, r, block);
         if (!o || !o->reduced)
             continue;
         const struct instr *y = &s->plan->ranks[r].programs[PROGRAM_TRAIN].instrs[o->reducer];
-        if (y->op != OP_PUSH || (uint32_t)y->peer != owner)
+        if (y->op != INSTR_PUSH || (uint32_t)y->peer != owner)
             return refuse(s, rank, t->reducer,
                           "gradients of block %d do not all go where those of rank %u do", block, r);
         pushes++;
     }
-    const struct tally *own = tally_at(s, owner, block);
+    const struct gradient_tally *own = tally_at(s, owner, block);
     if (!own || own->pulled != pushes)
         return refuse(s, rank, t->reducer, "gradients of block %d are not added once each by rank %u", block,
                       owner);
@@ -177,19 +180,19 @@ static int check_push(const struct reduce_state *s, uint32_t rank, int32_t block
 /* True if the rank ends up with (a part of) the sum of a block's gradients. */
 static bool owns(const struct reduce_state *s, uint32_t rank, int32_t block)
 {
-    const struct tally *t = tally_at(s, rank, block);
+    const struct gradient_tally *t = tally_at(s, rank, block);
     if (!t || (!t->trains && !t->reduced && !t->pulled))
         return false;
     if (t->reduced == 0)
         return true;
     const struct instr *x = &s->plan->ranks[rank].programs[PROGRAM_TRAIN].instrs[t->reducer];
-    if (x->op == OP_PUSH)
+    if (x->op == INSTR_PUSH)
         return false;
-    if (x->op == OP_REDUCE)
+    if (x->op == INSTR_REDUCE)
         return x->peer == (int32_t)rank;
-    if (x->op == OP_ALL_REDUCE && block < s->plan->ranks[rank].block_begin) /* a copy is not stepped */
+    if (x->op == INSTR_ALL_REDUCE && block < s->plan->ranks[rank].block_begin) /* a copy is not stepped */
         return false;
-    if (x->op != OP_REDUCE_SCATTER || !s->plan->groups[x->group].shares)
+    if (x->op != INSTR_REDUCE_SCATTER || !s->plan->groups[x->group].shares)
         return true;
     int position = plan_group_position(&s->plan->groups[x->group], rank);
     return position < 0 || s->plan->groups[x->group].shares[position] > 0;
@@ -198,7 +201,7 @@ static bool owns(const struct reduce_state *s, uint32_t rank, int32_t block)
 static int check_group(struct reduce_state *s, uint32_t rank, int32_t block)
 {
     const struct plan *plan = s->plan;
-    const struct tally *t = tally_at(s, rank, block);
+    const struct gradient_tally *t = tally_at(s, rank, block);
     const struct instr *x = &plan->ranks[rank].programs[PROGRAM_TRAIN].instrs[t->reducer];
     const struct plan_group *group = &plan->groups[x->group];
     position_fill(s, x->group);
@@ -207,7 +210,7 @@ static int check_group(struct reduce_state *s, uint32_t rank, int32_t block)
             return refuse(s, rank, t->reducer,
                           "rank %u also has gradients of block %d and is not in the group", other, block);
     }
-    if (x->op != OP_REDUCE_SCATTER)
+    if (x->op != INSTR_REDUCE_SCATTER)
         return 0;
     double share = group->shares ? group->shares[s->position[rank]] : 1.0 / group->rank_count;
     if (share < 1 && t->trains && !t->gathers)
@@ -226,12 +229,12 @@ static int check_tally(struct reduce_state *s, uint32_t rank, int32_t block, uin
 {
     const struct plan *plan = s->plan;
     const struct plan_rank *r = &plan->ranks[rank];
-    const struct tally *t = tally_at(s, rank, block);
+    const struct gradient_tally *t = tally_at(s, rank, block);
     bool tied = block == 0 && (r->owns_tied || r->copies_tied);
     bool edge = (block == 0 || block == plan->block_count - 1) && !plan->trains_embedding;
     char where[200];
-    int op = t->reduced ? r->programs[PROGRAM_TRAIN].instrs[t->reducer].op : OP_COUNT;
-    bool leaves = op == OP_PUSH || op == OP_REDUCE_SCATTER;
+    int op = t->reduced ? r->programs[PROGRAM_TRAIN].instrs[t->reducer].op : INSTR_COUNT;
+    bool leaves = op == INSTR_PUSH || op == INSTR_REDUCE_SCATTER;
     if (t->reduced > 1)
         return refuse(s, rank, t->reducer, "the gradients of block %d are reduced more than once", block);
     if (t->reduced == 1 && holders == 1 && !tied && !leaves)
@@ -247,7 +250,7 @@ static int check_tally(struct reduce_state *s, uint32_t rank, int32_t block, uin
                        plan_where_end(plan, rank, PROGRAM_TRAIN, false, where), block);
     if (t->reduced == 0)
         return 0;
-    if (op == OP_PUSH)
+    if (op == INSTR_PUSH)
         return check_push(s, rank, block);
     return check_group(s, rank, block);
 }
@@ -259,13 +262,13 @@ static int norm_counts(struct reduce_state *s, uint32_t rank, uint32_t norm, int
     uint32_t members = 0, owners = 0;
     bool shards = plan->placement == PLACE_TENSOR;
     for (uint32_t o = 0; o < plan->rank_count; o++) {
-        const struct tally *t = tally_at(s, o, block);
+        const struct gradient_tally *t = tally_at(s, o, block);
         if (!owns(s, o, block))
             continue;
         owners++;
         members += s->position[o] >= 0;
-        shards |=
-            t->reduced && plan->ranks[o].programs[PROGRAM_TRAIN].instrs[t->reducer].op == OP_REDUCE_SCATTER;
+        shards |= t->reduced &&
+                  plan->ranks[o].programs[PROGRAM_TRAIN].instrs[t->reducer].op == INSTR_REDUCE_SCATTER;
     }
     if (members == (shards ? owners : 1))
         return 0;
@@ -282,7 +285,7 @@ static int check_norms(struct reduce_state *s, const uint32_t *holders)
         const struct program *program = &plan->ranks[r].programs[PROGRAM_TRAIN];
         for (uint32_t i = 0; i < program->instr_count; i++) {
             const struct instr *x = &program->instrs[i];
-            if (x->op != OP_ALL_REDUCE || x->tag != TAG_NORM || plan->groups[x->group].ranks[0] != r)
+            if (x->op != INSTR_ALL_REDUCE || x->tag != TAG_NORM || plan->groups[x->group].ranks[0] != r)
                 continue;
             position_fill(s, x->group);
             for (int32_t block = 0; block < plan->block_count; block++) {
@@ -305,9 +308,9 @@ static int check_copies(const struct reduce_state *s)
         bool told = !rank->copies_tied || !s->plan->trains_embedding;
         for (uint32_t i = 0; i < program->instr_count && !told; i++) {
             const struct instr *x = &program->instrs[i];
-            bool brings = (x->op == OP_ALL_GATHER || x->op == OP_PULL) && x->block_begin == 0 &&
+            bool brings = (x->op == INSTR_ALL_GATHER || x->op == INSTR_PULL) && x->block_begin == 0 &&
                           slot_is(rank, x->slot_out, SLOT_GATHERED);
-            told = x->tag == TAG_PARAMETERS && (brings || x->op == OP_BROADCAST);
+            told = x->tag == TAG_PARAMETERS && (brings || x->op == INSTR_BROADCAST);
         }
         if (!told)
             return err_set(

@@ -10,7 +10,7 @@
 
 #include "program/check/check_private.h"
 
-struct list {
+struct index_list {
     uint32_t count, capacity;
     uint32_t *items;
 };
@@ -21,8 +21,8 @@ struct instance {
     uint32_t writer, freer;
     int32_t micro_batch, boundary; /* contents of boundary tensors */
     int32_t block;                 /* and of routed tokens */
-    struct list readers;
-    struct list parts; /* earlier writers of other rows of the same micro-batch */
+    struct index_list readers;
+    struct index_list parts; /* earlier writers of other rows of the same micro-batch */
     /* Rows of the micro-batch written so far; parts arrive from several neighbours. */
     uint64_t rows_written;
 };
@@ -48,7 +48,7 @@ static int refuse(struct slots_state *s, uint32_t instr, int32_t slot, const cha
                    slot_kind_name(s->rank->slots[slot].kind), what, with ? " " : "", there);
 }
 
-static int list_add(struct list *list, uint32_t item, struct err *err)
+static int list_add(struct index_list *list, uint32_t item, struct err *err)
 {
     if (list->count == list->capacity) {
         uint32_t capacity = list->capacity ? list->capacity * 2 : 4;
@@ -90,7 +90,7 @@ static struct instance *instance_of(struct slots_state *s, const struct instr *x
 
 /* Checks that all readers since the last write, and the instruction that freed it, are done before
  * instruction i. */
-static int settled(struct slots_state *s, uint32_t i, int32_t slot, const struct instance *it)
+static int users_done(struct slots_state *s, uint32_t i, int32_t slot, const struct instance *it)
 {
     for (uint32_t k = 0; k < it->readers.count; k++) {
         if (!check_order_before(s->order, it->readers.items[k], i))
@@ -103,18 +103,18 @@ static int settled(struct slots_state *s, uint32_t i, int32_t slot, const struct
  * of the one it reads. */
 static int32_t boundary_out(const struct instr *x)
 {
-    bool forward =
-        x->op == OP_FORWARD || (x->op != OP_RECV && x->op != OP_SEND && !(x->flags & INSTR_BACKWARD) &&
-                                x->op != OP_BACKWARD && x->op != OP_BACKWARD_INPUT);
-    return forward ? 2 * x->block_end - !!(x->flags & INSTR_FIRST_HALF)
-                   : 2 * x->block_begin + !!(x->flags & INSTR_SECOND_HALF);
+    bool forward = x->op == INSTR_FORWARD ||
+                   (x->op != INSTR_RECV && x->op != INSTR_SEND && !(x->flags & FLAG_BACKWARD) &&
+                    x->op != INSTR_BACKWARD && x->op != INSTR_BACKWARD_INPUT);
+    return forward ? 2 * x->block_end - !!(x->flags & FLAG_FIRST_HALF)
+                   : 2 * x->block_begin + !!(x->flags & FLAG_SECOND_HALF);
 }
 
 static int32_t boundary_in(const struct instr *x)
 {
-    bool forward = x->op == OP_FORWARD || x->op == OP_SEND || x->op == OP_ATTENTION;
-    return forward ? 2 * x->block_begin + !!(x->flags & INSTR_SECOND_HALF)
-                   : 2 * x->block_end - !!(x->flags & INSTR_FIRST_HALF);
+    bool forward = x->op == INSTR_FORWARD || x->op == INSTR_SEND || x->op == INSTR_ATTENTION;
+    return forward ? 2 * x->block_begin + !!(x->flags & FLAG_SECOND_HALF)
+                   : 2 * x->block_end - !!(x->flags & FLAG_FIRST_HALF);
 }
 
 /* Records an all-reduce, which replaces the parts by their sum, once, in place. */
@@ -127,7 +127,7 @@ static int slot_sum(struct slots_state *s, uint32_t i, const struct instr *x, in
         return refuse(s, i, slot, "is summed twice, before by", it->writer, true);
     if (!check_order_before(s->order, it->writer, i))
         return refuse(s, i, slot, "may be summed before it is written by", it->writer, true);
-    if (settled(s, i, slot, it) < 0)
+    if (users_done(s, i, slot, it) < 0)
         return -1;
     it->whole = true;
     it->writer = i;
@@ -139,7 +139,7 @@ static int slot_write(struct slots_state *s, uint32_t i, const struct instr *x, 
 {
     struct instance *it = instance_of(s, x, slot);
     const struct plan_slot *table = &s->rank->slots[slot];
-    bool part = x->op == OP_RECV && it->written && !it->freed && it->micro_batch == x->micro_batch &&
+    bool part = x->op == INSTR_RECV && it->written && !it->freed && it->micro_batch == x->micro_batch &&
                 it->boundary == boundary_out(x) &&
                 it->rows_written + rows_of(s->plan, x) <= rows_full(s->plan, x);
     if (part && kind_is_boundary(table->kind)) {
@@ -148,7 +148,7 @@ static int slot_write(struct slots_state *s, uint32_t i, const struct instr *x, 
         it->writer = i;
         return added;
     }
-    if (table->lifetime == SLOT_FOR_INSTRUCTIONS && !(x->flags & INSTR_ACCUMULATE)) {
+    if (table->lifetime == SLOT_FOR_INSTRUCTIONS && !(x->flags & FLAG_ACCUMULATE)) {
         if (it->written && !it->freed)
             return refuse(s, i, slot, "would be overwritten before it is freed; written by", it->writer,
                           true);
@@ -157,7 +157,7 @@ static int slot_write(struct slots_state *s, uint32_t i, const struct instr *x, 
     }
     if (it->written && !it->freed && !check_order_before(s->order, it->writer, i) && it->writer != i)
         return refuse(s, i, slot, "may be written at the same time by", it->writer, true);
-    if (settled(s, i, slot, it) < 0)
+    if (users_done(s, i, slot, it) < 0)
         return -1;
     it->written = true;
     it->freed = false;
@@ -166,8 +166,8 @@ static int slot_write(struct slots_state *s, uint32_t i, const struct instr *x, 
     it->micro_batch = x->micro_batch;
     it->boundary = boundary_out(x);
     it->block = x->block_begin;
-    it->rows_written = x->op == OP_RECV ? rows_of(s->plan, x) : rows_full(s->plan, x);
-    it->whole = x->op == OP_RECV || x->op == OP_BROADCAST;
+    it->rows_written = x->op == INSTR_RECV ? rows_of(s->plan, x) : rows_full(s->plan, x);
+    it->whole = x->op == INSTR_RECV || x->op == INSTR_BROADCAST;
     return 0;
 }
 
@@ -199,21 +199,22 @@ static int slot_read(struct slots_state *s, uint32_t i, const struct instr *x, i
         if (!check_order_before(s->order, it->parts.items[k], i))
             return refuse(s, i, slot, "may be read before it is written by", it->parts.items[k], true);
     }
-    if (it->written && kind_is_boundary(table->kind) && x->op != OP_RELEASE) {
+    if (it->written && kind_is_boundary(table->kind) && x->op != INSTR_RELEASE) {
         if (it->micro_batch != x->micro_batch || it->boundary != boundary_in(x))
             return refuse(s, i, slot, "holds another micro-batch or boundary, written by", it->writer, true);
         if (it->rows_written < rows_of(s->plan, x))
             return refuse(s, i, slot, "holds fewer rows than are read; written by", it->writer, true);
     }
     bool routed = table->kind == SLOT_ROUTED || table->kind == SLOT_ROUTED_GRADIENT;
-    if (it->written && routed && x->op != OP_RELEASE &&
+    if (it->written && routed && x->op != INSTR_RELEASE &&
         (it->micro_batch != x->micro_batch || it->block != x->block_begin))
         return refuse(s, i, slot, "holds tokens of another micro-batch or layer, written by", it->writer,
                       true);
     if (table->kind == SLOT_PARTIAL && !it->whole)
         return refuse(s, i, slot, "is a part that was not summed over its group; written by", it->writer,
                       true);
-    if (it->written && table->kind == SLOT_SAVED && x->op != OP_RELEASE && it->micro_batch != x->micro_batch)
+    if (it->written && table->kind == SLOT_SAVED && x->op != INSTR_RELEASE &&
+        it->micro_batch != x->micro_batch)
         return refuse(s, i, slot, "holds another micro-batch, saved by", it->writer, true);
     return reader_add(s, it, i);
 }
@@ -239,12 +240,13 @@ static int slot_free(struct slots_state *s, uint32_t i, const struct instr *x, i
 
 static bool writes_save(const struct instr *x)
 {
-    return x->op == OP_FORWARD || ((x->op == OP_ATTENTION || x->op == OP_EXPERTS || x->op == OP_ROUTE) &&
-                                   !(x->flags & INSTR_BACKWARD));
+    return x->op == INSTR_FORWARD ||
+           ((x->op == INSTR_ATTENTION || x->op == INSTR_EXPERTS || x->op == INSTR_ROUTE) &&
+            !(x->flags & FLAG_BACKWARD));
 }
 
 /* The slot, or PLAN_NONE if held.c checks it. */
-static int32_t followed(const struct slots_state *s, int32_t slot)
+static int32_t slot_checked(const struct slots_state *s, int32_t slot)
 {
     return slot >= 0 && check_slot_held(&s->rank->slots[slot]) ? PLAN_NONE : slot;
 }
@@ -252,11 +254,11 @@ static int32_t followed(const struct slots_state *s, int32_t slot)
 static int instr_slots(struct slots_state *s, uint32_t i)
 {
     const struct instr *x = &s->rank->programs[s->kind].instrs[i];
-    int32_t in = followed(s, x->slot_in), out = followed(s, x->slot_out);
+    int32_t in = slot_checked(s, x->slot_in), out = slot_checked(s, x->slot_out);
     bool in_place = x->queue == QUEUE_GROUP && (x->slot_out == x->slot_in || x->slot_out < 0);
-    if (x->op == OP_ALL_REDUCE && x->slot_in >= 0 && s->rank->slots[x->slot_in].kind == SLOT_PARTIAL)
+    if (x->op == INSTR_ALL_REDUCE && x->slot_in >= 0 && s->rank->slots[x->slot_in].kind == SLOT_PARTIAL)
         return slot_sum(s, i, x, x->slot_in) < 0 ? -1
-               : x->flags & INSTR_FREES_IN       ? slot_free(s, i, x, x->slot_in)
+               : x->flags & FLAG_FREES_IN        ? slot_free(s, i, x, x->slot_in)
                                                  : 0;
     if (in >= 0 && slot_read(s, i, x, in) < 0)
         return -1;
@@ -269,11 +271,11 @@ static int instr_slots(struct slots_state *s, uint32_t i)
     }
     if (out >= 0 && !in_place && slot_write(s, i, x, out) < 0)
         return -1;
-    if ((x->flags & INSTR_FREES_IN || x->op == OP_RELEASE) && in >= 0 && slot_free(s, i, x, in) < 0)
+    if ((x->flags & FLAG_FREES_IN || x->op == INSTR_RELEASE) && in >= 0 && slot_free(s, i, x, in) < 0)
         return -1;
-    if ((x->flags & INSTR_FREES_SAVE) && slot_free(s, i, x, x->slot_save) < 0)
+    if ((x->flags & FLAG_FREES_SAVE) && slot_free(s, i, x, x->slot_save) < 0)
         return -1;
-    return x->flags & INSTR_FREES_OUT && out >= 0 ? slot_free(s, i, x, out) : 0;
+    return x->flags & FLAG_FREES_OUT && out >= 0 ? slot_free(s, i, x, out) : 0;
 }
 
 static int nothing_left(struct slots_state *s)

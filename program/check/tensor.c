@@ -66,7 +66,7 @@ static int sums_whole(const struct plan *plan, uint32_t rank, int kind, struct e
     char where[200];
     for (uint32_t i = 0; i < r->programs[kind].instr_count; i++) {
         const struct instr *x = &r->programs[kind].instrs[i];
-        if (x->op != OP_ALL_REDUCE || x->slot_in < 0 || r->slots[x->slot_in].kind != SLOT_PARTIAL ||
+        if (x->op != INSTR_ALL_REDUCE || x->slot_in < 0 || r->slots[x->slot_in].kind != SLOT_PARTIAL ||
             x->group == known)
             continue;
         if (!is_stage(plan, &plan->groups[x->group], r->stage))

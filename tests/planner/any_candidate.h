@@ -13,7 +13,8 @@
 #define ANY_MOVES 6u /* at most, at random */
 
 /* What a move's level asks for. 1: it fits. */
-static inline int any_settle(struct workbench *bench, const struct kind *kind, struct candidate *c, int level)
+static inline int any_settle(struct workbench *bench, const struct placement_kind *kind, struct candidate *c,
+                             int level)
 {
     int result = 1;
     bench->rival_s = INFINITY;
@@ -26,8 +27,8 @@ static inline int any_settle(struct workbench *bench, const struct kind *kind, s
 }
 
 /* Random devices in random stages, as many as the kind allows. */
-static inline bool any_shape(const struct problem *p, const struct kind *kind, struct rand_stream *r,
-                             struct candidate *c)
+static inline bool any_shape(const struct problem *p, const struct placement_kind *kind,
+                             struct rand_stream *r, struct candidate *c)
 {
     struct err err = {0};
     uint32_t order[ANY_DEVICES], n = p->device_count, at = 0, widest = 0;
@@ -58,8 +59,8 @@ static inline bool any_shape(const struct problem *p, const struct kind *kind, s
 }
 
 /* Members of a stage take its micro-batches in turn, if that fits. */
-static inline void any_owners(const struct problem *p, struct workbench *bench, const struct kind *kind,
-                              struct candidate *c)
+static inline void any_owners(const struct problem *p, struct workbench *bench,
+                              const struct placement_kind *kind, struct candidate *c)
 {
     struct err err = {0};
     uint32_t count = micro_count(p, c->micro_batch_rows);
@@ -71,8 +72,8 @@ static inline void any_owners(const struct problem *p, struct workbench *bench, 
 }
 
 /* One that fits, moved about at random; *c is released by the caller in any case. False: none was found. */
-static inline bool any_candidate(const struct problem *p, const struct kind *kind, struct rand_stream *r,
-                                 struct candidate *c)
+static inline bool any_candidate(const struct problem *p, const struct placement_kind *kind,
+                                 struct rand_stream *r, struct candidate *c)
 {
     struct err err = {0};
     struct workbench bench;
@@ -88,13 +89,13 @@ static inline bool any_candidate(const struct problem *p, const struct kind *kin
     if (found && kind == kinds[PLACE_HYBRID] && c->member_count > c->stage_count && rand_stream_below(r, 2))
         any_owners(p, &bench, kind, c);
     for (uint32_t moves = found ? rand_stream_below(r, ANY_MOVES + 1) : 0; moves > 0; moves--) {
-        enum move_kind move = (enum move_kind)rand_stream_below(r, MOVE_KINDS);
-        uint32_t a, b;
-        move_range(p, kind, c, move, &a, &b);
-        if (a == 0 || b == 0)
+        struct move move = move_range(p, kind, c, (enum move_kind)rand_stream_below(r, MOVE_KINDS));
+        if (move.a == 0 || move.b == 0)
             continue;
+        move.b = rand_stream_below(r, move.b);
+        move.a = rand_stream_below(r, move.a);
         assert_int_equal(candidate_copy(&trial, c, &err), 0);
-        int level = move_apply(p, kind, &trial, move, rand_stream_below(r, a), rand_stream_below(r, b), &err);
+        int level = move_apply(p, kind, &trial, move, &err);
         if (level != MOVE_VOID && any_settle(&bench, kind, &trial, level) > 0)
             assert_int_equal(candidate_copy(c, &trial, &err), 0);
     }

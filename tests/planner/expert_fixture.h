@@ -63,7 +63,7 @@ struct expert_case {
     struct workload workload;
     struct cluster *cluster;
     struct problem problem;
-    struct stage stage;
+    struct candidate_stage stage;
     struct member members[8];
     struct candidate candidate;
 };
@@ -125,7 +125,8 @@ static inline void expert_case_init(struct expert_case *c, uint64_t seed)
     }
     for (uint32_t m = 0; m < n; m++)
         c->members[m].expert_share = (double)weights[m] / sum;
-    c->stage = (struct stage){.block_end = c->problem.block_count, .kind = STAGE_EXPERT, .member_count = n};
+    c->stage = (struct candidate_stage){
+        .block_end = c->problem.block_count, .kind = STAGE_EXPERT, .member_count = n};
     c->candidate = (struct candidate){.placement = PLACE_EXPERT,
                                       .micro_batch_rows = rows,
                                       .stage_count = 1,

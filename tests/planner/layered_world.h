@@ -138,21 +138,21 @@ static inline int world_step(struct world *w, uint32_t rank)
 static inline int world_compute(struct world *w, uint32_t rank, const struct instr *x)
 {
     const struct plan_rank *r = &w->plan->ranks[rank];
-    bool in = x->flags & INSTR_FREES_IN, save = x->flags & INSTR_FREES_SAVE, back = x->op == OP_BACKWARD;
+    bool in = x->flags & FLAG_FREES_IN, save = x->flags & FLAG_FREES_SAVE, back = x->op == INSTR_BACKWARD;
     bool tied =
         (r->owns_tied || r->copies_tied) && x->block_end == w->plan->block_count && x->block_begin > 0;
-    if (x->op == OP_STEP)
+    if (x->op == INSTR_STEP)
         return world_step(w, rank);
-    if (x->op == OP_RELEASE && x->slot_in < 0)
+    if (x->op == INSTR_RELEASE && x->slot_in < 0)
         return 0;
-    if (x->op == OP_RELEASE) {
+    if (x->op == INSTR_RELEASE) {
         struct world_cell *c = world_cell_of(w, rank, x->slot_in, x->micro_batch, x->block_begin);
         if (!c->full)
             return world_wrong(w, rank, "released twice");
         c->full = false;
         return 0;
     }
-    if (x->op != OP_FORWARD && !back)
+    if (x->op != INSTR_FORWARD && !back)
         return 0;
     for (int b = x->block_begin; b < x->block_end; b++) {
         (back ? w->backward : w->forward)[x->micro_batch][b]++;
@@ -230,7 +230,7 @@ static inline int world_give(struct world *w, uint32_t rank, const struct instr 
         return world_wrong(w, rank, "a gradient is counted twice");
     *taken |= c->taken;
     *as_head |= c->as_head;
-    c->full = !(x->flags & INSTR_FREES_IN);
+    c->full = !(x->flags & FLAG_FREES_IN);
     return 0;
 }
 
@@ -256,11 +256,11 @@ static inline int world_meet(struct world *w, const struct plan_group *group, co
         const struct instr *x = world_instr(w, rank, at[m]);
         if (x->op != first->op || x->tag != first->tag || x->block_begin != first->block_begin)
             return world_wrong(w, rank, "collectives cross");
-        if (x->op == OP_ALL_GATHER && (w->stepped[rank] || world_get_weights(w, rank, x) < 0))
+        if (x->op == INSTR_ALL_GATHER && (w->stepped[rank] || world_get_weights(w, rank, x) < 0))
             return world_wrong(w, rank, w->stepped[rank] ? "gathers after the step" : "gather");
-        if (x->op == OP_REDUCE_SCATTER && world_give(w, rank, x, &taken, &as_head) < 0)
+        if (x->op == INSTR_REDUCE_SCATTER && world_give(w, rank, x, &taken, &as_head) < 0)
             return -1;
-        if (x->op == OP_ALL_REDUCE && x->tag == TAG_PARAMETER_GRADIENTS) {
+        if (x->op == INSTR_ALL_REDUCE && x->tag == TAG_PARAMETER_GRADIENTS) {
             if (taken & w->own[rank][1].taken)
                 return world_wrong(w, rank, "summed twice");
             taken |= w->own[rank][1].taken;
@@ -270,11 +270,11 @@ static inline int world_meet(struct world *w, const struct plan_group *group, co
         uint32_t rank = group->ranks[m];
         const struct instr *x = world_instr(w, rank, at[m]);
         double share = group->shares ? group->shares[m] : 1;
-        if (x->op == OP_REDUCE_SCATTER && share > 0 &&
+        if (x->op == INSTR_REDUCE_SCATTER && share > 0 &&
             world_add(w, rank, x->block_begin, x->block_end, taken, as_head) < 0)
             return -1;
         for (int b = 0;
-             x->op == OP_ALL_REDUCE && x->tag == TAG_PARAMETER_GRADIENTS && b < w->plan->block_count; b++)
+             x->op == INSTR_ALL_REDUCE && x->tag == TAG_PARAMETER_GRADIENTS && b < w->plan->block_count; b++)
             w->own[rank][b].taken = taken;
         w->done[rank][at[m]] = true;
     }
@@ -285,15 +285,15 @@ static inline int world_transfer(struct world *w, uint32_t from, uint32_t i, uin
 {
     const struct instr *a = world_instr(w, from, i), *b = world_instr(w, to, k);
     uint64_t taken = 0, as_head = 0;
-    if (a->op == OP_SEND &&
+    if (a->op == INSTR_SEND &&
         (a->micro_batch != b->micro_batch || a->row_begin != b->row_begin || a->row_end != b->row_end))
         return world_wrong(w, from, "rows cross");
     if (a->tag != b->tag || a->block_begin != b->block_begin || a->block_end != b->block_end)
         return world_wrong(w, from, "messages cross");
-    if (a->op == OP_SEND) {
+    if (a->op == INSTR_SEND) {
         struct world_cell *c = world_cell_of(w, from, a->slot_in, a->micro_batch, a->block_begin);
         int boundary = c->begin;
-        if (world_take(w, from, a->slot_in, a, -1, a->flags & INSTR_FREES_IN) < 0)
+        if (world_take(w, from, a->slot_in, a, -1, a->flags & FLAG_FREES_IN) < 0)
             return -1;
         return world_fill(w, to, b->slot_out, b, boundary) < 0 ? -1 : 1;
     }
@@ -304,7 +304,7 @@ static inline int world_transfer(struct world *w, uint32_t from, uint32_t i, uin
     }
     if (a->tag != TAG_PARAMETER_GRADIENTS || world_give(w, from, a, &taken, &as_head) < 0)
         return -1;
-    if (!(b->flags & INSTR_ACCUMULATE) || w->plan->ranks[to].slots[b->slot_out].kind != SLOT_GRADIENTS)
+    if (!(b->flags & FLAG_ACCUMULATE) || w->plan->ranks[to].slots[b->slot_out].kind != SLOT_GRADIENTS)
         return world_wrong(w, to, "replaces gradients");
     return world_add(w, to, a->block_begin, a->block_end, taken, as_head) < 0 ? -1 : 1;
 }
@@ -354,9 +354,9 @@ static inline int world_finished(struct world *w)
         uint32_t steps = 0, scalars = 0, norms = 0;
         for (uint32_t i = 0; i < plan->ranks[r].programs[PROGRAM_TRAIN].instr_count; i++) {
             const struct instr *x = world_instr(w, r, i);
-            steps += x->op == OP_STEP;
-            scalars += x->op == OP_ALL_REDUCE && x->tag == TAG_STEP_SCALARS;
-            norms += x->tag == TAG_NORM && (x->op == OP_ALL_REDUCE || x->peer != (int32_t)r);
+            steps += x->op == INSTR_STEP;
+            scalars += x->op == INSTR_ALL_REDUCE && x->tag == TAG_STEP_SCALARS;
+            norms += x->tag == TAG_NORM && (x->op == INSTR_ALL_REDUCE || x->peer != (int32_t)r);
         }
         if (scalars != 1 || norms != 1 || steps > 1 || (steps == 0 && plan->ranks[r].state_share > 0))
             return world_wrong(w, r, "steps, scalars or norms");
@@ -455,13 +455,13 @@ static inline bool world_spoil(struct plan *plan, struct rand_stream *random)
         return spoil_micro_batch(plan, x);
     case 3: /* the reduction of one block twice, on all members */
     case 4: /* a block never reduced, on all members */
-        if (x->op != OP_REDUCE_SCATTER)
+        if (x->op != INSTR_REDUCE_SCATTER)
             return false;
         for (uint32_t m = 0; m < plan->rank_count; m++) {
             struct program *q = &plan->ranks[m].programs[PROGRAM_TRAIN];
             for (uint32_t k = 0; k < q->instr_count; k++) {
                 struct instr *y = &q->instrs[k];
-                if (y->op == OP_REDUCE_SCATTER && y->block_begin == x->block_begin + 1 && y != x) {
+                if (y->op == INSTR_REDUCE_SCATTER && y->block_begin == x->block_begin + 1 && y != x) {
                     y->block_begin--;
                     y->block_end--;
                 }
@@ -479,7 +479,7 @@ static inline bool world_spoil(struct plan *plan, struct rand_stream *random)
         x->block_end++;
         return true;
     case 8: /* gathered too late or not at all: the copy gives its place up early */
-        if (x->op != OP_RELEASE || i == 0)
+        if (x->op != INSTR_RELEASE || i == 0)
             return false;
         for (uint32_t k = i; k-- > 0;) {
             if (p->instrs[k].queue == QUEUE_COMPUTE) {

@@ -44,11 +44,11 @@ struct oracle {
     uint64_t simulated, looked, simulated_max; /* more are not looked at, and the case counts as unfinished */
     double rate_best;                          /* bytes/s of the cluster's fastest link */
     struct candidate found;                    /* the candidate that beat it, if any; its arrays below */
-    struct stage found_stages[ORACLE_BLOCKS];
+    struct candidate_stage found_stages[ORACLE_BLOCKS];
     struct member found_members[ORACLE_DEVICES];
     uint8_t owner[ORACLE_BLOCKS * ORACLE_ROWS], found_owner[ORACLE_BLOCKS * ORACLE_ROWS]; /* hybrids' */
     struct candidate c;                                                                   /* being built */
-    struct stage stages[ORACLE_BLOCKS];
+    struct candidate_stage stages[ORACLE_BLOCKS];
     struct member members[ORACLE_DEVICES];
     bool taken[ORACLE_DEVICES];
     uint32_t micro_batches;

@@ -55,7 +55,7 @@ static inline void waves_walk(struct expert_walk *w)
     }
     if (o->c.member_count < 2 || !holds)
         return;
-    o->stages[0] = (struct stage){
+    o->stages[0] = (struct candidate_stage){
         .block_end = o->p->block_count, .kind = STAGE_EXPERT, .member_count = o->c.member_count};
     o->c.stage_count = 1;
     for (uint32_t wave = 1; wave <= o->micro_batches; wave++) {

@@ -8,9 +8,9 @@
 
 static inline void one_stage(struct oracle *o)
 {
-    o->stages[0] = (struct stage){.block_end = o->p->block_count,
-                                  .kind = kinds[o->c.placement]->stage_kind,
-                                  .member_count = o->c.member_count};
+    o->stages[0] = (struct candidate_stage){.block_end = o->p->block_count,
+                                            .kind = kinds[o->c.placement]->stage_kind,
+                                            .member_count = o->c.member_count};
     o->c.stage_count = 1;
     o->c.micro_batch_rows = 1;
     for (uint32_t m = 0; m < o->c.member_count; m++) {

@@ -28,7 +28,7 @@ static inline void table_fill(struct oracle *o)
 }
 
 static inline double looked_up(const struct oracle *o, uint32_t d, uint32_t t, uint32_t k,
-                               const struct stage *stage, enum cost_way way)
+                               const struct candidate_stage *stage, enum cost_way way)
 {
     double seconds = 0;
     for (int32_t block = stage->block_begin; block < stage->block_end; block++)
@@ -37,7 +37,7 @@ static inline double looked_up(const struct oracle *o, uint32_t d, uint32_t t, u
 }
 
 /* A device's part of a step at least when it takes all micro-batches through the stage. */
-static inline double stage_work(const struct oracle *o, uint32_t device, const struct stage *stage,
+static inline double stage_work(const struct oracle *o, uint32_t device, const struct candidate_stage *stage,
                                 bool recompute)
 {
     double mean = 0;
@@ -53,8 +53,8 @@ static inline double stage_work(const struct oracle *o, uint32_t device, const s
 
 /* The least time of a micro-batch from one stage to the next, or back. The next stage's members may not be
  * known yet; `device` is one of them, or of a later stage's. */
-static inline double hop_lower(const struct oracle *o, const struct stage *from, const struct stage *to,
-                               uint32_t t, uint32_t device)
+static inline double hop_lower(const struct oracle *o, const struct candidate_stage *from,
+                               const struct candidate_stage *to, uint32_t t, uint32_t device)
 {
     const struct problem *p = o->p;
     double least = INFINITY, bytes = INFINITY;
@@ -83,7 +83,7 @@ static inline double hop_lower(const struct oracle *o, const struct stage *from,
 
 /* Summing a stage's gradients over the members it has so far (a ring of more is no faster), or gathering its
  * weights and scattering the sums: what is before the work, and what after it. */
-static inline void sync_lower(const struct oracle *o, const struct stage *stage, double *before,
+static inline void sync_lower(const struct oracle *o, const struct candidate_stage *stage, double *before,
                               double *after)
 {
     const struct problem *p = o->p;
@@ -118,11 +118,11 @@ static inline void sync_lower(const struct oracle *o, const struct stage *stage,
 }
 
 /* Through all stages before this one, the quickest micro-batch by the quickest member: forward, and back. */
-static inline void passes_lower(const struct oracle *o, const struct stage *stage, uint32_t t,
+static inline void passes_lower(const struct oracle *o, const struct candidate_stage *stage, uint32_t t,
                                 uint32_t device, double *onward, double *back)
 {
     *onward = *back = 0;
-    for (const struct stage *before = o->stages; before < stage; before++) {
+    for (const struct candidate_stage *before = o->stages; before < stage; before++) {
         double forward = INFINITY, backward = INFINITY;
         for (uint32_t m = 0; m < before->member_count; m++) {
             uint32_t d = o->members[before->member_first + m].device;
@@ -140,7 +140,7 @@ static inline void passes_lower(const struct oracle *o, const struct stage *stag
 
 /* A member's part of a step at least: its micro-batches, whichever they are; before the first of them one has
  * passed the stages before, after the last one passes them again (split: after its input's half). */
-static inline double member_lower(const struct oracle *o, const struct stage *stage,
+static inline double member_lower(const struct oracle *o, const struct candidate_stage *stage,
                                   const struct member *member, uint32_t count)
 {
     const struct problem *p = o->p;
@@ -179,7 +179,7 @@ static inline double member_lower(const struct oracle *o, const struct stage *st
 static inline double rest_lower(const struct oracle *o, int32_t begin)
 {
     const struct problem *p = o->p;
-    const struct stage rest = {.block_begin = begin ? begin : 1, .block_end = p->block_count};
+    const struct candidate_stage rest = {.block_begin = begin ? begin : 1, .block_end = p->block_count};
     double mean = 0;
     uint32_t left = 0;
     for (uint32_t d = 0; d < p->device_count; d++)
@@ -194,7 +194,7 @@ static inline double rest_lower(const struct oracle *o, int32_t begin)
             rate += all > 0 ? 1 / all : 0;
         }
         for (int32_t b = rest.block_begin; b < rest.block_end && !o->uniform; b++) {
-            const struct stage one = {.block_begin = b, .block_end = b + 1};
+            const struct candidate_stage one = {.block_begin = b, .block_end = b + 1};
             for (uint32_t k = 0; k < o->micro_batches; k++) {
                 double least = INFINITY;
                 for (uint32_t d = 0; d < p->device_count; d++) {
@@ -354,7 +354,7 @@ static inline void stage_close(struct oracle *o)
 static inline void member_add(struct oracle *o)
 {
     const struct problem *p = o->p;
-    struct stage *stage = &o->stages[o->c.stage_count - 1];
+    struct candidate_stage *stage = &o->stages[o->c.stage_count - 1];
     uint32_t m = o->c.member_count, all = o->micro_batches;
     bool chain = o->c.placement == PLACE_PIPELINE;
     if (stage->member_count)
@@ -384,8 +384,8 @@ static inline void stage_open(struct oracle *o, int32_t begin)
     if (o->c.member_count == o->p->device_count || hopeless(o, rest_lower(o, begin)))
         return;
     for (int32_t end = begin + 1; end <= o->p->block_count; end++) {
-        o->stages[o->c.stage_count++] =
-            (struct stage){.block_begin = begin, .block_end = end, .member_first = o->c.member_count};
+        o->stages[o->c.stage_count++] = (struct candidate_stage){
+            .block_begin = begin, .block_end = end, .member_first = o->c.member_count};
         member_add(o);
         o->c.stage_count--;
     }
@@ -446,8 +446,8 @@ static inline void ranges_walk(struct oracle *o, uint32_t j, uint32_t laps, int3
     int32_t last = o->p->block_count - (int32_t)(stages - j - 1), first = j + 1 == stages ? last : begin + 1;
     double before = works[r];
     for (int32_t end = first; end <= last; end++) {
-        o->stages[j] =
-            (struct stage){.block_begin = begin, .block_end = end, .member_first = r, .member_count = 1};
+        o->stages[j] = (struct candidate_stage){
+            .block_begin = begin, .block_end = end, .member_first = r, .member_count = 1};
         works[r] = before + stage_work(o, o->members[r].device, &o->stages[j], o->members[r].recompute);
         if (!hopeless(o, works[r]))
             ranges_walk(o, j + 1, laps, end, works);

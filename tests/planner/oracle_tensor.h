@@ -19,8 +19,8 @@ static inline struct cost_load tensor_load(const struct oracle *o, uint32_t t, u
     return problem_load(o->p, t, k * o->c.micro_batch_rows, (k + 1) * o->c.micro_batch_rows);
 }
 
-static inline bool tensor_fits(const struct oracle *o, const struct stage *stage, uint32_t m, uint32_t live,
-                               uint32_t partials)
+static inline bool tensor_fits(const struct oracle *o, const struct candidate_stage *stage, uint32_t m,
+                               uint32_t live, uint32_t partials)
 {
     struct tensor_need need;
     tensor_need_fill(o->p, stage->block_begin, stage->block_end, &o->members[m].tensor, o->c.micro_batch_rows,
@@ -29,7 +29,7 @@ static inline bool tensor_fits(const struct oracle *o, const struct stage *stage
 }
 
 /* Sets the columns of a group from how many each has. */
-static inline void columns_set(struct oracle *o, const struct stage *stage, const uint32_t *columns)
+static inline void columns_set(struct oracle *o, const struct candidate_stage *stage, const uint32_t *columns)
 {
     uint32_t at = 0;
     for (uint32_t i = 0; i < stage->member_count; i++) {
@@ -41,7 +41,7 @@ static inline void columns_set(struct oracle *o, const struct stage *stage, cons
 
 /* What a member takes at the mean load, there and back, for the stage but for its layers' columns; and for
  * one layer's half with so many columns. */
-static inline double mean_seconds(const struct oracle *o, const struct stage *stage, uint32_t m,
+static inline double mean_seconds(const struct oracle *o, const struct candidate_stage *stage, uint32_t m,
                                   uint32_t columns, bool ffn)
 {
     struct plan_tensor part = o->members[m].tensor;
@@ -67,8 +67,8 @@ static inline double mean_seconds(const struct oracle *o, const struct stage *st
 }
 
 /* Most columns a member holds; 0: not even one. */
-static inline uint32_t columns_most(struct oracle *o, const struct stage *stage, uint32_t m, uint32_t most,
-                                    uint32_t live, uint32_t partials)
+static inline uint32_t columns_most(struct oracle *o, const struct candidate_stage *stage, uint32_t m,
+                                    uint32_t most, uint32_t live, uint32_t partials)
 {
     uint32_t low = 0, high = most;
     while (low < high) {
@@ -127,8 +127,8 @@ static inline bool columns_level(struct column_line *lines, uint32_t n, uint32_t
 
 /* Columns so that the slowest half is soonest done, or (weight 1) all that a member does. live 0: whatever
  * memory there is. */
-static inline bool columns_fill(struct oracle *o, const struct stage *stage, double weight, uint32_t live,
-                                uint32_t partials)
+static inline bool columns_fill(struct oracle *o, const struct candidate_stage *stage, double weight,
+                                uint32_t live, uint32_t partials)
 {
     uint32_t n = stage->member_count, ffn = o->p->workload->config->ffn, columns[ORACLE_DEVICES];
     struct column_line lines[ORACLE_DEVICES];
@@ -167,7 +167,7 @@ static inline bool columns_fill(struct oracle *o, const struct stage *stage, dou
 
 /* A step of one group at least: with one micro-batch at a time every half waits for the slowest member and
  * for the sum before it; with more in turns, each member computes and each sum travels. */
-static inline double group_lower(const struct oracle *o, const struct stage *stage, bool in_turn)
+static inline double group_lower(const struct oracle *o, const struct candidate_stage *stage, bool in_turn)
 {
     const struct problem *p = o->p;
     uint32_t n = stage->member_count, first = stage->member_first;
@@ -218,7 +218,7 @@ static inline double group_lower(const struct oracle *o, const struct stage *sta
 static inline bool columns_deal(struct oracle *o, double weight)
 {
     for (uint32_t s = 0; s < o->c.stage_count; s++) {
-        const struct stage *stage = &o->stages[s];
+        const struct candidate_stage *stage = &o->stages[s];
         uint64_t live = (uint64_t)o->members[stage->member_first].window * o->c.together;
         live = live < o->micro_batches ? live : o->micro_batches;
         if (!columns_fill(o, stage, weight, (uint32_t)live, tensor_partials(&o->c, s, o->micro_batches)))
@@ -243,7 +243,7 @@ static inline void units_walk(struct tensor_walk *w, uint32_t s)
     }
     if (s == 0)
         return;
-    const struct stage *stage = &o->stages[s - 1];
+    const struct candidate_stage *stage = &o->stages[s - 1];
     uint32_t least = s < o->c.stage_count ? o->members[o->stages[s].member_first].window : 1;
     for (uint32_t window = least; window <= units; window++) {
         for (uint32_t m = 0; m < stage->member_count; m++)
@@ -264,7 +264,7 @@ static inline void group_open(struct tensor_walk *w, int32_t begin);
 static inline void group_whole(struct tensor_walk *w)
 {
     struct oracle *o = w->o;
-    const struct stage *stage = &o->stages[o->c.stage_count - 1];
+    const struct candidate_stage *stage = &o->stages[o->c.stage_count - 1];
     /* with the columns that make the busiest member least busy, whatever memory there is */
     if (!columns_fill(o, stage, 1, 0, 0))
         return;
@@ -280,7 +280,7 @@ static inline void group_whole(struct tensor_walk *w)
 static inline void vocabulary_walk(struct tensor_walk *w, uint32_t i, uint32_t left)
 {
     struct oracle *o = w->o;
-    const struct stage *stage = &o->stages[o->c.stage_count - 1];
+    const struct candidate_stage *stage = &o->stages[o->c.stage_count - 1];
     uint32_t n = stage->member_count, vocab = o->p->workload->config->vocab;
     uint32_t before = i ? o->members[stage->member_first + i - 1].tensor.vocabulary_end : 0;
     bool uses = stage->block_begin == 0 || stage->block_end == o->p->block_count;
@@ -303,7 +303,7 @@ static inline void vocabulary_walk(struct tensor_walk *w, uint32_t i, uint32_t l
 static inline void vocabulary_by_speed(struct tensor_walk *w)
 {
     struct oracle *o = w->o;
-    const struct stage *stage = &o->stages[o->c.stage_count - 1];
+    const struct candidate_stage *stage = &o->stages[o->c.stage_count - 1];
     uint32_t vocab = o->p->workload->config->vocab, at = 0;
     double rate = 0, sum = 0;
     for (int turn = 0; turn < 2; turn++) {
@@ -329,7 +329,7 @@ static inline void part_add(struct tensor_walk *w, uint32_t heads_left)
 {
     struct oracle *o = w->o;
     const struct problem *p = o->p;
-    struct stage *stage = &o->stages[o->c.stage_count - 1];
+    struct candidate_stage *stage = &o->stages[o->c.stage_count - 1];
     uint32_t m = o->c.member_count, all = p->workload->config->kv_heads;
     if (heads_left == 0) {
         vocabulary_by_speed(w);
@@ -366,7 +366,8 @@ static inline void group_open(struct tensor_walk *w, int32_t begin)
     if (o->c.member_count == o->p->device_count)
         return;
     for (int32_t end = one ? o->p->block_count : begin + 1; end <= o->p->block_count; end++) {
-        o->stages[o->c.stage_count++] = (struct stage){begin, end, STAGE_TENSOR, o->c.member_count, 0};
+        o->stages[o->c.stage_count++] =
+            (struct candidate_stage){begin, end, STAGE_TENSOR, o->c.member_count, 0};
         part_add(w, o->p->workload->config->kv_heads);
         o->c.stage_count--;
     }

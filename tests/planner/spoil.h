@@ -13,7 +13,7 @@
 /* In place of an instruction, one that does nothing. */
 static inline bool spoil_drop(struct instr *x)
 {
-    x->op = OP_RELEASE;
+    x->op = INSTR_RELEASE;
     x->queue = QUEUE_COMPUTE;
     x->slot_in = x->slot_out = x->slot_save = PLAN_NONE;
     x->flags = 0;

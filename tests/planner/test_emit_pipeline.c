@@ -85,10 +85,10 @@ static void stages_fill(struct scene *t, uint32_t stages, uint32_t members)
         uint32_t behind = stages - s - 1, most = blocks - block - behind, room = members - member - behind;
         uint32_t take = behind ? 1 + below(t, most > 4 ? 4 : most) : most;
         uint32_t own = !groups ? 1 : behind ? 1 + below(t, room) : room;
-        c->stages[s] = (struct stage){.block_begin = (int32_t)block,
-                                      .block_end = (int32_t)(block + take),
-                                      .member_first = groups ? member : s % members,
-                                      .member_count = own};
+        c->stages[s] = (struct candidate_stage){.block_begin = (int32_t)block,
+                                                .block_end = (int32_t)(block + take),
+                                                .member_first = groups ? member : s % members,
+                                                .member_count = own};
         block += take;
         member += groups ? own : 0;
     }
@@ -260,10 +260,11 @@ static void a_tied_table_that_is_trained_is_gathered_by_both_ends(void **state)
             bool gives = last || (first && (!whole || r == 0));
             assert_int_equal(rank->owns_tied, first);
             assert_int_equal(rank->copies_tied, last);
-            assert_int_equal(count_of(plan, r, OP_ALL_GATHER, TAG_PARAMETERS), gives + (several && !whole));
-            assert_int_equal(count_of(plan, r, OP_REDUCE_SCATTER, TAG_PARAMETER_GRADIENTS),
+            assert_int_equal(count_of(plan, r, INSTR_ALL_GATHER, TAG_PARAMETERS),
+                             gives + (several && !whole));
+            assert_int_equal(count_of(plan, r, INSTR_REDUCE_SCATTER, TAG_PARAMETER_GRADIENTS),
                              whole && grouped ? 0 : (first || last) + several);
-            assert_int_equal(count_of(plan, r, OP_ALL_REDUCE, TAG_PARAMETER_GRADIENTS),
+            assert_int_equal(count_of(plan, r, INSTR_ALL_REDUCE, TAG_PARAMETER_GRADIENTS),
                              whole && grouped ? (first || last) + several : 0);
             kept += rank->state_share;
         }

@@ -70,22 +70,22 @@ static int get(struct world *w, uint32_t rank, uint32_t i, int32_t slot, enum co
 static int compute(struct world *w, uint32_t r, uint32_t i)
 {
     const struct instr *x = &w->plan->ranks[r].programs[PROGRAM_TRAIN].instrs[i];
-    bool in = x->flags & INSTR_FREES_IN, save = x->flags & INSTR_FREES_SAVE, back = x->flags & INSTR_BACKWARD;
+    bool in = x->flags & FLAG_FREES_IN, save = x->flags & FLAG_FREES_SAVE, back = x->flags & FLAG_BACKWARD;
     int b = x->block_begin, e = x->block_end, last = w->plan->block_count;
     switch (x->op) {
-    case OP_FORWARD:
+    case INSTR_FORWARD:
         return (b > 0 && get(w, r, i, x->slot_in, STREAM, b, in) < 0) ||
                        put(w, r, i, x->slot_save, KEPT, 4 * b + 3) < 0 ||
                        (e < last && put(w, r, i, x->slot_out, STREAM, e) < 0)
                    ? -1
                    : 0;
-    case OP_BACKWARD:
+    case INSTR_BACKWARD:
         return (e < last && get(w, r, i, x->slot_in, BACK, e, in) < 0) ||
                        get(w, r, i, x->slot_save, KEPT, 4 * b + 3, save) < 0 ||
                        (b > 0 && put(w, r, i, x->slot_out, BACK, b) < 0)
                    ? -1
                    : 0;
-    case OP_ATTENTION:
+    case INSTR_ATTENTION:
         if (back)
             return get(w, r, i, x->slot_in, ADDED, b, in) < 0 ||
                            get(w, r, i, x->slot_save, KEPT, 4 * b, save) < 0 ||
@@ -96,12 +96,12 @@ static int compute(struct world *w, uint32_t r, uint32_t i)
                        put(w, r, i, x->slot_out, MIDDLE, b) < 0
                    ? -1
                    : 0;
-    case OP_ROUTE:
+    case INSTR_ROUTE:
         if (back) {
             if (get(w, r, i, x->slot_out, PASSED, b, false) < 0 ||
                 get(w, r, i, x->slot_save, KEPT, 4 * b + 1, save) < 0)
                 return -1;
-            if (!(x->flags & INSTR_ACCUMULATE))
+            if (!(x->flags & FLAG_ACCUMULATE))
                 return wrong(w, "replaces what it should add to", r, i);
             cell_of(w, r, x->slot_out, x)->what = ADDED;
             return 0;
@@ -111,7 +111,7 @@ static int compute(struct world *w, uint32_t r, uint32_t i)
                        put(w, r, i, x->slot_out, ROUTED, b) < 0
                    ? -1
                    : 0;
-    case OP_EXPERTS:
+    case INSTR_EXPERTS:
         if (back)
             return get(w, r, i, x->slot_in, WENT, b, in) < 0 ||
                            get(w, r, i, x->slot_save, KEPT, 4 * b + 2, save) < 0 ||
@@ -122,14 +122,14 @@ static int compute(struct world *w, uint32_t r, uint32_t i)
                        put(w, r, i, x->slot_out, MADE, b) < 0
                    ? -1
                    : 0;
-    case OP_STEP:
+    case INSTR_STEP:
         w->stepped[r]++;
         for (uint32_t k = 0; k < w->plan->ranks[r].programs[PROGRAM_TRAIN].instr_count; k++) {
             if (k != i && !w->done[r][k])
                 return wrong(w, "steps before all is done", r, i);
         }
         return 0;
-    case OP_RELEASE:
+    case INSTR_RELEASE:
         if (tracked(w, r, x->slot_in))
             *cell_of(w, r, x->slot_in, x) = (struct cell){NOTHING, 0, 0};
         return 0;
@@ -152,27 +152,27 @@ static bool holds(const struct world *w, uint32_t rank)
 static int exchange(struct world *w, uint32_t r, uint32_t i)
 {
     const struct instr *x = &w->plan->ranks[r].programs[PROGRAM_TRAIN].instrs[i];
-    bool in = x->flags & INSTR_FREES_IN, save = x->flags & INSTR_FREES_SAVE, back = x->flags & INSTR_BACKWARD;
+    bool in = x->flags & FLAG_FREES_IN, save = x->flags & FLAG_FREES_SAVE, back = x->flags & FLAG_BACKWARD;
     bool attends = w->plan->ranks[r].rows > 0;
     int b = x->block_begin;
-    if (x->op == OP_DISPATCH && !back)
+    if (x->op == INSTR_DISPATCH && !back)
         return (attends && get(w, r, i, x->slot_in, ROUTED, b, in) < 0) ||
                        (holds(w, r) && put(w, r, i, x->slot_out, CAME, b) < 0)
                    ? -1
                    : 0;
-    if (x->op == OP_DISPATCH)
+    if (x->op == INSTR_DISPATCH)
         return (holds(w, r) && get(w, r, i, x->slot_in, RETURNED, b, in) < 0) ||
                        (attends && (get(w, r, i, x->slot_save, BACK, b + 1, save) < 0 ||
                                     put(w, r, i, x->slot_out, PASSED, b) < 0))
                    ? -1
                    : 0;
-    if (x->op == OP_COMBINE && !back)
+    if (x->op == INSTR_COMBINE && !back)
         return (holds(w, r) && get(w, r, i, x->slot_in, MADE, b, in) < 0) ||
                        (attends && (get(w, r, i, x->slot_save, MIDDLE, b, save) < 0 ||
                                     put(w, r, i, x->slot_out, STREAM, b + 1) < 0))
                    ? -1
                    : 0;
-    if (x->op == OP_COMBINE)
+    if (x->op == INSTR_COMBINE)
         return (attends && get(w, r, i, x->slot_in, BACK, b + 1, in) < 0) ||
                        (holds(w, r) && put(w, r, i, x->slot_out, WENT, b) < 0)
                    ? -1
@@ -181,7 +181,7 @@ static int exchange(struct world *w, uint32_t r, uint32_t i)
         w->summed[r]++;
         for (uint32_t k = 0; k < w->plan->ranks[r].programs[PROGRAM_TRAIN].instr_count; k++) {
             const struct instr *y = &w->plan->ranks[r].programs[PROGRAM_TRAIN].instrs[k];
-            bool gives = y->op == OP_BACKWARD || (y->op == OP_ATTENTION && (y->flags & INSTR_BACKWARD));
+            bool gives = y->op == INSTR_BACKWARD || (y->op == INSTR_ATTENTION && (y->flags & FLAG_BACKWARD));
             if (gives && !w->done[r][k])
                 return wrong(w, "sums gradients before they are all there", r, i);
         }
@@ -212,7 +212,7 @@ static int meet(struct world *w, uint32_t rank, uint32_t i)
     }
     for (uint32_t m = 0; m < group->rank_count; m++) {
         const struct instr *y = &w->plan->ranks[group->ranks[m]].programs[PROGRAM_TRAIN].instrs[at[m]];
-        bool turned = x->tag == TAG_ROUTED && ((y->flags ^ x->flags) & INSTR_BACKWARD);
+        bool turned = x->tag == TAG_ROUTED && ((y->flags ^ x->flags) & FLAG_BACKWARD);
         if (y->op != x->op || y->tag != x->tag || y->micro_batch != x->micro_batch ||
             y->block_begin != x->block_begin || turned)
             return wrong(w, "meets another collective", group->ranks[m], at[m]);
@@ -292,13 +292,14 @@ static bool complete(const struct plan *plan, const struct candidate *candidate,
             layers += i == 0 || plan->ranks[r].experts[i].block != plan->ranks[r].experts[i - 1].block;
         for (uint32_t i = 0; i < p->instr_count; i++) {
             const struct instr *x = &p->instrs[i];
-            bool back = x->op == OP_BACKWARD || (x->op != OP_FORWARD && (x->flags & INSTR_BACKWARD));
+            bool back = x->op == INSTR_BACKWARD || (x->op != INSTR_FORWARD && (x->flags & FLAG_BACKWARD));
             uint32_t rows = x->micro_batch < 0 ? 0
                                                : plan->micro_batch_start[x->micro_batch + 1] -
                                                      plan->micro_batch_start[x->micro_batch];
-            if ((x->op == OP_FORWARD || x->op == OP_BACKWARD || x->op == OP_ATTENTION) && rows > first)
+            if ((x->op == INSTR_FORWARD || x->op == INSTR_BACKWARD || x->op == INSTR_ATTENTION) &&
+                rows > first)
                 passes[back] += (uint32_t)(x->block_end - x->block_begin);
-            experts[back] += x->op == OP_EXPERTS;
+            experts[back] += x->op == INSTR_EXPERTS;
         }
         uint32_t wanted = candidate->members[r].rows ? (uint32_t)plan->block_count * micro_batches : 0;
         if (passes[0] != wanted || passes[1] != wanted || experts[0] < layers * plan->micro_batch_count ||
@@ -347,11 +348,11 @@ static bool spoil(struct plan *plan, struct rand_stream *r)
     uint32_t i = rand_stream_below(r, p->instr_count);
     struct instr *x = &p->instrs[i];
     int32_t *slots[3] = {&x->slot_in, &x->slot_out, &x->slot_save}, *slot = slots[rand_stream_below(r, 3)];
-    const uint16_t flags[5] = {INSTR_FREES_IN, INSTR_FREES_SAVE, INSTR_ACCUMULATE, INSTR_BACKWARD,
-                               INSTR_FREES_OUT};
+    const uint16_t flags[5] = {FLAG_FREES_IN, FLAG_FREES_SAVE, FLAG_ACCUMULATE, FLAG_BACKWARD,
+                               FLAG_FREES_OUT};
     switch (rand_stream_below(r, 9)) {
     case 0: /* dropped */
-        x->op = OP_RELEASE;
+        x->op = INSTR_RELEASE;
         x->queue = QUEUE_COMPUTE;
         x->flags = 0;
         x->slot_out = x->slot_save = PLAN_NONE;
@@ -399,10 +400,10 @@ static bool spoil(struct plan *plan, struct rand_stream *r)
         x->group = (int32_t)rand_stream_below(r, plan->group_count);
         return true;
     default:
-        if (x->op != OP_STEP && x->op != OP_ALL_REDUCE)
+        if (x->op != INSTR_STEP && x->op != INSTR_ALL_REDUCE)
             return false;
-        if (x->op == OP_STEP)
-            x->op = OP_RELEASE;
+        if (x->op == INSTR_STEP)
+            x->op = INSTR_RELEASE;
         else
             x->tag = x->tag == TAG_NORM ? TAG_PARAMETER_GRADIENTS : TAG_NORM;
         return true;

@@ -10,7 +10,7 @@
 #define MIB ((uint64_t)1 << 20)
 #define DEVICES 4u
 
-extern const struct kind kind_data, kind_server;
+extern const struct placement_kind kind_data, kind_server;
 
 struct made {
     struct model_config config;
@@ -58,9 +58,9 @@ static void made_init(struct made *m, uint64_t seed, enum plan_placement place, 
     c->placement = place;
     c->stage_count = 1;
     c->member_count = devices;
-    c->stages[0] = (struct stage){.block_end = m->problem.block_count,
-                                  .kind = place == PLACE_SERVER ? STAGE_SERVER : STAGE_SHARDED,
-                                  .member_count = devices};
+    c->stages[0] = (struct candidate_stage){.block_end = m->problem.block_count,
+                                            .kind = place == PLACE_SERVER ? STAGE_SERVER : STAGE_SHARDED,
+                                            .member_count = devices};
     for (uint32_t d = 0; d < devices; d++)
         c->members[d] = (struct member){.device = d};
     c->gathered_layers = lora && rand_stream_below(&r, 2) ? 0 : 2;
@@ -75,7 +75,7 @@ static void made_fini(struct made *m)
 }
 
 /* The least estimate of all ways to split what is left of the batch over the members from `at` on. */
-static double least_of(struct made *m, const struct kind *kind, struct candidate *c, uint32_t at,
+static double least_of(struct made *m, const struct placement_kind *kind, struct candidate *c, uint32_t at,
                        uint32_t left)
 {
     const struct workload *w = &m->workload;
@@ -112,7 +112,7 @@ static void rows_are_split_as_an_exhaustive_search_does(void **state)
     for (uint64_t seed = 0; seed < 160; seed++) {
         struct made m;
         bool server = seed % 2, lora = seed / 2 % 2, tight = server || lora ? seed / 4 % 2 : false;
-        const struct kind *kind = server ? &kind_server : &kind_data;
+        const struct placement_kind *kind = server ? &kind_server : &kind_data;
         made_init(&m, seed, kind->placement, lora, tight, server, 2 + (uint32_t)(seed % 5));
         struct candidate copy = {0};
         bool exact = server || m.candidate.gathered_layers == 0;
@@ -165,7 +165,7 @@ static void plans_are_right_and_take_what_was_estimated(void **state)
     double off = 0;
     for (uint64_t seed = 0; seed < count; seed++) {
         struct made m;
-        const struct kind *kind = seed % 2 ? &kind_server : &kind_data;
+        const struct placement_kind *kind = seed % 2 ? &kind_server : &kind_data;
         made_init(&m, seed, kind->placement, seed / 2 % 2, seed / 4 % 2, true, 0);
         if (kind->settle(&m.bench, &m.candidate) > 0) {
             struct candidate back;

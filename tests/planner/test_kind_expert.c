@@ -7,7 +7,7 @@
 
 #include "planner/cost/fill.h"
 
-extern const struct kind kind_expert;
+extern const struct placement_kind kind_expert;
 
 /* --- the closed form --- */
 
@@ -19,7 +19,7 @@ static double fixed_compute(void *context, uint32_t rank, const struct instr *x)
 {
     const struct fixed_costs *c = context;
     (void)rank;
-    return x->op == OP_ATTENTION ? c->attention : x->op == OP_EXPERTS ? c->experts : 0;
+    return x->op == INSTR_ATTENTION ? c->attention : x->op == INSTR_EXPERTS ? c->experts : 0;
 }
 
 static double fixed_bytes(void *context, uint32_t rank, const struct instr *x)
@@ -43,7 +43,7 @@ static double fixed_group(void *context, const struct plan_group *group, uint32_
     const struct fixed_costs *c = context;
     (void)group;
     (void)rank;
-    return x->op == OP_DISPATCH ? c->dispatch : x->op == OP_COMBINE ? c->combine : 0;
+    return x->op == INSTR_DISPATCH ? c->dispatch : x->op == INSTR_COMBINE ? c->combine : 0;
 }
 
 static double simulated(const struct plan *plan, int kind, struct fixed_costs *fixed)
@@ -76,7 +76,7 @@ static struct plan *pair_plan(struct expert_case *c, uint32_t layers, uint32_t m
     expert_case_problem(c);
     c->members[0] = (struct member){.device = 0, .rows = 1, .delay = micro_batches % 4};
     c->members[1] = (struct member){.device = 1, .expert_share = 1};
-    c->stage = (struct stage){.block_end = c->problem.block_count, .member_count = 2};
+    c->stage = (struct candidate_stage){.block_end = c->problem.block_count, .member_count = 2};
     c->candidate = (struct candidate){.placement = PLACE_EXPERT,
                                       .micro_batch_rows = 1,
                                       .stage_count = 1,
@@ -391,14 +391,14 @@ static bool spoil(struct plan *plan, struct rand_stream *r, uint32_t how, uint32
     struct program *p = &k->programs[PROGRAM_TRAIN];
     *instr = rand_stream_below(r, p->instr_count);
     struct instr *x = &p->instrs[*instr];
-    bool part = x->op >= OP_ATTENTION && x->op <= OP_COMBINE;
+    bool part = x->op >= INSTR_ATTENTION && x->op <= INSTR_COMBINE;
     if (!part && how != 10)
         return false;
     switch (how) {
     case 0: /* experts never run: in their place something that only frees */
-        if (x->op != OP_EXPERTS)
+        if (x->op != INSTR_EXPERTS)
             return false;
-        x->op = OP_RELEASE;
+        x->op = INSTR_RELEASE;
         return true;
     case 1: /* another micro-batch */
         if (plan->micro_batch_count < 2)
@@ -410,7 +410,7 @@ static bool spoil(struct plan *plan, struct rand_stream *r, uint32_t how, uint32
         x->block_end = x->block_begin + 1;
         return true;
     case 3: /* the other direction */
-        x->flags ^= INSTR_BACKWARD;
+        x->flags ^= FLAG_BACKWARD;
         return true;
     case 4: /* another slot of the same kind */
         for (uint32_t s = 0; s < k->slot_count; s++) {
@@ -427,12 +427,12 @@ static bool spoil(struct plan *plan, struct rand_stream *r, uint32_t how, uint32
         x->after_count = 0;
         return true;
     case 6: /* replaces instead of adding */
-        if (!(x->flags & INSTR_ACCUMULATE))
+        if (!(x->flags & FLAG_ACCUMULATE))
             return false;
-        x->flags &= (uint16_t)~INSTR_ACCUMULATE;
+        x->flags &= (uint16_t)~FLAG_ACCUMULATE;
         return true;
     case 7: /* less room than may be sent */
-        if (x->op != OP_DISPATCH || x->slot_out < 0 || k->slots[x->slot_out].kind != SLOT_ROUTED)
+        if (x->op != INSTR_DISPATCH || x->slot_out < 0 || k->slots[x->slot_out].kind != SLOT_ROUTED)
             return false;
         k->slots[x->slot_out].bytes_bound /= 2;
         return true;
@@ -453,8 +453,8 @@ static bool spoil(struct plan *plan, struct rand_stream *r, uint32_t how, uint32
         x->tag = TAG_NORM;
         return true;
     default: /* fewer rows */
-        if ((x->op != OP_ATTENTION && x->op != OP_ROUTE) || x->micro_batch != 0 || plan->rows_bound < 2 ||
-            x->row_end == x->row_begin + 1)
+        if ((x->op != INSTR_ATTENTION && x->op != INSTR_ROUTE) || x->micro_batch != 0 ||
+            plan->rows_bound < 2 || x->row_end == x->row_begin + 1)
             return false;
         x->row_end = x->row_begin + 1;
         return true;

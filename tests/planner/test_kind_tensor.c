@@ -10,7 +10,7 @@
 #include "planner/cost/tensor_cost.h"
 #include "planner/kind/kind.h"
 
-extern const struct kind kind_tensor;
+extern const struct placement_kind kind_tensor;
 
 #define MIB ((uint64_t)1 << 20)
 
@@ -65,10 +65,10 @@ static bool settled(struct made *m, struct workbench *bench, struct candidate *c
     c->micro_batch_rows = rows;
     for (uint32_t s = 0; s < stages; s++) {
         int32_t blocks = m->problem.block_count;
-        c->stages[s] = (struct stage){.block_begin = blocks * (int32_t)s / (int32_t)stages,
-                                      .block_end = blocks * ((int32_t)s + 1) / (int32_t)stages,
-                                      .member_first = s * each,
-                                      .member_count = each};
+        c->stages[s] = (struct candidate_stage){.block_begin = blocks * (int32_t)s / (int32_t)stages,
+                                                .block_end = blocks * ((int32_t)s + 1) / (int32_t)stages,
+                                                .member_first = s * each,
+                                                .member_count = each};
     }
     for (uint32_t d = 0; d < c->member_count; d++)
         c->members[d] = (struct member){.device = d};
@@ -291,20 +291,20 @@ static void spoilt_groups_are_refused(void **state)
     refused(plan, "another stage");
     plan = emitted(&m, candidate); /* a sum left out on all members: the next half reads a part */
     for (uint32_t r = 0; r < candidate->stages[0].member_count; r++) {
-        struct instr *x = find(plan, r, OP_ALL_REDUCE, 0, 1);
-        x->op = OP_RELEASE;
+        struct instr *x = find(plan, r, INSTR_ALL_REDUCE, 0, 1);
+        x->op = INSTR_RELEASE;
         x->queue = QUEUE_COMPUTE;
         x->group = x->slot_in = x->slot_out = PLAN_NONE;
         x->flags = 0;
     }
     refused(plan, "not summed");
     plan = emitted(&m, candidate); /* only one member does a half */
-    find(plan, 0, OP_FORWARD, INSTR_SECOND_HALF, 2)->flags &= (uint16_t)~INSTR_SECOND_HALF;
+    find(plan, 0, INSTR_FORWARD, FLAG_SECOND_HALF, 2)->flags &= (uint16_t)~FLAG_SECOND_HALF;
     refused(plan, "");
     plan = emitted(&m, candidate); /* a half done twice, the other not at all */
     for (uint32_t r = 0; r < candidate->stages[0].member_count; r++) {
-        struct instr *x = find(plan, r, OP_BACKWARD, INSTR_SECOND_HALF, 0);
-        x->flags = (uint16_t)((x->flags & ~INSTR_SECOND_HALF) | INSTR_FIRST_HALF);
+        struct instr *x = find(plan, r, INSTR_BACKWARD, FLAG_SECOND_HALF, 0);
+        x->flags = (uint16_t)((x->flags & ~FLAG_SECOND_HALF) | FLAG_FIRST_HALF);
     }
     refused(plan, "");
     candidate_fini(&c);

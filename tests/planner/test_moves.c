@@ -2,6 +2,7 @@
  * matrices stay whole; and an estimate does not depend on how a candidate came to be. */
 #include "planner/any_candidate.h"
 #include "planner/expert_fixture.h"
+#include "planner/search/search.h"
 
 #define MIB ((uint64_t)1 << 20)
 #define SCENES 400u
@@ -50,7 +51,7 @@ static bool stages_whole(const struct problem *p, const struct candidate *c)
     uint32_t member = 0, used = 0;
     bool laps = c->stage_count > c->member_count, whole = true;
     for (uint32_t s = 0; s < c->stage_count; s++) {
-        const struct stage *x = &c->stages[s];
+        const struct candidate_stage *x = &c->stages[s];
         whole = whole && x->block_begin == block && x->block_end > block && x->member_count > 0 &&
                 x->member_first == (laps ? s % c->member_count : member);
         block = x->block_end;
@@ -121,27 +122,27 @@ static void moves_keep_candidates_whole(void **state)
         struct workbench bench;
         rand_stream_init(&r, seed, 21);
         enum plan_placement place = (enum plan_placement)(seed % PLACE_COUNT);
-        const struct kind *kind = kinds[place];
+        const struct placement_kind *kind = kinds[place];
         scene_init(&s, &r, place);
         workbench_init(&bench, &s.problem, &err);
         bool found = any_candidate(&s.problem, kind, &r, &c);
         for (uint32_t n = 0; found && n < MOVES_EACH; n++) {
-            enum move_kind move = (enum move_kind)rand_stream_below(&r, MOVE_KINDS);
-            uint32_t a, b;
-            if (move == MOVE_OWNER && place == PLACE_HYBRID && c.member_count > c.stage_count)
+            struct move move = {(enum move_kind)rand_stream_below(&r, MOVE_KINDS), 0, 0};
+            if (move.kind == MOVE_OWNER && place == PLACE_HYBRID && c.member_count > c.stage_count)
                 any_owners(&s.problem, &bench, kind, &c);
-            move_range(&s.problem, kind, &c, move, &a, &b);
-            if (a == 0 || b == 0)
+            move = move_range(&s.problem, kind, &c, move.kind);
+            if (move.a == 0 || move.b == 0)
                 continue;
+            move.b = rand_stream_below(&r, move.b);
+            move.a = rand_stream_below(&r, move.a);
             assert_int_equal(candidate_copy(&trial, &c, &err), 0);
-            int level = move_apply(&s.problem, kind, &trial, move, rand_stream_below(&r, a),
-                                   rand_stream_below(&r, b), &err);
+            int level = move_apply(&s.problem, kind, &trial, move, &err);
             if (level == MOVE_VOID || any_settle(&bench, kind, &trial, level) <= 0)
                 continue;
             if (!stages_whole(&s.problem, &trial) || !work_whole(&s.problem, &trial))
                 fail_msg("seed %u: a %s is not whole after move %d", seed, plan_placement_name(place),
-                         (int)move);
-            moved[place][move]++;
+                         (int)move.kind);
+            moved[place][move.kind]++;
             fit++;
             assert_int_equal(candidate_copy(&c, &trial, &err), 0);
         }
@@ -197,9 +198,26 @@ static void an_estimate_is_of_the_candidate_alone(void **state)
     assert_true(looked > SCENES / 2);
 }
 
+/* Below 16 devices the budget falls by the square, but not below 40,000 units; from 64 on it is a sixth. */
+static void the_budget_follows_the_devices(void **state)
+{
+    (void)state;
+    static const struct {
+        uint64_t evaluations, units;
+        uint32_t devices;
+    } cases[] = {
+        {20000, 40000, 1},    {20000, 421875, 6},  {20000, 2636718, 15},   {20000, 3000000, 16},
+        {20000, 3000000, 63}, {20000, 500000, 64}, {20000, 500000, 10000}, {0, 3000000, 16},
+        {100, 15000, 2},      {1000, 40000, 100},  {2000, 50000, 64},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+        assert_int_equal(search_budget(cases[i].evaluations, cases[i].devices), cases[i].units);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_budget_follows_the_devices),
         cmocka_unit_test(moves_keep_candidates_whole),
         cmocka_unit_test(an_estimate_is_of_the_candidate_alone),
     };

@@ -165,11 +165,11 @@ static int take(struct world *w, uint32_t rank, int32_t slot, const struct instr
 
 static int execute(struct world *w, uint32_t rank, const struct instr *x)
 {
-    bool in = x->flags & INSTR_FREES_IN, save = x->flags & INSTR_FREES_SAVE;
-    int begin = 2 * x->block_begin + !!(x->flags & INSTR_SECOND_HALF);
-    int end = 2 * x->block_end - !!(x->flags & INSTR_FIRST_HALF);
+    bool in = x->flags & FLAG_FREES_IN, save = x->flags & FLAG_FREES_SAVE;
+    int begin = 2 * x->block_begin + !!(x->flags & FLAG_SECOND_HALF);
+    int end = 2 * x->block_end - !!(x->flags & FLAG_FIRST_HALF);
     switch (x->op) {
-    case OP_FORWARD:
+    case INSTR_FORWARD:
         for (int b = begin; b < end; b++)
             w->forward[x->micro_batch][b]++;
         if (x->block_begin > 0 && x->slot_in < 0)
@@ -178,17 +178,17 @@ static int execute(struct world *w, uint32_t rank, const struct instr *x)
                        fill(w, rank, x->slot_out, x, end)
                    ? -1
                    : 0;
-    case OP_BACKWARD_WEIGHT:
+    case INSTR_BACKWARD_WEIGHT:
         for (int b = begin; b < end; b++) {
             if (++w->weights[x->micro_batch][b] > w->backward[x->micro_batch][b])
                 return wrong(w, "weights before the input");
         }
         return take(w, rank, x->slot_save, x, -1, save);
-    case OP_BACKWARD:
-    case OP_BACKWARD_INPUT:
+    case INSTR_BACKWARD:
+    case INSTR_BACKWARD_INPUT:
         for (int b = begin; b < end; b++) {
             w->backward[x->micro_batch][b]++;
-            w->weights[x->micro_batch][b] += x->op == OP_BACKWARD;
+            w->weights[x->micro_batch][b] += x->op == INSTR_BACKWARD;
         }
         if (x->block_end < w->plan->block_count && x->slot_in < 0 &&
             (x->block_end > 1 || w->plan->trains_embedding)) /* a frozen embedding needs none */
@@ -197,7 +197,7 @@ static int execute(struct world *w, uint32_t rank, const struct instr *x)
                        fill(w, rank, x->slot_out, x, begin)
                    ? -1
                    : 0;
-    case OP_RELEASE:
+    case INSTR_RELEASE:
         return take(w, rank, x->slot_in, x, -1, true);
     default:
         return 0;
@@ -224,7 +224,7 @@ static int transfer(struct world *w, uint32_t from, uint32_t i, uint32_t to, uin
     struct cell held = {1, a->micro_batch, 2 * a->block_begin, 0};
     if (tracked(w->plan, from, a->slot_in))
         held = *cell_of(w, from, a->slot_in, a);
-    if (take(w, from, a->slot_in, a, -1, a->flags & INSTR_FREES_IN) < 0 ||
+    if (take(w, from, a->slot_in, a, -1, a->flags & FLAG_FREES_IN) < 0 ||
         fill(w, to, b->slot_out, b, held.boundary) < 0)
         return -1;
     return 0;
@@ -238,13 +238,13 @@ static int exchanged(struct world *w, uint32_t rank, uint32_t i)
     if (slot < 0 || w->plan->ranks[rank].slots[slot].kind != SLOT_PARTIAL)
         return 0;
     struct cell *c = cell_of(w, rank, slot, x);
-    if (x->op == OP_BROADCAST)
+    if (x->op == INSTR_BROADCAST)
         return x->slot_in >= 0 ? take(w, rank, slot, x, 2 * x->block_begin, false)
                                : fill(w, rank, slot, x, 2 * x->block_begin);
     if (!c->full || !c->part || c->micro != x->micro_batch)
         return wrong(w, "summed what is no part");
     c->part = 0;
-    c->full = !(x->flags & INSTR_FREES_IN);
+    c->full = !(x->flags & FLAG_FREES_IN);
     return 0;
 }
 
@@ -319,10 +319,10 @@ static int finished(struct world *w)
         uint32_t steps = 0, scalars = 0, norms = 0, sums = 0, replicas = 0;
         for (uint32_t i = 0; i < plan->ranks[r].programs[PROGRAM_TRAIN].instr_count; i++) {
             const struct instr *x = &plan->ranks[r].programs[PROGRAM_TRAIN].instrs[i];
-            steps += x->op == OP_STEP;
-            scalars += x->op == OP_ALL_REDUCE && x->tag == TAG_STEP_SCALARS;
-            norms += x->tag == TAG_NORM && (x->op == OP_ALL_REDUCE || x->peer != (int32_t)r);
-            sums += x->op == OP_ALL_REDUCE && x->tag == TAG_PARAMETER_GRADIENTS;
+            steps += x->op == INSTR_STEP;
+            scalars += x->op == INSTR_ALL_REDUCE && x->tag == TAG_STEP_SCALARS;
+            norms += x->tag == TAG_NORM && (x->op == INSTR_ALL_REDUCE || x->peer != (int32_t)r);
+            sums += x->op == INSTR_ALL_REDUCE && x->tag == TAG_PARAMETER_GRADIENTS;
         }
         for (uint32_t o = 0; o < plan->rank_count; o++)
             replicas += plan->ranks[o].stage == plan->ranks[r].stage;
@@ -418,9 +418,10 @@ static bool right(const struct plan *plan, struct rand_stream *random, int turns
 /* Does the execution above know all that the plan does? Not yet: gathered weights, experts, pulls. */
 static bool known(const struct plan *plan)
 {
-    const uint32_t ops = 1u << OP_FORWARD | 1u << OP_BACKWARD | 1u << OP_BACKWARD_INPUT |
-                         1u << OP_BACKWARD_WEIGHT | 1u << OP_SEND | 1u << OP_RECV | 1u << OP_ALL_REDUCE |
-                         1u << OP_REDUCE | 1u << OP_BROADCAST | 1u << OP_STEP | 1u << OP_RELEASE;
+    const uint32_t ops = 1u << INSTR_FORWARD | 1u << INSTR_BACKWARD | 1u << INSTR_BACKWARD_INPUT |
+                         1u << INSTR_BACKWARD_WEIGHT | 1u << INSTR_SEND | 1u << INSTR_RECV |
+                         1u << INSTR_ALL_REDUCE | 1u << INSTR_REDUCE | 1u << INSTR_BROADCAST |
+                         1u << INSTR_STEP | 1u << INSTR_RELEASE;
     for (uint32_t r = 0; r < plan->rank_count; r++) {
         const struct program *p = &plan->ranks[r].programs[PROGRAM_TRAIN];
         for (uint32_t i = 0; i < p->instr_count; i++) {
@@ -448,7 +449,7 @@ static void doubled(struct program *p, uint32_t i)
 /* A collective twice on all members of its group, so that nobody waits for it in vain. */
 static bool reduced_twice(struct plan *plan, const struct instr *x)
 {
-    if (x->op != OP_ALL_REDUCE || x->group < 0)
+    if (x->op != INSTR_ALL_REDUCE || x->group < 0)
         return false;
     const struct instr what = *x;
     const struct plan_group *group = &plan->groups[what.group];
@@ -469,11 +470,11 @@ static bool reduced_twice(struct plan *plan, const struct instr *x)
 /* A message that is neither sent nor waited for. */
 static bool message_lost(struct plan *plan, struct instr *x)
 {
-    if (x->op != OP_SEND)
+    if (x->op != INSTR_SEND)
         return false;
     struct program *p = &plan->ranks[x->peer].programs[PROGRAM_TRAIN];
     for (uint32_t i = 0; i < p->instr_count; i++) {
-        if (p->instrs[i].op == OP_RECV && p->instrs[i].tag == x->tag &&
+        if (p->instrs[i].op == INSTR_RECV && p->instrs[i].tag == x->tag &&
             p->instrs[i].micro_batch == x->micro_batch && p->instrs[i].block_begin == x->block_begin) {
             spoil_drop(&p->instrs[i]);
             spoil_drop(x);
@@ -508,7 +509,7 @@ static bool spoil(struct plan *plan, struct rand_stream *random)
     case 2: /* another micro-batch */
         return spoil_micro_batch(plan, x);
     case 3: /* a doubled reduction in place of another instruction */
-        if (x->op != OP_ALL_REDUCE)
+        if (x->op != INSTR_ALL_REDUCE)
             return false;
         p->instrs[i].tag = x->tag == TAG_NORM ? TAG_STEP_SCALARS : TAG_NORM;
         for (uint32_t s = 0; s < r->slot_count; s++) {

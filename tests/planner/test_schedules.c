@@ -32,12 +32,12 @@ static double made_compute(void *context, uint32_t rank, const struct instr *x)
     const struct made *m = context;
     (void)rank;
     switch (x->op) {
-    case OP_FORWARD:
+    case INSTR_FORWARD:
         return m->f[stage_of(m, x)];
-    case OP_BACKWARD:
-    case OP_BACKWARD_INPUT:
+    case INSTR_BACKWARD:
+    case INSTR_BACKWARD_INPUT:
         return m->b[stage_of(m, x)];
-    case OP_BACKWARD_WEIGHT:
+    case INSTR_BACKWARD_WEIGHT:
         return m->w[stage_of(m, x)];
     default:
         return 0;
@@ -106,15 +106,16 @@ static void bench_fini(struct bench *t)
 /* Emits the pipeline, one block a stage, and runs its step. */
 static double made_run(const struct bench *t, const struct made *m)
 {
-    struct stage stages[64];
+    struct candidate_stage stages[64];
     struct member members[STAGES_MAX];
     struct err err = {0};
     memset(members, 0, sizeof(members));
     for (uint32_t j = 0; j < m->stages; j++)
-        stages[j] = (struct stage){.block_begin = (int32_t)j,
-                                   .block_end = j + 1 == m->stages ? t->problem.block_count : (int32_t)j + 1,
-                                   .member_first = j % m->ranks,
-                                   .member_count = 1};
+        stages[j] = (struct candidate_stage){.block_begin = (int32_t)j,
+                                             .block_end =
+                                                 j + 1 == m->stages ? t->problem.block_count : (int32_t)j + 1,
+                                             .member_first = j % m->ranks,
+                                             .member_count = 1};
     for (uint32_t r = 0; r < m->ranks; r++)
         members[r] =
             (struct member){.device = r, .state_share = 1, .window = m->window[r], .delay = m->delay[r]};
@@ -322,13 +323,13 @@ static void any_interleaved_pipeline_passes_the_checker(void **state)
     for (uint32_t turn = 0; turn < 400; turn++) {
         uint32_t ranks = 2 + rand_stream_below(&r, 5), laps = 2 + rand_stream_below(&r, 3);
         uint32_t count = 1 + rand_stream_below(&r, 20), slack = rand_stream_below(&r, 2 * ranks);
-        struct stage stages[64];
+        struct candidate_stage stages[64];
         struct member members[STAGES_MAX] = {0};
         struct err err = {0};
         struct bench t;
         bench_init(&t, ranks * laps, ranks, count);
         for (uint32_t j = 0; j < ranks * laps; j++)
-            stages[j] = (struct stage){(int32_t)j, (int32_t)j + 1, STAGE_REPLICAS, j % ranks, 1};
+            stages[j] = (struct candidate_stage){(int32_t)j, (int32_t)j + 1, STAGE_REPLICAS, j % ranks, 1};
         for (uint32_t k = 0; k < ranks; k++) {
             members[k].device = k;
             members[k].window = (laps - 1) * ranks + 2 * (ranks - 1 - k) + 1 + slack;
@@ -401,14 +402,14 @@ static void large_regular_programs_fold(void **state)
     struct bench t;
     bench_init(&t, 128, 64, 256);
     for (uint32_t i = 0; i < 4; i++) {
-        static struct stage stages[128];
+        static struct candidate_stage stages[128];
         static struct member members[64];
         struct err err = {0};
         uint32_t laps = schedules[i] == SCHEDULE_INTERLEAVED ? 2 : 1, each = 128 / (64 * laps);
         uint64_t instructions = 0;
         for (uint32_t j = 0; j < 64 * laps; j++)
-            stages[j] =
-                (struct stage){(int32_t)(j * each), (int32_t)((j + 1) * each), STAGE_REPLICAS, j % 64, 1};
+            stages[j] = (struct candidate_stage){(int32_t)(j * each), (int32_t)((j + 1) * each),
+                                                 STAGE_REPLICAS, j % 64, 1};
         for (uint32_t r = 0; r < 64; r++)
             members[r] = (struct member){.device = r,
                                          .window = schedules[i] == SCHEDULE_GPIPE ? 256
@@ -454,7 +455,7 @@ static void full_fine_tuning_gains_from_a_split_backward(void **state)
     struct problem p;
     if (problem_init(&p, &w, cluster, &err) < 0)
         fail_msg("%s", err.text);
-    const struct kind *kind = kinds[PLACE_PIPELINE];
+    const struct placement_kind *kind = kinds[PLACE_PIPELINE];
     struct workbench bench;
     struct candidate c = {.placement = PLACE_PIPELINE, .micro_batch_rows = 1};
     workbench_init(&bench, &p, &err);
@@ -466,7 +467,7 @@ static void full_fine_tuning_gains_from_a_split_backward(void **state)
     }
     assert_int_equal(kind->settle(&bench, &c), 1);
     double whole = candidate_simulate(&p, &c, 32, 0, NULL, &err);
-    assert_int_equal(move_apply(&p, kind, &c, MOVE_SCHEDULE, 1, 0, &err), MOVE_AS_IS);
+    assert_int_equal(move_apply(&p, kind, &c, (struct move){MOVE_SCHEDULE, 1, 0}, &err), MOVE_AS_IS);
     assert_int_equal(c.schedule, SCHEDULE_SPLIT);
     double split = candidate_simulate(&p, &c, 32, 0, NULL, &err);
     print_message("full fine-tuning on 4 equal devices, 8 rows: 1F1B %.3f s, split %.3f\n", whole, split);
@@ -529,11 +530,11 @@ static void a_short_last_batch_takes_less_on_every_schedule(void **state)
     assert_int_equal(p.step_count, 2);
     for (int schedule = 0; schedule < SCHEDULE_COUNT; schedule++) {
         uint32_t laps = schedule == SCHEDULE_INTERLEAVED ? 2 : 1;
-        struct stage stages[6];
+        struct candidate_stage stages[6];
         struct member members[3] = {0};
         for (uint32_t j = 0; j < 3 * laps; j++)
-            stages[j] = (struct stage){(int32_t)(j * 4 / laps), (int32_t)((j + 1) * 4 / laps), STAGE_REPLICAS,
-                                       j % 3, 1};
+            stages[j] = (struct candidate_stage){(int32_t)(j * 4 / laps), (int32_t)((j + 1) * 4 / laps),
+                                                 STAGE_REPLICAS, j % 3, 1};
         for (uint32_t r = 0; r < 3; r++)
             members[r] =
                 (struct member){.device = r, .window = schedule == SCHEDULE_GPIPE ? 5 : 3 - r, .delay = r};
@@ -587,11 +588,11 @@ static void ranges_that_are_not_right_are_refused(void **state)
     (void)state;
     struct err err = {0};
     struct bench t;
-    struct stage stages[4];
+    struct candidate_stage stages[4];
     struct member members[2] = {{.device = 0, .window = 5}, {.device = 1, .window = 3}};
     bench_init(&t, 4, 2, 4);
     for (uint32_t j = 0; j < 4; j++)
-        stages[j] = (struct stage){(int32_t)j, (int32_t)j + 1, STAGE_REPLICAS, j % 2, 1};
+        stages[j] = (struct candidate_stage){(int32_t)j, (int32_t)j + 1, STAGE_REPLICAS, j % 2, 1};
     struct candidate candidate = {.placement = PLACE_PIPELINE,
                                   .schedule = SCHEDULE_INTERLEAVED,
                                   .micro_batch_rows = 1,

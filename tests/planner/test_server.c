@@ -64,7 +64,7 @@ static uint32_t pushes_of(const struct plan *plan, uint32_t rank, uint32_t tag)
     const struct program *program = &plan->ranks[rank].programs[PROGRAM_TRAIN];
     uint32_t count = 0;
     for (uint32_t i = 0; i < program->instr_count; i++)
-        count += program->instrs[i].op == OP_PUSH && program->instrs[i].tag == tag;
+        count += program->instrs[i].op == INSTR_PUSH && program->instrs[i].tag == tag;
     return count;
 }
 
@@ -243,17 +243,17 @@ static void what_is_wrong_is_named(void **state)
     }
     struct plan *plan = m.plan;
     uint32_t number;
-    struct instr *x = find(plan, 0, OP_PULL, TAG_PARAMETER_GRADIENTS, &number);
+    struct instr *x = find(plan, 0, INSTR_PULL, TAG_PARAMETER_GRADIENTS, &number);
     x->flags = 0;
     assert_int_equal(plan_check(plan, &err), -1);
     assert_non_null(strstr(err.text, "rank 0 train instruction"));
     assert_non_null(strstr(err.text, "ACCUMULATE"));
-    x->flags = INSTR_ACCUMULATE;
+    x->flags = FLAG_ACCUMULATE;
     assert_int_equal(plan_check(plan, &err), 0);
 
     struct program *p = &plan->ranks[0].programs[PROGRAM_TRAIN];
     struct instr *step = &p->instrs[p->instr_count - 1];
-    assert_int_equal(step->op, OP_STEP);
+    assert_int_equal(step->op, INSTR_STEP);
     uint32_t after = step->after_count;
     step->after_first++; /* does not wait for the last parameters to be sent */
     step->after_count = after - 1;
@@ -262,7 +262,7 @@ static void what_is_wrong_is_named(void **state)
     step->after_first--;
     step->after_count = after;
 
-    step->op = OP_RELEASE;
+    step->op = INSTR_RELEASE;
     assert_int_equal(plan_check(plan, &err), -1);
     assert_non_null(strstr(err.text, "STEP"));
     made_fini(&m);

@@ -247,34 +247,34 @@ static void what_is_wrong_is_named(void **state)
     refused(plan, "the shares of its ranks sum to", "group 1");
     *share = old;
 
-    struct instr *x = find(plan, 1, OP_RELEASE, 1), kept = *x;
+    struct instr *x = find(plan, 1, INSTR_RELEASE, 1), kept = *x;
     x->block_begin = 2;
     x->block_end = 3;
     refused(plan, "are freed", "rank 1 train instruction");
     *x = kept;
 
-    x = find(plan, 0, OP_FORWARD, 1); /* does not wait for its weights */
+    x = find(plan, 0, INSTR_FORWARD, 1); /* does not wait for its weights */
     kept = *x;
     x->after_count = 0;
     refused(plan, "the weights of block 1 may be used before they come", "rank 0 train instruction");
     *x = kept;
 
-    x = find(plan, 0, OP_REDUCE_SCATTER, 1);
+    x = find(plan, 0, INSTR_REDUCE_SCATTER, 1);
     kept = *x;
     x->after_count = 0;
     refused(plan, "gradients of block 1", "rank 0 train instruction");
     *x = kept;
 
-    x = find(plan, 0, OP_STEP, -1);
-    x->op = OP_RELEASE;
+    x = find(plan, 0, INSTR_STEP, -1);
+    x->op = INSTR_RELEASE;
     refused(plan, "STEP instructions; it must be one", "rank 0 train");
-    x->op = OP_STEP;
+    x->op = INSTR_STEP;
     x->group = 77;
     refused(plan, "a group that it is not in", "rank 0 train instruction");
     x->group = 1;
 
     for (uint32_t r = 0; r < plan->rank_count; r++) { /* block 1 in place of block 2, on all ranks */
-        x = find(plan, r, OP_REDUCE_SCATTER, 2);
+        x = find(plan, r, INSTR_REDUCE_SCATTER, 2);
         x->block_begin = 1;
         x->block_end = 2;
     }
@@ -552,7 +552,7 @@ static void a_layer_takes_what_cephalos_formula_says(void **state)
         settled.stages[0].block_end = p[0].block_count;
         if (any_settle(&bench, kinds[PLACE_DATA], &settled, MOVE_SETTLE) > 0) {
             struct candidate longer = *c;
-            struct stage stage = c->stages[0];
+            struct candidate_stage stage = c->stages[0];
             stage.block_end++;
             longer.stages = &stage;
             seconds[0] = simulated(&p[0], c);
@@ -617,7 +617,7 @@ static void uneven_beats_even_where_devices_are_unlike(void **state)
         double even = INFINITY;
         for (uint32_t rows = 1; rows <= 8; rows *= 2) {
             struct member members[8];
-            struct stage stage = {.block_end = p.block_count, .member_count = devices};
+            struct candidate_stage stage = {.block_end = p.block_count, .member_count = devices};
             struct candidate candidate = {.placement = PLACE_DATA,
                                           .micro_batch_rows = rows,
                                           .stage_count = 1,

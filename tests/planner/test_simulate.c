@@ -18,7 +18,7 @@ struct hand { /* costs of a program written here */
 static double hand_compute(void *context, uint32_t rank, const struct instr *x)
 {
     const struct hand *h = context;
-    return x->op == OP_RELEASE ? 0 : h->compute_s[rank];
+    return x->op == INSTR_RELEASE ? 0 : h->compute_s[rank];
 }
 
 static double hand_bytes(void *context, uint32_t rank, const struct instr *x)
@@ -78,9 +78,9 @@ static int32_t hand_add(struct program_builder *b, enum instr_op op, int32_t mic
     struct instr x = instr_init(op, instr_op_queue(op));
     x.micro_batch = micro_batch;
     x.peer = peer;
-    x.slot_in = op == OP_SEND || op == OP_FORWARD ? 0 : PLAN_NONE;
-    x.slot_out = op == OP_RECV ? 0 : PLAN_NONE;
-    x.flags = op == OP_FORWARD && peer == PLAN_NONE ? INSTR_FREES_IN : 0;
+    x.slot_in = op == INSTR_SEND || op == INSTR_FORWARD ? 0 : PLAN_NONE;
+    x.slot_out = op == INSTR_RECV ? 0 : PLAN_NONE;
+    x.flags = op == INSTR_FORWARD && peer == PLAN_NONE ? FLAG_FREES_IN : 0;
     return program_add(b, &x, &after, after >= 0);
 }
 
@@ -107,10 +107,10 @@ static struct plan *fork_plan(void)
     struct plan *plan = hand_plan(3, 1);
     struct program_builder b[3];
     memset(b, 0, sizeof(b));
-    hand_add(&b[0], OP_SEND, 0, 1, -1);
-    hand_add(&b[0], OP_SEND, 0, 2, -1);
-    hand_add(&b[1], OP_RECV, 0, 0, -1);
-    hand_add(&b[2], OP_RECV, 0, 0, -1);
+    hand_add(&b[0], INSTR_SEND, 0, 1, -1);
+    hand_add(&b[0], INSTR_SEND, 0, 2, -1);
+    hand_add(&b[1], INSTR_RECV, 0, 0, -1);
+    hand_add(&b[2], INSTR_RECV, 0, 0, -1);
     for (int r = 0; r < 3; r++)
         assert_int_equal(program_builder_take(&b[r], &plan->ranks[r].programs[PROGRAM_TRAIN], &err), 0);
     return plan;
@@ -165,8 +165,8 @@ static double summed_run(double first_s, double second_s)
     struct plan *plan = hand_plan(2, 1); /* its one group is of both */
     for (uint32_t r = 0; r < 2; r++) {
         struct program_builder b = {0};
-        int32_t made = hand_add(&b, OP_FORWARD, 0, PLAN_NONE, -1);
-        struct instr x = instr_init(OP_ALL_REDUCE, QUEUE_GROUP);
+        int32_t made = hand_add(&b, INSTR_FORWARD, 0, PLAN_NONE, -1);
+        struct instr x = instr_init(INSTR_ALL_REDUCE, QUEUE_GROUP);
         plan->ranks[r].slots[0].kind = SLOT_NORM_SCALAR;
         x.group = x.slot_in = x.slot_out = 0;
         program_add(&b, &x, &made, 1);
@@ -202,10 +202,10 @@ static double ring_run(uint32_t count, uint32_t ring)
     memset(b, 0, sizeof(b));
     int32_t done[16];
     for (uint32_t k = 0; k < count; k++) {
-        int32_t made = hand_add(&b[0], OP_FORWARD, (int32_t)k, PLAN_NONE, -1);
-        hand_add(&b[0], OP_SEND, (int32_t)k, 1, made);
-        int32_t got = hand_add(&b[1], OP_RECV, (int32_t)k, 0, k >= ring ? done[k - ring] : -1);
-        done[k] = hand_add(&b[1], OP_FORWARD, (int32_t)k, PLAN_NONE, got);
+        int32_t made = hand_add(&b[0], INSTR_FORWARD, (int32_t)k, PLAN_NONE, -1);
+        hand_add(&b[0], INSTR_SEND, (int32_t)k, 1, made);
+        int32_t got = hand_add(&b[1], INSTR_RECV, (int32_t)k, 0, k >= ring ? done[k - ring] : -1);
+        done[k] = hand_add(&b[1], INSTR_FORWARD, (int32_t)k, PLAN_NONE, got);
     }
     for (int r = 0; r < 2; r++)
         assert_int_equal(program_builder_take(&b[r], &plan->ranks[r].programs[PROGRAM_TRAIN], &err), 0);
@@ -270,7 +270,7 @@ static bool make(struct made *m, uint64_t seed, uint32_t micro_batches, bool rag
     candidate.member_count = devices;
     uint32_t window = 1 + rand_stream_below(&r, 2);
     for (uint32_t s = stages; s-- > 0; window += 1 + rand_stream_below(&r, 2)) {
-        candidate.stages[s] = (struct stage){
+        candidate.stages[s] = (struct candidate_stage){
             .block_begin = (int32_t)(m->problem.block_count * (int32_t)s / (int32_t)stages),
             .block_end = (int32_t)(m->problem.block_count * (int32_t)(s + 1) / (int32_t)stages),
             .member_first = s * width,

@@ -127,7 +127,7 @@ static json_t *document_of(const struct problem *p, const struct candidate *c, b
 {
     json_t *stages = json_array();
     for (uint32_t s = 0; s < c->stage_count; s++) {
-        const struct stage *stage = &c->stages[s];
+        const struct candidate_stage *stage = &c->stages[s];
         json_t *members = json_array(), *said = json_pack("{s:o}", "members", members);
         if (all)
             json_object_set_new(said, "blocks", json_pack("[i,i]", stage->block_begin, stage->block_end));
@@ -498,7 +498,7 @@ static json_t *odd_value(struct rand_stream *r)
 /* The assignment that makes that plan. */
 static json_t *said_of(const struct workload *w, const struct cluster *cluster, const struct plan *plan)
 {
-    const struct kind *kind = kinds[plan->placement];
+    const struct placement_kind *kind = kinds[plan->placement];
     struct problem problem;
     struct candidate c = {0};
     struct err err = {0};

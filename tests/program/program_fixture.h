@@ -49,7 +49,7 @@ static inline int32_t hand_add(struct program_builder *b, int op, int queue, int
     x.slot_save = save;
     x.flags = (uint16_t)flags;
     x.tag = queue == QUEUE_GROUP ? (in == SLOT_HAND_SCALARS ? TAG_STEP_SCALARS : TAG_NORM)
-            : op == OP_SEND || op == OP_RECV
+            : op == INSTR_SEND || op == INSTR_RECV
                 ? (in == SLOT_HAND_ACT || out == SLOT_HAND_ACT ? TAG_ACTIVATION : TAG_GRADIENT)
                 : TAG_NONE;
     return program_add(b, &x, after, 2);
@@ -57,11 +57,11 @@ static inline int32_t hand_add(struct program_builder *b, int op, int queue, int
 
 static inline void hand_tail(struct program_builder *b, int32_t forward, int32_t backward)
 {
-    int32_t s = hand_add(b, OP_ALL_REDUCE, QUEUE_GROUP, -1, 0, 0, -1, SLOT_HAND_SCALARS, SLOT_HAND_SCALARS,
+    int32_t s = hand_add(b, INSTR_ALL_REDUCE, QUEUE_GROUP, -1, 0, 0, -1, SLOT_HAND_SCALARS, SLOT_HAND_SCALARS,
                          -1, 0, forward, -1);
-    int32_t n = hand_add(b, OP_ALL_REDUCE, QUEUE_GROUP, -1, 0, 0, -1, SLOT_HAND_NORM, SLOT_HAND_NORM, -1, 0,
-                         backward, -1);
-    hand_add(b, OP_STEP, QUEUE_COMPUTE, -1, 0, 0, -1, -1, -1, -1, 0, s, n);
+    int32_t n = hand_add(b, INSTR_ALL_REDUCE, QUEUE_GROUP, -1, 0, 0, -1, SLOT_HAND_NORM, SLOT_HAND_NORM, -1,
+                         0, backward, -1);
+    hand_add(b, INSTR_STEP, QUEUE_COMPUTE, -1, 0, 0, -1, -1, -1, -1, 0, s, n);
 }
 
 /* Blocks 0..3 on rank 0, 3..6 on rank 1, `count` micro-batches of one row, one after the other. */
@@ -100,20 +100,22 @@ static inline struct plan *hand_plan(uint32_t count)
         hand_slot(rank, SLOT_HAND_NORM, SLOT_NORM_SCALAR, SLOT_FOR_STEP, PURPOSE_BUFFERS, 1);
         for (int32_t k = 0; k < (int32_t)count; k++) {
             if (r == 0) {
-                f = hand_add(&b, OP_FORWARD, QUEUE_COMPUTE, k, 0, 3, -1, -1, SLOT_HAND_ACT, SLOT_HAND_SAVED,
-                             0, send, -1);
-                send = hand_add(&b, OP_SEND, QUEUE_SEND, k, 3, 3, 1, SLOT_HAND_ACT, -1, -1, INSTR_FREES_IN, f,
-                                -1);
-                int32_t got = hand_add(&b, OP_RECV, QUEUE_RECV, k, 3, 3, 1, -1, SLOT_HAND_GRAD, -1, 0, w, -1);
-                w = hand_add(&b, OP_BACKWARD, QUEUE_COMPUTE, k, 0, 3, -1, SLOT_HAND_GRAD, -1, SLOT_HAND_SAVED,
-                             INSTR_FREES_IN | INSTR_FREES_SAVE, got, -1);
+                f = hand_add(&b, INSTR_FORWARD, QUEUE_COMPUTE, k, 0, 3, -1, -1, SLOT_HAND_ACT,
+                             SLOT_HAND_SAVED, 0, send, -1);
+                send = hand_add(&b, INSTR_SEND, QUEUE_SEND, k, 3, 3, 1, SLOT_HAND_ACT, -1, -1, FLAG_FREES_IN,
+                                f, -1);
+                int32_t got =
+                    hand_add(&b, INSTR_RECV, QUEUE_RECV, k, 3, 3, 1, -1, SLOT_HAND_GRAD, -1, 0, w, -1);
+                w = hand_add(&b, INSTR_BACKWARD, QUEUE_COMPUTE, k, 0, 3, -1, SLOT_HAND_GRAD, -1,
+                             SLOT_HAND_SAVED, FLAG_FREES_IN | FLAG_FREES_SAVE, got, -1);
             } else {
-                int32_t got = hand_add(&b, OP_RECV, QUEUE_RECV, k, 3, 3, 0, -1, SLOT_HAND_ACT, -1, 0, f, -1);
-                f = hand_add(&b, OP_FORWARD, QUEUE_COMPUTE, k, 3, 6, -1, SLOT_HAND_ACT, -1, SLOT_HAND_SAVED,
-                             INSTR_FREES_IN, got, -1);
-                w = hand_add(&b, OP_BACKWARD, QUEUE_COMPUTE, k, 3, 6, -1, -1, SLOT_HAND_GRAD, SLOT_HAND_SAVED,
-                             INSTR_FREES_SAVE, send, -1);
-                send = hand_add(&b, OP_SEND, QUEUE_SEND, k, 3, 3, 0, SLOT_HAND_GRAD, -1, -1, INSTR_FREES_IN,
+                int32_t got =
+                    hand_add(&b, INSTR_RECV, QUEUE_RECV, k, 3, 3, 0, -1, SLOT_HAND_ACT, -1, 0, f, -1);
+                f = hand_add(&b, INSTR_FORWARD, QUEUE_COMPUTE, k, 3, 6, -1, SLOT_HAND_ACT, -1,
+                             SLOT_HAND_SAVED, FLAG_FREES_IN, got, -1);
+                w = hand_add(&b, INSTR_BACKWARD, QUEUE_COMPUTE, k, 3, 6, -1, -1, SLOT_HAND_GRAD,
+                             SLOT_HAND_SAVED, FLAG_FREES_SAVE, send, -1);
+                send = hand_add(&b, INSTR_SEND, QUEUE_SEND, k, 3, 3, 0, SLOT_HAND_GRAD, -1, -1, FLAG_FREES_IN,
                                 w, -1);
             }
         }

@@ -41,7 +41,7 @@ static void spoilt_programs_are_named(void **state)
     expect(plan, "rank 1 train instruction 4", "different micro-batches");
 
     plan = hand_plan(2);
-    at(plan, 0, 5)->op = OP_RELEASE;
+    at(plan, 0, 5)->op = INSTR_RELEASE;
     at(plan, 0, 5)->queue = QUEUE_COMPUTE;
     expect(plan, "no counterpart", "rank 1 train instruction 4");
 
@@ -78,11 +78,11 @@ static void spoilt_programs_are_named(void **state)
     expect(plan, "may not be free yet", "rank 1 train instruction 4");
 
     plan = hand_plan(2);
-    at(plan, 0, 3)->flags &= (uint16_t)~INSTR_FREES_SAVE;
+    at(plan, 0, 3)->flags &= (uint16_t)~FLAG_FREES_SAVE;
     expect(plan, "overwritten before it is freed", "rank 0 train instruction 4");
 
     plan = hand_plan(2);
-    at(plan, 0, 7)->flags &= (uint16_t)~INSTR_FREES_IN;
+    at(plan, 0, 7)->flags &= (uint16_t)~FLAG_FREES_IN;
     expect(plan, "never freed", "rank 0 train instruction 6");
 
     plan = hand_plan(2);
@@ -132,13 +132,13 @@ static void a_circle_of_waiting_is_named(void **state)
     struct program *p = &plan->ranks[1].programs[PROGRAM_TRAIN];
     struct program_builder b = {0};
     struct err err;
-    int32_t got = hand_add(&b, OP_RECV, QUEUE_RECV, 0, 3, 3, 0, -1, SLOT_HAND_ACT, -1, 0, -1, -1);
-    int32_t f = hand_add(&b, OP_FORWARD, QUEUE_COMPUTE, 0, 3, 6, -1, SLOT_HAND_ACT, -1, SLOT_HAND_SAVED,
-                         INSTR_FREES_IN, got, -1);
-    int32_t w = hand_add(&b, OP_BACKWARD, QUEUE_COMPUTE, 0, 3, 6, -1, -1, SLOT_HAND_GRAD, SLOT_HAND_SAVED,
-                         INSTR_FREES_SAVE, -1, -1);
+    int32_t got = hand_add(&b, INSTR_RECV, QUEUE_RECV, 0, 3, 3, 0, -1, SLOT_HAND_ACT, -1, 0, -1, -1);
+    int32_t f = hand_add(&b, INSTR_FORWARD, QUEUE_COMPUTE, 0, 3, 6, -1, SLOT_HAND_ACT, -1, SLOT_HAND_SAVED,
+                         FLAG_FREES_IN, got, -1);
+    int32_t w = hand_add(&b, INSTR_BACKWARD, QUEUE_COMPUTE, 0, 3, 6, -1, -1, SLOT_HAND_GRAD, SLOT_HAND_SAVED,
+                         FLAG_FREES_SAVE, -1, -1);
     hand_tail(&b, f, w);
-    hand_add(&b, OP_SEND, QUEUE_SEND, 0, 3, 3, 0, SLOT_HAND_GRAD, -1, -1, INSTR_FREES_IN, w, 4);
+    hand_add(&b, INSTR_SEND, QUEUE_SEND, 0, 3, 3, 0, SLOT_HAND_GRAD, -1, -1, FLAG_FREES_IN, w, 4);
     assert_int_equal(program_builder_take(&b, p, &err), 0);
     expect(plan, "nothing can start any more", "waits for rank");
 }

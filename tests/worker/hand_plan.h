@@ -72,14 +72,14 @@ struct hand_numbers {
 static inline struct instr hand_transfer(int op, uint32_t peer, int tag, uint32_t micro, int32_t boundary,
                                          int slot)
 {
-    struct instr instr = instr_init((enum instr_op)op, op == OP_SEND ? QUEUE_SEND : QUEUE_RECV);
+    struct instr instr = instr_init((enum instr_op)op, op == INSTR_SEND ? QUEUE_SEND : QUEUE_RECV);
     instr.peer = (int32_t)peer;
     instr.tag = (uint32_t)tag;
     instr.micro_batch = (int32_t)micro;
     instr.block_begin = instr.block_end = boundary;
-    if (op == OP_SEND) {
+    if (op == INSTR_SEND) {
         instr.slot_in = slot;
-        instr.flags = tag == TAG_TOKEN ? 0 : INSTR_FREES_IN;
+        instr.flags = tag == TAG_TOKEN ? 0 : FLAG_FREES_IN;
     } else {
         instr.slot_out = slot;
     }
@@ -94,24 +94,24 @@ static inline void hand_forward(struct program_builder *b, const struct plan *pl
     uint32_t afters = 0;
     if (s > 0) {
         struct instr recv =
-            hand_transfer(OP_RECV, s - 1, TAG_ACTIVATION, micro, rank->block_begin, HAND_ACT_IN);
+            hand_transfer(INSTR_RECV, s - 1, TAG_ACTIVATION, micro, rank->block_begin, HAND_ACT_IN);
         int32_t free_by = micro >= HAND_RING ? n->forward[micro - HAND_RING] : -1;
         after[afters++] = program_add(b, &recv, &free_by, 1);
     }
-    struct instr forward = instr_init(OP_FORWARD, QUEUE_COMPUTE);
+    struct instr forward = instr_init(INSTR_FORWARD, QUEUE_COMPUTE);
     forward.micro_batch = (int32_t)micro;
     forward.block_begin = rank->block_begin;
     forward.block_end = rank->block_end;
     forward.slot_in = s > 0 ? HAND_ACT_IN : PLAN_NONE;
     forward.slot_out = s + 1 < plan->rank_count ? HAND_ACT_OUT : PLAN_NONE;
     forward.slot_save = save;
-    forward.flags = s > 0 ? INSTR_FREES_IN : 0;
+    forward.flags = s > 0 ? FLAG_FREES_IN : 0;
     if (forward.slot_out != PLAN_NONE && micro >= HAND_RING)
         after[afters++] = n->send_act[micro - HAND_RING];
     n->last = n->forward[micro] = program_add(b, &forward, after, afters);
     if (forward.slot_out != PLAN_NONE) {
         struct instr send =
-            hand_transfer(OP_SEND, s + 1, TAG_ACTIVATION, micro, rank->block_end, HAND_ACT_OUT);
+            hand_transfer(INSTR_SEND, s + 1, TAG_ACTIVATION, micro, rank->block_end, HAND_ACT_OUT);
         n->send_act[micro] = program_add(b, &send, &n->forward[micro], 1);
     }
 }
@@ -124,31 +124,32 @@ static inline void hand_backward(struct program_builder *b, const struct plan *p
     uint32_t afters = 0;
     bool last = s + 1 == plan->rank_count;
     if (!last) {
-        struct instr recv = hand_transfer(OP_RECV, s + 1, TAG_GRADIENT, micro, rank->block_end, HAND_GRAD_IN);
+        struct instr recv =
+            hand_transfer(INSTR_RECV, s + 1, TAG_GRADIENT, micro, rank->block_end, HAND_GRAD_IN);
         int32_t free_by = micro >= HAND_RING ? n->backward[micro - HAND_RING] : -1;
         after[afters++] = program_add(b, &recv, &free_by, 1);
     }
-    struct instr backward = instr_init(OP_BACKWARD, QUEUE_COMPUTE);
+    struct instr backward = instr_init(INSTR_BACKWARD, QUEUE_COMPUTE);
     backward.micro_batch = (int32_t)micro;
     backward.block_begin = rank->block_begin;
     backward.block_end = rank->block_end;
     backward.slot_in = last ? PLAN_NONE : HAND_GRAD_IN;
     backward.slot_out = s > 0 ? HAND_GRAD_OUT : PLAN_NONE;
     backward.slot_save = HAND_SAVED;
-    backward.flags = (uint16_t)(INSTR_FREES_SAVE | (last ? 0 : INSTR_FREES_IN));
+    backward.flags = (uint16_t)(FLAG_FREES_SAVE | (last ? 0 : FLAG_FREES_IN));
     if (s > 0 && micro >= HAND_RING)
         after[afters++] = n->send_grad[micro - HAND_RING];
     n->last = n->backward[micro] = program_add(b, &backward, after, afters);
     if (s > 0) {
         struct instr send =
-            hand_transfer(OP_SEND, s - 1, TAG_GRADIENT, micro, rank->block_begin, HAND_GRAD_OUT);
+            hand_transfer(INSTR_SEND, s - 1, TAG_GRADIENT, micro, rank->block_begin, HAND_GRAD_OUT);
         n->send_grad[micro] = program_add(b, &send, &n->backward[micro], 1);
     }
 }
 
 static inline int32_t hand_reduce(struct program_builder *b, int slot, int tag, int32_t after)
 {
-    struct instr reduce = instr_init(OP_ALL_REDUCE, QUEUE_GROUP);
+    struct instr reduce = instr_init(INSTR_ALL_REDUCE, QUEUE_GROUP);
     reduce.group = 0;
     reduce.tag = (uint32_t)tag;
     reduce.slot_in = reduce.slot_out = slot;
@@ -167,7 +168,7 @@ static inline void hand_train(struct plan *plan, uint32_t s, uint32_t window, st
     }
     int32_t scalars = hand_reduce(&b, HAND_SCALARS, TAG_STEP_SCALARS, n.last);
     int32_t after[2] = {scalars, hand_reduce(&b, HAND_NORM, TAG_NORM, n.last)};
-    struct instr step = instr_init(OP_STEP, QUEUE_COMPUTE);
+    struct instr step = instr_init(INSTR_STEP, QUEUE_COMPUTE);
     step.block_begin = plan->ranks[s].block_begin;
     step.block_end = plan->ranks[s].block_end;
     program_add(&b, &step, after, 2);
@@ -191,16 +192,16 @@ static inline void hand_token(struct plan *plan, uint32_t s, int kind, struct er
     uint32_t last = plan->rank_count - 1;
     hand_forward(&b, plan, s, 0, HAND_CACHE, &n);
     if (s == last) {
-        struct instr sample = instr_init(OP_SAMPLE, QUEUE_COMPUTE);
+        struct instr sample = instr_init(INSTR_SAMPLE, QUEUE_COMPUTE);
         sample.micro_batch = 0;
         sample.slot_out = HAND_TOKEN;
         int32_t chosen = program_add(&b, &sample, &n.last, 1);
         if (last > 0) {
-            struct instr send = hand_transfer(OP_SEND, 0, TAG_TOKEN, 0, 0, HAND_TOKEN);
+            struct instr send = hand_transfer(INSTR_SEND, 0, TAG_TOKEN, 0, 0, HAND_TOKEN);
             program_add(&b, &send, &chosen, 1);
         }
     } else if (s == 0) {
-        struct instr recv = hand_transfer(OP_RECV, last, TAG_TOKEN, 0, 0, HAND_TOKEN);
+        struct instr recv = hand_transfer(INSTR_RECV, last, TAG_TOKEN, 0, 0, HAND_TOKEN);
         program_add(&b, &recv, &n.last, 1);
     }
     program_builder_take(&b, &plan->ranks[s].programs[kind], err);

@@ -99,14 +99,14 @@ static inline void world_fini(struct world *world)
 }
 
 /* Fills stage s of `count` stages of nearly equal size, and its members. */
-static inline void stage_fill(struct stage *stage, const struct shape *shape, uint32_t s, uint32_t count,
-                              uint32_t blocks)
+static inline void stage_fill(struct candidate_stage *stage, const struct shape *shape, uint32_t s,
+                              uint32_t count, uint32_t blocks)
 {
     bool groups = shape->placement == PLACE_HYBRID || shape->placement == PLACE_DATA;
     uint32_t more =
         s == 0 ? shape->ranks - count : 0; /* the first stage has the ranks left over by the division */
-    *stage = (struct stage){(int32_t)(s * blocks / count), (int32_t)((s + 1) * blocks / count),
-                            STAGE_REPLICAS, s % shape->ranks, 1};
+    *stage = (struct candidate_stage){(int32_t)(s * blocks / count), (int32_t)((s + 1) * blocks / count),
+                                      STAGE_REPLICAS, s % shape->ranks, 1};
     if (groups)
         stage->member_first = s == 0 ? 0 : s + shape->ranks - count;
     stage->member_count += groups ? more : 0;
@@ -116,7 +116,7 @@ static inline void stage_fill(struct stage *stage, const struct shape *shape, ui
 static inline struct plan *shape_plan(const struct world *world, const struct shape *shape)
 {
     struct err err;
-    struct stage stages[BLOCKS_MAX];
+    struct candidate_stage stages[BLOCKS_MAX];
     struct member members[FIX_RANKS];
     uint32_t blocks = (uint32_t)world->problem.block_count, ranks = shape->ranks, batch = world->w.batch_rows;
     bool data = shape->placement == PLACE_DATA;

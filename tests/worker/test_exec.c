@@ -149,7 +149,7 @@ static void random_program(struct program *program, uint64_t seed, uint32_t coun
         static const enum queue_kind kinds[] = {QUEUE_COMPUTE, QUEUE_COPY, QUEUE_SEND, QUEUE_RECV,
                                                 QUEUE_GROUP};
         enum queue_kind kind = kinds[rand_stream_below(&random, 5)];
-        struct instr instr = instr_init(kind == QUEUE_SEND ? OP_SEND : OP_FORWARD, kind);
+        struct instr instr = instr_init(kind == QUEUE_SEND ? INSTR_SEND : INSTR_FORWARD, kind);
         instr.peer =
             kind == QUEUE_SEND || kind == QUEUE_RECV ? 1 + (int32_t)rand_stream_below(&random, 3) : PLAN_NONE;
         instr.group = kind == QUEUE_GROUP ? 0 : PLAN_NONE;
@@ -230,7 +230,7 @@ static void what_comes_meanwhile_is_queued_behind(void **state)
     struct program program = {0};
     struct transport t;
     struct exec *exec = NULL;
-    struct instr recv = instr_init(OP_RECV, QUEUE_RECV), work = instr_init(OP_FORWARD, QUEUE_COMPUTE);
+    struct instr recv = instr_init(INSTR_RECV, QUEUE_RECV), work = instr_init(INSTR_FORWARD, QUEUE_COMPUTE);
     recv.peer = 1;
     program_add(&b, &recv, NULL, 0); /* instruction 0 completes at once */
     program_add(&b, &work, NULL, 0);
@@ -263,7 +263,7 @@ static void a_late_receive_holds_up_only_its_queue(void **state)
     struct program program = {0};
     struct transport t;
     struct exec *exec = NULL;
-    struct instr recv = instr_init(OP_RECV, QUEUE_RECV), work = instr_init(OP_FORWARD, QUEUE_COMPUTE);
+    struct instr recv = instr_init(INSTR_RECV, QUEUE_RECV), work = instr_init(INSTR_FORWARD, QUEUE_COMPUTE);
     recv.peer = 1;
     program_add(&b, &recv, NULL, 0);
     program_add(&b, &work, NULL, 0);
@@ -319,7 +319,8 @@ static void an_after_that_points_forward_is_refused(void **state)
     (void)state;
     struct err err;
     struct plan *plan = plan_create(1, 1, 4, 1, &err);
-    struct instr instrs[2] = {instr_init(OP_FORWARD, QUEUE_COMPUTE), instr_init(OP_FORWARD, QUEUE_COMPUTE)};
+    struct instr instrs[2] = {instr_init(INSTR_FORWARD, QUEUE_COMPUTE),
+                              instr_init(INSTR_FORWARD, QUEUE_COMPUTE)};
     uint32_t after[1] = {1};
     struct program program = {.instr_count = 2, .instrs = instrs, .after_total = 1, .after = after};
     struct exec *exec = NULL;

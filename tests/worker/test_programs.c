@@ -54,9 +54,9 @@ static void write_rank(struct plan *plan, uint32_t rank, const struct line *line
     for (size_t i = 0; i < count; i++) {
         const struct line *line = &lines[i];
         struct instr instr = instr_init((enum instr_op)line->op, instr_op_queue(line->op));
-        bool transfer = line->op == OP_SEND || line->op == OP_RECV;
-        bool computes = line->op == OP_FORWARD || line->op == OP_BACKWARD;
-        int slot = line->op == OP_SEND ? line->in : line->out;
+        bool transfer = line->op == INSTR_SEND || line->op == INSTR_RECV;
+        bool computes = line->op == INSTR_FORWARD || line->op == INSTR_BACKWARD;
+        int slot = line->op == INSTR_SEND ? line->in : line->out;
         bool gradient = slot == HAND_GRAD_IN || slot == HAND_GRAD_OUT;
         instr.slot_in = line->in;
         instr.slot_out = line->out;
@@ -69,12 +69,12 @@ static void write_rank(struct plan *plan, uint32_t rank, const struct line *line
                     : line->in == HAND_SCALARS ? TAG_STEP_SCALARS
                     : line->in == HAND_NORM    ? TAG_NORM
                                                : TAG_NONE;
-        if (line->op == OP_ALL_REDUCE)
+        if (line->op == INSTR_ALL_REDUCE)
             instr.group = instr.block_begin = instr.block_end = 0;
-        if (instr.slot_in != PLAN_NONE && line->op != OP_ALL_REDUCE)
-            instr.flags |= INSTR_FREES_IN;
-        if (line->op == OP_BACKWARD)
-            instr.flags |= INSTR_FREES_SAVE;
+        if (instr.slot_in != PLAN_NONE && line->op != INSTR_ALL_REDUCE)
+            instr.flags |= FLAG_FREES_IN;
+        if (line->op == INSTR_BACKWARD)
+            instr.flags |= FLAG_FREES_SAVE;
         program_add(&b, &instr, line->after, 2);
     }
     must(program_builder_take(&b, &plan->ranks[rank].programs[PROGRAM_TRAIN], &err));
@@ -83,20 +83,20 @@ static void write_rank(struct plan *plan, uint32_t rank, const struct line *line
 static void ten_lines_run_on_two_workers(void **state)
 {
     enum { NO = PLAN_NONE };
-    static const struct line first[] = {{OP_FORWARD, NO, HAND_ACT_OUT, HAND_SAVED, {NO, NO}},
-                                        {OP_SEND, HAND_ACT_OUT, NO, NO, {0, NO}},
-                                        {OP_RECV, NO, HAND_GRAD_IN, NO, {NO, NO}},
-                                        {OP_BACKWARD, HAND_GRAD_IN, NO, HAND_SAVED, {2, NO}},
-                                        {OP_ALL_REDUCE, HAND_SCALARS, HAND_SCALARS, NO, {3, NO}},
-                                        {OP_ALL_REDUCE, HAND_NORM, HAND_NORM, NO, {3, NO}},
-                                        {OP_STEP, NO, NO, NO, {4, 5}}};
-    static const struct line second[] = {{OP_RECV, NO, HAND_ACT_IN, NO, {NO, NO}},
-                                         {OP_FORWARD, HAND_ACT_IN, NO, HAND_SAVED, {0, NO}},
-                                         {OP_BACKWARD, NO, HAND_GRAD_OUT, HAND_SAVED, {1, NO}},
-                                         {OP_SEND, HAND_GRAD_OUT, NO, NO, {2, NO}},
-                                         {OP_ALL_REDUCE, HAND_SCALARS, HAND_SCALARS, NO, {2, NO}},
-                                         {OP_ALL_REDUCE, HAND_NORM, HAND_NORM, NO, {2, NO}},
-                                         {OP_STEP, NO, NO, NO, {4, 5}}};
+    static const struct line first[] = {{INSTR_FORWARD, NO, HAND_ACT_OUT, HAND_SAVED, {NO, NO}},
+                                        {INSTR_SEND, HAND_ACT_OUT, NO, NO, {0, NO}},
+                                        {INSTR_RECV, NO, HAND_GRAD_IN, NO, {NO, NO}},
+                                        {INSTR_BACKWARD, HAND_GRAD_IN, NO, HAND_SAVED, {2, NO}},
+                                        {INSTR_ALL_REDUCE, HAND_SCALARS, HAND_SCALARS, NO, {3, NO}},
+                                        {INSTR_ALL_REDUCE, HAND_NORM, HAND_NORM, NO, {3, NO}},
+                                        {INSTR_STEP, NO, NO, NO, {4, 5}}};
+    static const struct line second[] = {{INSTR_RECV, NO, HAND_ACT_IN, NO, {NO, NO}},
+                                         {INSTR_FORWARD, HAND_ACT_IN, NO, HAND_SAVED, {0, NO}},
+                                         {INSTR_BACKWARD, NO, HAND_GRAD_OUT, HAND_SAVED, {1, NO}},
+                                         {INSTR_SEND, HAND_GRAD_OUT, NO, NO, {2, NO}},
+                                         {INSTR_ALL_REDUCE, HAND_SCALARS, HAND_SCALARS, NO, {2, NO}},
+                                         {INSTR_ALL_REDUCE, HAND_NORM, HAND_NORM, NO, {2, NO}},
+                                         {INSTR_STEP, NO, NO, NO, {4, 5}}};
     struct fixture fix;
     struct err err;
     (void)state;
@@ -155,22 +155,22 @@ static struct plan *replicas_plan(const struct fixture *fix, uint32_t replicas, 
         rank->slots[HAND_GRAD_OUT].bytes_total = rank->slots[HAND_GRAD_OUT].bytes_bound;
         rank->slots[HAND_GRAD_OUT].block_end = plan->block_count;
         for (uint32_t m = r; m < plan->micro_batch_count; m += replicas) {
-            struct instr x = instr_init(OP_FORWARD, QUEUE_COMPUTE);
+            struct instr x = instr_init(INSTR_FORWARD, QUEUE_COMPUTE);
             x.micro_batch = (int32_t)m;
             x.block_end = plan->block_count;
             x.slot_save = HAND_SAVED;
             program_add(&b, &x, NULL, 0);
-            x.op = OP_BACKWARD;
-            x.flags = INSTR_FREES_SAVE;
+            x.op = INSTR_BACKWARD;
+            x.flags = FLAG_FREES_SAVE;
             last = program_add(&b, &x, NULL, 0);
         }
-        struct instr sum = instr_init(OP_ALL_REDUCE, QUEUE_GROUP);
+        struct instr sum = instr_init(INSTR_ALL_REDUCE, QUEUE_GROUP);
         sum.group = 0;
         sum.tag = TAG_STEP_SCALARS;
         sum.slot_in = sum.slot_out = HAND_SCALARS;
         bool later = gradients > 0 && r % 2 == 1;
         int32_t after[2] = {later ? PLAN_NONE : program_add(&b, &sum, &last, 1), PLAN_NONE};
-        struct instr reduce = instr_init(OP_ALL_REDUCE, QUEUE_GROUP);
+        struct instr reduce = instr_init(INSTR_ALL_REDUCE, QUEUE_GROUP);
         reduce.group = gradients;
         reduce.tag = TAG_PARAMETER_GRADIENTS;
         reduce.slot_in = reduce.slot_out = HAND_GRAD_OUT;
@@ -183,11 +183,11 @@ static struct plan *replicas_plan(const struct fixture *fix, uint32_t replicas, 
         reduce.block_end = 0;
         reduce.group = counting;
         after[1] = r == 0 ? program_add(&b, &reduce, &reduced, 1) : reduced;
-        reduce.op = OP_BROADCAST;
+        reduce.op = INSTR_BROADCAST;
         reduce.group = 0;
         reduce.peer = 0;
         after[1] = program_add(&b, &reduce, &after[1], 1);
-        struct instr step = instr_init(OP_STEP, QUEUE_COMPUTE);
+        struct instr step = instr_init(INSTR_STEP, QUEUE_COMPUTE);
         step.block_end = plan->block_count;
         program_add(&b, &step, after, 2);
         program_fini(&rank->programs[PROGRAM_TRAIN]);
@@ -264,13 +264,13 @@ static void add_part(struct parts *parts, const struct program *old, uint32_t i,
     assert_true(x.after_count <= 16);
     for (uint32_t a = 0; a < x.after_count; a++)
         after[a] = parts->last[old->after[x.after_first + a]];
-    bool keeps = op == OP_FORWARD || op == OP_BACKWARD_INPUT || x.slot_save < 0;
+    bool keeps = op == INSTR_FORWARD || op == INSTR_BACKWARD_INPUT || x.slot_save < 0;
     x.op = (uint8_t)op;
     x.block_begin = begin;
     x.block_end = end;
     x.slot_in = in;
     x.slot_out = out;
-    x.flags = (uint16_t)((in >= 0 ? INSTR_FREES_IN : 0) | (keeps ? 0 : INSTR_FREES_SAVE));
+    x.flags = (uint16_t)((in >= 0 ? FLAG_FREES_IN : 0) | (keeps ? 0 : FLAG_FREES_SAVE));
     parts->last[i] = parts->computed = program_add(&parts->b, &x, after, x.after_count);
 }
 
@@ -284,14 +284,14 @@ static void cut_program(struct program *program)
     for (uint32_t i = 0; i < program->instr_count; i++) {
         const struct instr *x = &program->instrs[i];
         int32_t cut = x->block_begin + 1;
-        if (x->op == OP_FORWARD) {
-            add_part(&parts, program, i, OP_FORWARD, x->block_begin, cut, x->slot_in, LOCAL_ACT);
-            add_part(&parts, program, i, OP_FORWARD, cut, x->block_end, LOCAL_ACT, x->slot_out);
-        } else if (x->op == OP_BACKWARD) {
-            add_part(&parts, program, i, OP_BACKWARD, cut, x->block_end, x->slot_in, LOCAL_GRAD);
-            add_part(&parts, program, i, OP_BACKWARD_INPUT, x->block_begin, cut, LOCAL_GRAD, x->slot_out);
+        if (x->op == INSTR_FORWARD) {
+            add_part(&parts, program, i, INSTR_FORWARD, x->block_begin, cut, x->slot_in, LOCAL_ACT);
+            add_part(&parts, program, i, INSTR_FORWARD, cut, x->block_end, LOCAL_ACT, x->slot_out);
+        } else if (x->op == INSTR_BACKWARD) {
+            add_part(&parts, program, i, INSTR_BACKWARD, cut, x->block_end, x->slot_in, LOCAL_GRAD);
+            add_part(&parts, program, i, INSTR_BACKWARD_INPUT, x->block_begin, cut, LOCAL_GRAD, x->slot_out);
             int32_t sent = parts.last[i];
-            add_part(&parts, program, i, OP_BACKWARD_WEIGHT, x->block_begin, cut, PLAN_NONE, PLAN_NONE);
+            add_part(&parts, program, i, INSTR_BACKWARD_WEIGHT, x->block_begin, cut, PLAN_NONE, PLAN_NONE);
             if (x->slot_out >= 0)
                 parts.last[i] = sent; /* nothing waits for the weights' half */
         } else {
@@ -300,7 +300,7 @@ static void cut_program(struct program *program)
             assert_true(x->after_count <= 16);
             for (uint32_t a = 0; a < x->after_count; a++)
                 after[a] = parts.last[program->after[x->after_first + a]];
-            if (x->op == OP_ALL_REDUCE) /* waits for everything computed before */
+            if (x->op == INSTR_ALL_REDUCE) /* waits for everything computed before */
                 after[same.after_count++] = parts.computed;
             parts.last[i] = program_add(&parts.b, &same, after, same.after_count);
         }
@@ -384,16 +384,16 @@ static void what_is_not_done_here_is_refused_by_name(void **state)
     (void)state;
     fix_open(&fix, "llama");
     struct plan *plan = fix_plan(&fix, 1, 2);
-    find_op(plan, OP_FORWARD)->flags |= INSTR_RECOMPUTE; /* for the first of two micro-batches */
+    find_op(plan, INSTR_FORWARD)->flags |= FLAG_RECOMPUTE; /* for the first of two micro-batches */
     check_refused(&fix, plan, "RECOMPUTE: of 2 FORWARDs in blocks 0..6 1 have it");
     plan = fix_plan(&fix, 1, 4);
-    find_op(plan, OP_STEP)->group = 0;
+    find_op(plan, INSTR_STEP)->group = 0;
     check_refused(&fix, plan, "does not do STEP with a group's shares");
     plan = fix_plan(&fix, 1, 4);
     struct program *train = &plan->ranks[0].programs[PROGRAM_TRAIN];
     struct program_builder b = {0};
     struct err err;
-    struct instr gather = instr_init(OP_ALL_GATHER, QUEUE_GROUP);
+    struct instr gather = instr_init(INSTR_ALL_GATHER, QUEUE_GROUP);
     gather.group = 0;
     gather.tag = TAG_PARAMETERS;
     gather.slot_in = gather.slot_out = HAND_GRAD_OUT;

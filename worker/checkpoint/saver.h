@@ -35,7 +35,7 @@ int saver_prepare(struct saver *saver, const struct save_request *request, struc
 /* Copies the present state. A failure is recorded in the copy and stored in its place, because the other
  * ranks wait for this rank's part. */
 void saver_copy(struct saver *saver);
-/* Runs for OP_SAVE: saver_copy of the session `arg`. A failed copy does not fail the program, because the
+/* Runs for INSTR_SAVE: saver_copy of the session `arg`. A failed copy does not fail the program, because the
  * other ranks must complete it too. */
 int saver_copy_op(void *arg, struct err *err);
 /* Begins to store the copy on the second thread. ERR_NOMEM. */

@@ -18,9 +18,9 @@ static void find_uses(const struct ops *ops, uint32_t number, struct slot_cells 
         const struct program *program = &ops->me->programs[kind];
         for (uint32_t i = 0; i < program->instr_count; i++) {
             const struct instr *instr = &program->instrs[i];
-            bool sent = instr->op == OP_SEND && instr->slot_in == (int32_t)number;
+            bool sent = instr->op == INSTR_SEND && instr->slot_in == (int32_t)number;
             cells->sent_by_mesh |= sent;
-            cells->travels |= sent || (instr->op == OP_RECV && instr->slot_out == (int32_t)number);
+            cells->travels |= sent || (instr->op == INSTR_RECV && instr->slot_out == (int32_t)number);
         }
     }
 }
@@ -226,7 +226,7 @@ int cells_publish(struct ops *ops, const struct instr *instr, struct event *made
 {
     if (ops->batch->micro[instr->micro_batch].rows == 0)
         return 0;
-    if (instr->slot_in != PLAN_NONE && (instr->flags & INSTR_FREES_IN))
+    if (instr->slot_in != PLAN_NONE && (instr->flags & FLAG_FREES_IN))
         ops_cell(ops, instr->slot_in, instr->micro_batch, instr->block_begin)->in_use = false;
     if (instr->slot_out == PLAN_NONE || !ops->slots[instr->slot_out].sent_by_mesh ||
         !ops_is_boundary(ops->slots[instr->slot_out].slot))
@@ -247,7 +247,7 @@ int cells_publish(struct ops *ops, const struct instr *instr, struct event *made
 
 void transfer_end(struct transfer *transfer, const struct err *failure)
 {
-    if (!failure && transfer->instr->op == OP_SEND && (transfer->instr->flags & INSTR_FREES_IN))
+    if (!failure && transfer->instr->op == INSTR_SEND && (transfer->instr->flags & FLAG_FREES_IN))
         transfer->cell->in_use = false;
     exec_done(transfer->ops->programs[transfer->ops->kind].exec, transfer->number, failure);
 }

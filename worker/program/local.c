@@ -88,8 +88,8 @@ static bool is_shared(const struct plan_rank *rank)
 /* Returns the peer if the instruction exchanges a boundary tensor, else PLAN_NONE. */
 static int32_t exchanges(const struct ops *ops, const struct instr *instr)
 {
-    bool send = instr->op == OP_SEND;
-    if (!send && instr->op != OP_RECV)
+    bool send = instr->op == INSTR_SEND;
+    if (!send && instr->op != INSTR_RECV)
         return PLAN_NONE;
     return ops_is_boundary(ops->slots[send ? instr->slot_in : instr->slot_out].slot) ? instr->peer
                                                                                      : PLAN_NONE;
@@ -131,7 +131,7 @@ static bool has_stream(const struct local_stream *streams, uint32_t count, struc
 
 static bool receives_shared(const struct ops *ops, const struct local_pair *pair, const struct instr *instr)
 {
-    return instr->op == OP_RECV && exchanges(ops, instr) == (int32_t)pair->peer &&
+    return instr->op == INSTR_RECV && exchanges(ops, instr) == (int32_t)pair->peer &&
            ops->slots[instr->slot_out].shared;
 }
 
@@ -149,7 +149,7 @@ static void find_receives(const struct ops *ops, struct local_pair *pair)
         for (uint32_t i = 0; i < program->instr_count; i++) {
             const struct instr *instr = &program->instrs[i];
             for (uint32_t t = 0; t < pair->receive_count; t++)
-                if (instr->op == OP_RECV && instr->peer == (int32_t)pair->peer &&
+                if (instr->op == INSTR_RECV && instr->peer == (int32_t)pair->peer &&
                     same_stream(pair->receives[t], stream_of(kind, instr)) &&
                     !receives_shared(ops, pair, instr))
                     pair->receives[t--] = pair->receives[--pair->receive_count];
@@ -397,7 +397,7 @@ static bool uses_local_link(const struct ops *ops, int kind, const struct instr 
     const struct local_pair *pair = pair_of(ops, exchanges(ops, instr));
     if (!pair)
         return false;
-    return instr->op == OP_SEND
+    return instr->op == INSTR_SEND
                ? pair->we_write && has_stream(pair->sends, pair->send_count, stream_of(kind, instr))
                : pair->peer_writes && has_stream(pair->receives, pair->receive_count, stream_of(kind, instr));
 }
@@ -412,7 +412,7 @@ static void mark_transfers(struct ops *ops)
             if (!transfer)
                 continue;
             transfer->local.used = uses_local_link(ops, kind, transfer->instr);
-            if (transfer->instr->op != OP_SEND)
+            if (transfer->instr->op != INSTR_SEND)
                 continue;
             struct slot_cells *cells = &ops->slots[transfer->instr->slot_in];
             cells->sent_locally |= transfer->local.used;

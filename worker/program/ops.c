@@ -25,8 +25,8 @@ static const struct exec_ops exec_ops = {.compute = op_compute,
 
 static bool is_collective(const struct instr *instr)
 {
-    return instr->op == OP_ALL_REDUCE || instr->op == OP_REDUCE || instr->op == OP_BROADCAST ||
-           instr->op == OP_ALL_GATHER || instr->op == OP_REDUCE_SCATTER;
+    return instr->op == INSTR_ALL_REDUCE || instr->op == INSTR_REDUCE || instr->op == INSTR_BROADCAST ||
+           instr->op == INSTR_ALL_GATHER || instr->op == INSTR_REDUCE_SCATTER;
 }
 
 static int make_program(struct ops *ops, int kind, struct err *err)
@@ -240,11 +240,11 @@ static int run_backward(struct ops *ops, const struct instr *instr, struct stage
     struct stage_options has;
     int result = 0;
     stage_options_get(stage, &has);
-    if (instr->op != OP_BACKWARD_WEIGHT)
+    if (instr->op != INSTR_BACKWARD_WEIGHT)
         result = stage_backward_blocks(stage, micro, *place, begin, end, in, out, err);
-    if (result == 0 && has.split && instr->op != OP_BACKWARD_INPUT)
+    if (result == 0 && has.split && instr->op != INSTR_BACKWARD_INPUT)
         result = stage_backward_weights(stage, micro, *place, begin, end, err);
-    if (result < 0 || (begin == has.block_begin && instr->op != OP_BACKWARD_INPUT))
+    if (result < 0 || (begin == has.block_begin && instr->op != INSTR_BACKWARD_INPUT))
         *place = NULL; /* the stage has released it, also on error */
     return result;
 }
@@ -363,20 +363,20 @@ static int op_compute(void *host, uint32_t number, const struct instr *instr, st
 {
     struct ops *ops = host;
     switch (instr->op) {
-    case OP_FORWARD:
+    case INSTR_FORWARD:
         return op_forward(ops, instr, err) < 0 ? -1 : op_submitted(ops, number, instr, err);
-    case OP_BACKWARD:
-    case OP_BACKWARD_INPUT:
-    case OP_BACKWARD_WEIGHT:
+    case INSTR_BACKWARD:
+    case INSTR_BACKWARD_INPUT:
+    case INSTR_BACKWARD_WEIGHT:
         return op_backward(ops, instr, err) < 0 ? -1 : op_submitted(ops, number, instr, err);
-    case OP_STEP:
+    case INSTR_STEP:
         return op_step(ops, err);
-    case OP_SAMPLE:
+    case INSTR_SAMPLE:
         return op_sample(ops, instr, err);
-    case OP_RELEASE:
+    case INSTR_RELEASE:
         op_release(ops, instr);
         return 0;
-    case OP_SAVE:
+    case INSTR_SAVE:
         return ops->options.save ? ops->options.save(ops->options.save_arg, err) : 0;
     default:
         return err_set(err, ERR_UNSUPPORTED, "%s is not done on the compute queue", instr_op_name(instr->op));
@@ -389,14 +389,14 @@ static int op_begin(void *host, uint32_t number, const struct instr *instr, stru
 {
     struct ops *ops = host;
     switch (instr->op) {
-    case OP_SEND:
-    case OP_RECV:
+    case INSTR_SEND:
+    case INSTR_RECV:
         return transfer_begin(ops, number, instr, err);
-    case OP_ALL_REDUCE:
-    case OP_REDUCE:
-    case OP_BROADCAST:
-    case OP_ALL_GATHER:
-    case OP_REDUCE_SCATTER:
+    case INSTR_ALL_REDUCE:
+    case INSTR_REDUCE:
+    case INSTR_BROADCAST:
+    case INSTR_ALL_GATHER:
+    case INSTR_REDUCE_SCATTER:
         return reduce_begin(ops->programs[ops->kind].reduces[number], err);
     default:
         return err_set(err, ERR_UNSUPPORTED, "%s is not done on a queue of the transport",

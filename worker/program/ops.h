@@ -53,7 +53,7 @@ struct ops_options {
     uint32_t hidden;       /* hidden size of the model: a boundary tensor is [tokens, hidden] */
     uint32_t vocab;
     uint64_t wait_ns;                        /* limit for one transfer and for a run without progress */
-    int (*save)(void *arg, struct err *err); /* called for OP_SAVE; may be NULL */
+    int (*save)(void *arg, struct err *err); /* called for INSTR_SAVE; may be NULL */
     void *save_arg;
     void (*log)(void *arg, const char *level,
                 const char *text); /* writes a line to the job's log; may be NULL */

@@ -26,23 +26,23 @@ static int check_slot(const struct ops *ops, uint32_t number, int32_t slot, uint
 static const struct {
     uint32_t in, out, save;
     bool known;
-} op_slots[OP_COUNT] = {
-    [OP_FORWARD] = {BOUNDARY | KIND(SLOT_TOKEN), BOUNDARY | KIND(SLOT_TOKEN) | KIND(SLOT_STEP_SCALARS),
-                    KIND(SLOT_SAVED) | KIND(SLOT_KV_CACHE), true},
-    [OP_BACKWARD] = {BOUNDARY, BOUNDARY, KIND(SLOT_SAVED), true},
-    [OP_BACKWARD_INPUT] = {BOUNDARY, BOUNDARY, KIND(SLOT_SAVED), true},
-    [OP_BACKWARD_WEIGHT] = {0, 0, KIND(SLOT_SAVED), true},
-    [OP_SAMPLE] = {KIND(SLOT_TOKEN), KIND(SLOT_TOKEN), KIND(SLOT_KV_CACHE), true},
-    [OP_SEND] = {BOUNDARY | KIND(SLOT_TOKEN), 0, 0, true},
-    [OP_RECV] = {0, BOUNDARY | KIND(SLOT_TOKEN), 0, true},
-    [OP_ALL_REDUCE] = {REDUCED, REDUCED, 0, true},
-    [OP_REDUCE] = {REDUCED, REDUCED, 0, true},
-    [OP_BROADCAST] = {REDUCED, REDUCED, 0, true},
-    [OP_ALL_GATHER] = {KIND(SLOT_PARAMETERS), KIND(SLOT_GATHERED), 0, true},
-    [OP_REDUCE_SCATTER] = {KIND(SLOT_GRADIENTS), KIND(SLOT_GRADIENTS), 0, true},
-    [OP_STEP] = {REDUCED, REDUCED, REDUCED, true},
-    [OP_RELEASE] = {UINT32_MAX, UINT32_MAX, UINT32_MAX, true},
-    [OP_SAVE] = {UINT32_MAX, UINT32_MAX, UINT32_MAX, true},
+} op_slots[INSTR_COUNT] = {
+    [INSTR_FORWARD] = {BOUNDARY | KIND(SLOT_TOKEN), BOUNDARY | KIND(SLOT_TOKEN) | KIND(SLOT_STEP_SCALARS),
+                       KIND(SLOT_SAVED) | KIND(SLOT_KV_CACHE), true},
+    [INSTR_BACKWARD] = {BOUNDARY, BOUNDARY, KIND(SLOT_SAVED), true},
+    [INSTR_BACKWARD_INPUT] = {BOUNDARY, BOUNDARY, KIND(SLOT_SAVED), true},
+    [INSTR_BACKWARD_WEIGHT] = {0, 0, KIND(SLOT_SAVED), true},
+    [INSTR_SAMPLE] = {KIND(SLOT_TOKEN), KIND(SLOT_TOKEN), KIND(SLOT_KV_CACHE), true},
+    [INSTR_SEND] = {BOUNDARY | KIND(SLOT_TOKEN), 0, 0, true},
+    [INSTR_RECV] = {0, BOUNDARY | KIND(SLOT_TOKEN), 0, true},
+    [INSTR_ALL_REDUCE] = {REDUCED, REDUCED, 0, true},
+    [INSTR_REDUCE] = {REDUCED, REDUCED, 0, true},
+    [INSTR_BROADCAST] = {REDUCED, REDUCED, 0, true},
+    [INSTR_ALL_GATHER] = {KIND(SLOT_PARAMETERS), KIND(SLOT_GATHERED), 0, true},
+    [INSTR_REDUCE_SCATTER] = {KIND(SLOT_GRADIENTS), KIND(SLOT_GRADIENTS), 0, true},
+    [INSTR_STEP] = {REDUCED, REDUCED, REDUCED, true},
+    [INSTR_RELEASE] = {UINT32_MAX, UINT32_MAX, UINT32_MAX, true},
+    [INSTR_SAVE] = {UINT32_MAX, UINT32_MAX, UINT32_MAX, true},
 };
 
 static bool releases_saved(const struct ops *ops, const struct instr *instr)
@@ -83,12 +83,12 @@ static const char *unsupported_feature(const struct ops *ops, const struct instr
     static const struct {
         uint16_t flag;
         const char *name;
-    } flags[] = {{INSTR_ACCUMULATE, "ACCUMULATE"},
-                 {INSTR_BACKWARD, "BACKWARD"},
-                 {INSTR_KEEP, "KEEP"},
-                 {INSTR_FIRST_HALF, "FIRST_HALF"},
-                 {INSTR_SECOND_HALF, "SECOND_HALF"}};
-    bool transfer = instr->op == OP_SEND || instr->op == OP_RECV;
+    } flags[] = {{FLAG_ACCUMULATE, "ACCUMULATE"},
+                 {FLAG_BACKWARD, "BACKWARD"},
+                 {FLAG_KEEP, "KEEP"},
+                 {FLAG_FIRST_HALF, "FIRST_HALF"},
+                 {FLAG_SECOND_HALF, "SECOND_HALF"}};
+    bool transfer = instr->op == INSTR_SEND || instr->op == INSTR_RECV;
     for (size_t i = 0; i < sizeof flags / sizeof *flags; i++)
         if (instr->flags & flags[i].flag)
             return flags[i].name;
@@ -96,14 +96,14 @@ static const char *unsupported_feature(const struct ops *ops, const struct instr
         return "a chunk";
     if (!transfer && (instr->row_begin != 0 || instr->row_end != PLAN_ROWS_ALL))
         return "some of the rows";
-    if (instr->op == OP_ALL_GATHER || instr->op == OP_REDUCE_SCATTER)
+    if (instr->op == INSTR_ALL_GATHER || instr->op == INSTR_REDUCE_SCATTER)
         return unsupported_gather(ops, instr);
-    if (instr->op == OP_STEP && instr->group != PLAN_NONE)
+    if (instr->op == INSTR_STEP && instr->group != PLAN_NONE)
         return "a group's shares";
-    if (instr->op == OP_STEP && instr->block_begin < instr->block_end &&
+    if (instr->op == INSTR_STEP && instr->block_begin < instr->block_end &&
         (instr->block_begin > ops->me->block_begin || instr->block_end < ops->me->block_end))
         return "some of the blocks";
-    if (instr->op == OP_RELEASE && releases_saved(ops, instr) &&
+    if (instr->op == INSTR_RELEASE && releases_saved(ops, instr) &&
         (instr->micro_batch < 0 || (uint32_t)instr->micro_batch >= ops->options.plan->micro_batch_count ||
          stages_find(ops->options.stages, instr->block_begin, instr->block_end) < 0))
         return "a saved slot of no micro-batch or no range";
@@ -112,8 +112,8 @@ static const char *unsupported_feature(const struct ops *ops, const struct instr
 
 static bool passes_blocks(const struct instr *instr)
 {
-    return instr->op == OP_FORWARD || instr->op == OP_BACKWARD || instr->op == OP_BACKWARD_INPUT ||
-           instr->op == OP_BACKWARD_WEIGHT;
+    return instr->op == INSTR_FORWARD || instr->op == INSTR_BACKWARD || instr->op == INSTR_BACKWARD_INPUT ||
+           instr->op == INSTR_BACKWARD_WEIGHT;
 }
 
 /* Checks that a stage holds the instruction's blocks. With a KV cache an instruction must cover the stage's
@@ -127,13 +127,13 @@ static int check_blocks(const struct ops *ops, const struct instr *instr, struct
         return err_set(err, ERR_UNSUPPORTED, "rank %u has no range of blocks with %d..%d", ops->options.rank,
                        (int)instr->block_begin, (int)instr->block_end);
     stage_options_get(stages->list[stage], &has);
-    if (instr->op == OP_FORWARD && instr->slot_save != PLAN_NONE &&
+    if (instr->op == INSTR_FORWARD && instr->slot_save != PLAN_NONE &&
         ops->me->slots[instr->slot_save].kind == SLOT_KV_CACHE &&
         (instr->block_begin != (int32_t)has.block_begin || instr->block_end != (int32_t)has.block_end))
         return err_set(err, ERR_UNSUPPORTED,
                        "with a KV cache this worker runs blocks %u..%u together, not %d..%d", has.block_begin,
                        has.block_end, (int)instr->block_begin, (int)instr->block_end);
-    if (instr->op != OP_FORWARD && instr->slot_save == PLAN_NONE)
+    if (instr->op != INSTR_FORWARD && instr->slot_save == PLAN_NONE)
         return err_set(err, ERR_INVALID, "it names no slot of what forward saved");
     return 0;
 }
@@ -154,7 +154,7 @@ static int check_dtypes(const struct ops *ops, const struct instr *instr, struct
     stage_options_get(ops->options.stages->list[stage], &has);
     enum dtype first = instr->block_begin == (int32_t)has.block_begin ? has.boundary_in : DTYPE_F32,
                last = instr->block_end == (int32_t)has.block_end ? has.boundary_out : DTYPE_F32;
-    bool forward = instr->op == OP_FORWARD;
+    bool forward = instr->op == INSTR_FORWARD;
     bool in = slot_differs(ops, instr->slot_in, forward ? first : last),
          out = slot_differs(ops, instr->slot_out, forward ? last : first);
     int32_t slot = in ? instr->slot_in : instr->slot_out;
@@ -171,7 +171,7 @@ static int check_dtypes(const struct ops *ops, const struct instr *instr, struct
 static int check_use(const struct ops *ops, uint32_t number, const struct instr *instr, struct err *err)
 {
     const char *feature = unsupported_feature(ops, instr);
-    bool transfer = instr->op == OP_SEND || instr->op == OP_RECV;
+    bool transfer = instr->op == INSTR_SEND || instr->op == INSTR_RECV;
     if (feature)
         return err_set(err, ERR_UNSUPPORTED, "instruction %u: this worker does not do %s with %s", number,
                        instr_op_name(instr->op), feature);
@@ -179,7 +179,7 @@ static int check_use(const struct ops *ops, uint32_t number, const struct instr 
         (instr->micro_batch < 0 || (uint32_t)instr->micro_batch >= ops->options.plan->micro_batch_count))
         return err_set(err, ERR_INVALID, "instruction %u: there is no micro-batch %d", number,
                        (int)instr->micro_batch);
-    if (transfer && (instr->op == OP_SEND ? instr->slot_in : instr->slot_out) == PLAN_NONE)
+    if (transfer && (instr->op == INSTR_SEND ? instr->slot_in : instr->slot_out) == PLAN_NONE)
         return err_set(err, ERR_INVALID, "instruction %u names no slot", number);
     if (check_slot(ops, number, instr->slot_in, op_slots[instr->op].in, err) < 0 ||
         check_slot(ops, number, instr->slot_out, op_slots[instr->op].out, err) < 0 ||
@@ -193,9 +193,9 @@ static int check_use(const struct ops *ops, uint32_t number, const struct instr 
 int ops_check_instr(const struct ops *ops, int kind, uint32_t number, const struct instr *instr,
                     struct err *err)
 {
-    if (instr->op >= OP_COUNT || !op_slots[instr->op].known)
+    if (instr->op >= INSTR_COUNT || !op_slots[instr->op].known)
         return err_set(err, ERR_UNSUPPORTED, "%s, instruction %u: this worker does not do %s",
                        program_kind_name(kind), number,
-                       instr->op < OP_COUNT ? instr_op_name(instr->op) : "that");
+                       instr->op < INSTR_COUNT ? instr_op_name(instr->op) : "that");
     return check_use(ops, number, instr, err) < 0 ? err_wrap(err, "%s", program_kind_name(kind)) : 0;
 }

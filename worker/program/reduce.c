@@ -31,7 +31,7 @@ static int start(void *arg, struct err *err)
 int reduce_begin(struct reduce *reduce, struct err *err)
 {
     (void)err;
-    if (reduce->instr->op == OP_ALL_GATHER && reduce->ops->table_current) {
+    if (reduce->instr->op == INSTR_ALL_GATHER && reduce->ops->table_current) {
         exec_done(reduce_executor(reduce), reduce->number,
                   NULL); /* no parameter changed since the last gather */
         return 0;
@@ -90,11 +90,11 @@ static int find_in_star(struct reduce *reduce, const struct plan_group *group, u
                         struct err *err)
 {
     const struct instr *instr = reduce->instr;
-    bool whole = instr->op == OP_ALL_GATHER || instr->op == OP_REDUCE_SCATTER;
+    bool whole = instr->op == INSTR_ALL_GATHER || instr->op == INSTR_REDUCE_SCATTER;
     uint32_t rank = reduce->ops->options.rank;
-    uint32_t root = instr->op == OP_ALL_REDUCE ? group->ranks[0]
-                    : whole                    ? group->ranks[ops_whole_owner(group)]
-                                               : (uint32_t)instr->peer;
+    uint32_t root = instr->op == INSTR_ALL_REDUCE ? group->ranks[0]
+                    : whole                       ? group->ranks[ops_whole_owner(group)]
+                                                  : (uint32_t)instr->peer;
     if (plan_group_position(group, root) < 0)
         return err_set(err, ERR_INVALID, "its root %d is no member of group %d", (int)root,
                        (int)instr->group);
@@ -113,13 +113,13 @@ static int tree_make(struct reduce *reduce, const struct plan_group *group, uint
     enum instr_op op = reduce->instr->op;
     reduce->shape = REDUCE_TREE;
     reduce->tree.is_root = true;
-    reduce->tree.up = op != OP_BROADCAST && op != OP_ALL_GATHER;
-    reduce->tree.down = op != OP_REDUCE && op != OP_REDUCE_SCATTER;
+    reduce->tree.up = op != INSTR_BROADCAST && op != INSTR_ALL_GATHER;
+    reduce->tree.down = op != INSTR_REDUCE && op != INSTR_REDUCE_SCATTER;
     reduce->tree.children = calloc((size_t)group->rank_count + 1, sizeof *reduce->tree.children);
     if (!reduce->tree.children)
         return err_set(err, ERR_NOMEM, "no memory for a group of %u", group->rank_count);
     reduce_tree_init(reduce);
-    bool binary = op == OP_ALL_REDUCE && !reduce_has_parameters(reduce);
+    bool binary = op == INSTR_ALL_REDUCE && !reduce_has_parameters(reduce);
     return binary ? find_in_tree(reduce, group, position, err) : find_in_star(reduce, group, position, err);
 }
 
@@ -158,7 +158,7 @@ int reduce_create(struct ops *ops, uint32_t number, const struct instr *instr, s
     if (position < 0)
         return err_set(err, ERR_INVALID, "rank %u is no member of group %d", ops->options.rank,
                        (int)instr->group);
-    bool ring = instr->op == OP_ALL_REDUCE && reduce_has_parameters(reduce) && group->rank_count > 1;
+    bool ring = instr->op == INSTR_ALL_REDUCE && reduce_has_parameters(reduce) && group->rank_count > 1;
     if ((ring ? ring_make : tree_make)(reduce, group, (uint32_t)position, err) < 0)
         return -1;
     reduce->size = reduce_value_bytes(reduce);

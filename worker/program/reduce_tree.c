@@ -67,7 +67,7 @@ static int finish(void *arg, struct err *err)
     struct reduce *reduce = arg;
     bool had = reduce->tree.is_root && !reduce->tree.up &&
                reduce_has_parameters(reduce); /* the parameters came from this rank */
-    reduce->ops->table_current |= reduce->instr->op == OP_ALL_GATHER;
+    reduce->ops->table_current |= reduce->instr->op == INSTR_ALL_GATHER;
     if (!had && reduce_write_result(reduce, reduce->tree.sum, err) < 0)
         return -1;
     reduce->tree.sent = 0;

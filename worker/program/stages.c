@@ -45,7 +45,7 @@ static void use_boundaries(const struct plan_rank *rank, struct range_use *use)
     const struct program *train = &rank->programs[PROGRAM_TRAIN];
     for (uint32_t i = 0; i < train->instr_count; i++) {
         const struct instr *x = &train->instrs[i];
-        if (x->op != OP_FORWARD || !is_in_range(x, &use->range))
+        if (x->op != INSTR_FORWARD || !is_in_range(x, &use->range))
             continue;
         if (x->block_begin == use->range.begin)
             use->boundary_in = boundary_of(rank, x->slot_in);
@@ -62,18 +62,18 @@ static int use_find(const struct plan_rank *rank, struct range_use *use, struct 
     uint32_t live = 0, forwards = 0, again = 0;
     for (uint32_t i = 0; i < train->instr_count; i++)
         use->split |=
-            train->instrs[i].op == OP_BACKWARD_WEIGHT && is_in_range(&train->instrs[i], &use->range);
+            train->instrs[i].op == INSTR_BACKWARD_WEIGHT && is_in_range(&train->instrs[i], &use->range);
     for (uint32_t i = 0; i < train->instr_count; i++) {
         const struct instr *x = &train->instrs[i];
         bool first = x->block_begin == use->range.begin;
         if (!is_in_range(x, &use->range) || !saves_activations(rank, x))
             continue;
-        if (x->op == OP_FORWARD) {
+        if (x->op == INSTR_FORWARD) {
             forwards++;
-            again += (x->flags & INSTR_RECOMPUTE) != 0;
+            again += (x->flags & FLAG_RECOMPUTE) != 0;
             live += first;
             use->kept = live > use->kept ? live : use->kept;
-        } else if (first && live > 0 && x->op != OP_BACKWARD_INPUT) {
+        } else if (first && live > 0 && x->op != INSTR_BACKWARD_INPUT) {
             live--;
         }
     }

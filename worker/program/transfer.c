@@ -6,7 +6,7 @@
 
 static bool is_transfer(const struct instr *instr)
 {
-    return instr->op == OP_SEND || instr->op == OP_RECV;
+    return instr->op == INSTR_SEND || instr->op == INSTR_RECV;
 }
 
 int transfer_make(struct ops *ops, int kind, struct err *err)
@@ -33,7 +33,7 @@ int transfer_make(struct ops *ops, int kind, struct err *err)
 
 static int32_t slot_of(const struct instr *instr)
 {
-    return instr->op == OP_SEND ? instr->slot_in : instr->slot_out;
+    return instr->op == INSTR_SEND ? instr->slot_in : instr->slot_out;
 }
 
 /* --- transfers over the mesh --- */
@@ -165,6 +165,6 @@ int transfer_begin(struct ops *ops, uint32_t number, const struct instr *instr, 
     transfer->deadline_ns = clock_mono_ns() + ops->wait_ns;
     transfer->tag = ops_tag(ops, instr);
     if (transfer->local.used)
-        return instr->op == OP_SEND ? local_send(transfer, err) : local_receive(transfer, err);
-    return instr->op == OP_SEND ? send_by_mesh(transfer, err) : receive_by_mesh(transfer, err);
+        return instr->op == INSTR_SEND ? local_send(transfer, err) : local_receive(transfer, err);
+    return instr->op == INSTR_SEND ? send_by_mesh(transfer, err) : receive_by_mesh(transfer, err);
 }
