@@ -38,9 +38,8 @@ static void codes_init(struct codes *codes, bool with_sign)
     }
 }
 
-static void adamw8_part(void *context, uint32_t index, uint32_t thread)
+static void adamw8_part(const struct parts_job *job, uint64_t begin, uint64_t end)
 {
-    const struct parts_job *job = context;
     const struct op_adamw8 *op = &job->op->adamw8;
     const struct kernels *kernels = job->runner->kernels;
     const struct moment_codes *codes = job->extra;
@@ -50,9 +49,6 @@ static void adamw8_part(void *context, uint32_t index, uint32_t thread)
     uint8_t *code1 = operand_at(&op->code1), *code2 = operand_at(&op->code2);
     float *absmax1 = operand_at(&op->absmax1), *absmax2 = operand_at(&op->absmax2);
     float moment1[ADAMW8_BLOCK], moment2[ADAMW8_BLOCK];
-    uint64_t begin, end;
-    (void)thread;
-    part_range(op->count, FLAT_PER_PART, index, &begin, &end);
     for (; begin < end; begin += ADAMW8_BLOCK) {
         size_t n = end - begin < ADAMW8_BLOCK ? end - begin : ADAMW8_BLOCK, block = begin / ADAMW8_BLOCK;
         kernels->decode(&codes->first, code1 + begin, absmax1[block], moment1, n);

@@ -98,14 +98,11 @@ static double chosen_sum(const float *p, const uint32_t *chosen, uint32_t active
     return sum;
 }
 
-static void route_part(void *context, uint32_t index, uint32_t thread)
+static void route_part(const struct parts_job *job, uint64_t begin, uint64_t end)
 {
-    const struct op_route *op = &((const struct parts_job *)context)->op->route;
+    const struct op_route *op = &job->op->route;
     float *scores = operand_at(&op->scores), *weight = operand_at(&op->weight);
     uint32_t *chosen = operand_at(&op->chosen), active = op->active;
-    uint64_t begin, end;
-    (void)thread;
-    part_range(op->tokens, ROWS_PER_PART, index, &begin, &end);
     for (size_t t = begin; t < end; t++) {
         float *p = scores + t * op->experts;
         softmax(p, op->experts);
@@ -124,7 +121,8 @@ static uint32_t count_parts(uint32_t experts)
 /* Counts and sums of EXPERTS_PER_PART experts over the tokens of one row. */
 static void count_part(void *context, uint32_t index, uint32_t thread)
 {
-    const struct op_route *op = &((const struct parts_job *)context)->op->route;
+    const struct parts_job *job = context;
+    const struct op_route *op = &job->op->route;
     uint32_t row = index / count_parts(op->experts),
              first = index % count_parts(op->experts) * EXPERTS_PER_PART;
     uint32_t n = op->experts - first < EXPERTS_PER_PART ? op->experts - first : EXPERTS_PER_PART;
@@ -157,8 +155,10 @@ int cpu_route(struct cpu_runner *runner, const struct op *op, struct err *err)
         rising_check(op, "row_start", &o->row_start, 0, o->rows, o->tokens, err) != 0)
         return -1;
     run_parts(runner, op, NULL, o->tokens, ROWS_PER_PART, route_part);
-    if (o->counts.buffer != NULL)
-        run_parts(runner, op, NULL, (uint64_t)o->rows * count_parts(o->experts), 1, count_part);
+    if (o->counts.buffer != NULL) {
+        struct parts_job job = {.runner = runner, .op = op};
+        pool_run(runner->pool, o->rows * count_parts(o->experts), count_part, &job);
+    }
     return 0;
 }
 
@@ -191,16 +191,14 @@ static void choice_backward(const struct op_route_backward *op, const float *p, 
         d[chosen[j]] += ((double)dweight[j] - shared) / sum;
 }
 
-static void route_backward_part(void *context, uint32_t index, uint32_t thread)
+static void route_backward_part(const struct parts_job *job, uint64_t begin, uint64_t end)
 {
-    const struct op_route_backward *op = &((const struct parts_job *)context)->op->route_backward;
+    const struct op_route_backward *op = &job->op->route_backward;
     const float *probabilities = operand_at(&op->probabilities), *dweight = operand_at(&op->dweight),
                 *counts = operand_at(&op->counts);
     const uint32_t *chosen = operand_at(&op->chosen), *row_start = operand_at(&op->row_start);
     float *dscores = operand_at(&op->dscores);
-    uint64_t begin, end, n = op->experts;
-    (void)thread;
-    part_range(op->tokens, ROWS_PER_PART, index, &begin, &end);
+    uint64_t n = op->experts;
     for (size_t t = begin; t < end; t++) {
         const float *p = probabilities + t * n;
         double d[EXPERTS_MAX], mean = 0;
@@ -287,16 +285,14 @@ int cpu_router_loss(struct cpu_runner *runner, const struct op *op, struct err *
     return 0;
 }
 
-static void combine_part(void *context, uint32_t index, uint32_t thread)
+static void combine_part(const struct parts_job *job, uint64_t begin, uint64_t end)
 {
     enum { COLUMNS = 256 };
-    const struct op_combine *op = &((const struct parts_job *)context)->op->combine;
+    const struct op_combine *op = &job->op->combine;
     const float *x = operand_at(&op->x), *weight = operand_at(&op->weight);
     const uint32_t *place = operand_at(&op->place);
     float *y = operand_at(&op->y);
-    uint64_t begin, end, width = op->width;
-    (void)thread;
-    part_range(op->tokens, ROWS_PER_PART, index, &begin, &end);
+    uint64_t width = op->width;
     for (size_t t = begin; t < end; t++)
         for (size_t column = 0; column < width; column += COLUMNS) {
             size_t n = width - column < COLUMNS ? width - column : COLUMNS;
@@ -322,15 +318,13 @@ int cpu_combine(struct cpu_runner *runner, const struct op *op, struct err *err)
     return 0;
 }
 
-static void combine_backward_part(void *context, uint32_t index, uint32_t thread)
+static void combine_backward_part(const struct parts_job *job, uint64_t begin, uint64_t end)
 {
-    const struct op_combine_backward *op = &((const struct parts_job *)context)->op->combine_backward;
+    const struct op_combine_backward *op = &job->op->combine_backward;
     const float *weight = operand_at(&op->weight), *dy = operand_at(&op->dy);
     const uint32_t *place = operand_at(&op->place);
     float *x = operand_at(&op->x), *dweight = operand_at(&op->dweight);
-    uint64_t begin, end, width = op->width;
-    (void)thread;
-    part_range(op->tokens, ROWS_PER_PART, index, &begin, &end);
+    uint64_t width = op->width;
     for (size_t t = begin; t < end; t++)
         for (size_t j = t * op->active; j < (t + 1) * op->active; j++) {
             const float *d = dy + t * width;
@@ -427,6 +421,7 @@ int cpu_gemm_grouped(struct cpu_runner *runner, const struct op *op, struct err 
             nothing_write(&gemm);
         parts += product_parts(runner, &gemm);
     }
-    run_parts(runner, op, NULL, parts, 1, groups_part);
+    struct parts_job job = {.runner = runner, .op = op};
+    pool_run(runner->pool, (uint32_t)parts, groups_part, &job);
     return 0;
 }

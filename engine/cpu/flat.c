@@ -11,16 +11,12 @@
 #include "engine/cpu/values.h"
 #include "model/files/gguf.h"
 
-static void embed_part(void *context, uint32_t index, uint32_t thread)
+static void embed_part(const struct parts_job *job, uint64_t begin, uint64_t end)
 {
-    const struct parts_job *job = context;
     const struct op_embed *op = &job->op->embed;
     const int32_t *ids = operand_at(&op->ids);
     const struct kernels *kernels = job->runner->kernels;
     struct err err;
-    uint64_t begin, end;
-    (void)thread;
-    part_range(op->tokens, ROWS_PER_PART, index, &begin, &end);
     for (uint64_t i = begin; i < end; i++) {
         float *out = (float *)operand_at(&op->out) + i * op->hidden;
         uint64_t at = (uint64_t)ids[i] * op->hidden;
@@ -41,16 +37,12 @@ void cpu_embed(struct cpu_runner *runner, const struct op *op)
     run_parts(runner, op, NULL, op->embed.tokens, ROWS_PER_PART, embed_part);
 }
 
-static void embed_backward_part(void *context, uint32_t index, uint32_t thread)
+static void embed_backward_part(const struct parts_job *job, uint64_t begin, uint64_t end)
 {
-    const struct parts_job *job = context;
     const struct op_embed_backward *op = &job->op->embed_backward;
     const int32_t *ids = operand_at(&op->ids);
     const float *dout = operand_at(&op->dout);
     float *dtable = operand_at(&op->dtable);
-    uint64_t begin, end;
-    (void)thread;
-    part_range(op->hidden, COLUMNS_STRIP, index, &begin, &end);
     for (size_t i = 0; i < op->tokens; i++)
         job->runner->kernels->add(dout + i * op->hidden + begin, op->scale,
                                   dtable + (size_t)ids[i] * op->hidden + begin, end - begin);
@@ -90,15 +82,11 @@ static void noise_row(const struct op_embed_noise *op, uint32_t position, uint32
     }
 }
 
-static void embed_noise_part(void *context, uint32_t index, uint32_t thread)
+static void embed_noise_part(const struct parts_job *job, uint64_t begin, uint64_t end)
 {
-    const struct parts_job *job = context;
     const struct op_embed_noise *op = &job->op->embed_noise;
     const uint32_t *row_start = operand_at(&op->row_start), *row_ids = operand_at(&op->row_ids);
     uint32_t step = *(const uint32_t *)operand_at(&op->step);
-    uint64_t begin, end;
-    (void)thread;
-    part_range(op->tokens, ROWS_PER_PART, index, &begin, &end);
     for (uint64_t i = begin; i < end; i++) {
         uint32_t row = row_of(row_start, op->rows, i), length = row_start[row + 1] - row_start[row];
         double size = (double)op->alpha / sqrt((double)length * op->width);
@@ -112,16 +100,12 @@ void cpu_embed_noise(struct cpu_runner *runner, const struct op *op)
     run_parts(runner, op, NULL, op->embed_noise.tokens, ROWS_PER_PART, embed_noise_part);
 }
 
-static void cast_part(void *context, uint32_t index, uint32_t thread)
+static void cast_part(const struct parts_job *job, uint64_t begin, uint64_t end)
 {
     enum { AT_ONCE = 512 };
-    const struct parts_job *job = context;
     const struct op_cast *op = &job->op->cast;
     const struct kernels *kernels = job->runner->kernels;
     float wide[AT_ONCE];
-    uint64_t begin, end;
-    (void)thread;
-    part_range(op->count, FLAT_PER_PART, index, &begin, &end);
     for (; begin < end; begin += AT_ONCE) {
         size_t n = end - begin < AT_ONCE ? end - begin : AT_ONCE;
         if (op->y.dtype == DTYPE_F32) {
@@ -149,16 +133,12 @@ void cpu_square_sum(struct cpu_runner *runner, const struct op *op)
     *out = sum;
 }
 
-static void adamw_part(void *context, uint32_t index, uint32_t thread)
+static void adamw_part(const struct parts_job *job, uint64_t begin, uint64_t end)
 {
-    const struct parts_job *job = context;
     const struct op_adamw *op = &job->op->adamw;
     const struct adamw_scalars scalars =
         adamw_scalars_of(op->learning_rate, op->beta1, op->beta2, op->eps, op->weight_decay, op->grad_scale,
                          op->bias_correction1, op->bias_correction2);
-    uint64_t begin, end;
-    (void)thread;
-    part_range(op->count, FLAT_PER_PART, index, &begin, &end);
     job->runner->kernels->adamw(
         &scalars, (float *)operand_at(&op->value) + begin, (const float *)operand_at(&op->gradient) + begin,
         (float *)operand_at(&op->moment1) + begin, (float *)operand_at(&op->moment2) + begin, end - begin);

@@ -9,27 +9,35 @@ enum {
     FLAT_PER_PART = 1 << 16 /* values of elementwise ops on flat arrays; a multiple of ADAMW8_BLOCK */
 };
 
-/* The context of a part's function. */
+struct parts_job;
+/* Does an op's rows [begin, end) (or columns, or values). */
+typedef void part_function(const struct parts_job *job, uint64_t begin, uint64_t end);
+
+/* An op that is cut into parts. */
 struct parts_job {
     struct cpu_runner *runner;
     const struct op *op;
     void *extra; /* the op's own data */
+    uint64_t rows;
+    uint32_t per_part;
+    part_function *run;
 };
 
-/* The rows [begin, end) of part `index`. */
-static inline void part_range(uint64_t rows, uint32_t per_part, uint32_t index, uint64_t *begin,
-                              uint64_t *end)
+static inline void part_run(void *context, uint32_t index, uint32_t thread)
 {
-    *begin = (uint64_t)index * per_part;
-    *end = *begin + per_part < rows ? *begin + per_part : rows;
+    const struct parts_job *job = context;
+    uint64_t begin = (uint64_t)index * job->per_part, end = begin + job->per_part;
+    (void)thread;
+    job->run(job, begin, end < job->rows ? end : job->rows);
 }
 
-/* Run the function `part` on all parts of `rows` rows. */
+/* Runs a function on all parts of `rows` rows. */
 static inline void run_parts(struct cpu_runner *runner, const struct op *op, void *extra, uint64_t rows,
-                             uint32_t per_part, void (*part)(void *, uint32_t, uint32_t))
+                             uint32_t per_part, part_function *run)
 {
-    struct parts_job job = {.runner = runner, .op = op, .extra = extra};
-    pool_run(runner->pool, (uint32_t)((rows + per_part - 1) / per_part), part, &job);
+    struct parts_job job = {
+        .runner = runner, .op = op, .extra = extra, .rows = rows, .per_part = per_part, .run = run};
+    pool_run(runner->pool, (uint32_t)((rows + per_part - 1) / per_part), part_run, &job);
 }
 
 #endif

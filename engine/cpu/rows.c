@@ -25,15 +25,11 @@ void cpu_copy(struct cpu_runner *runner, const struct op *op)
         memmove(y + i * op->copy.ldy, x + i * op->copy.ldx, op->copy.width * sizeof *y);
 }
 
-static void add_part(void *context, uint32_t index, uint32_t thread)
+static void add_part(const struct parts_job *job, uint64_t begin, uint64_t end)
 {
-    const struct parts_job *job = context;
     const struct op_add *op = &job->op->add;
     const float *x = operand_at(&op->x);
     float *y = operand_at(&op->y);
-    uint64_t begin, end;
-    (void)thread;
-    part_range(op->rows, ROWS_PER_PART, index, &begin, &end);
     for (uint64_t i = begin; i < end; i++)
         job->runner->kernels->add(x + i * op->ldx, op->alpha, y + i * op->ldy, op->width);
 }
@@ -43,15 +39,11 @@ void cpu_add(struct cpu_runner *runner, const struct op *op)
     run_parts(runner, op, NULL, op->add.rows, ROWS_PER_PART, add_part);
 }
 
-static void bias_part(void *context, uint32_t index, uint32_t thread)
+static void bias_part(const struct parts_job *job, uint64_t begin, uint64_t end)
 {
-    const struct parts_job *job = context;
     const struct op_bias *op = &job->op->bias;
     const float *bias = operand_at(&op->bias);
     float *x = operand_at(&op->x);
-    uint64_t begin, end;
-    (void)thread;
-    part_range(op->rows, ROWS_PER_PART, index, &begin, &end);
     for (uint64_t i = begin; i < end; i++)
         job->runner->kernels->add(bias, 1.0f, x + i * op->ldx, op->width);
 }
@@ -61,13 +53,9 @@ void cpu_bias(struct cpu_runner *runner, const struct op *op)
     run_parts(runner, op, NULL, op->bias.rows, ROWS_PER_PART, bias_part);
 }
 
-static void softcap_part(void *context, uint32_t index, uint32_t thread)
+static void softcap_part(const struct parts_job *job, uint64_t begin, uint64_t end)
 {
-    const struct parts_job *job = context;
     const struct op_softcap *op = &job->op->softcap;
-    uint64_t begin, end;
-    (void)thread;
-    part_range(op->rows, ROWS_PER_PART, index, &begin, &end);
     job->runner->kernels->softcap((float *)operand_at(&op->x) + begin * op->width, (end - begin) * op->width,
                                   1.0f, op->cap);
 }
@@ -77,15 +65,11 @@ void cpu_softcap(struct cpu_runner *runner, const struct op *op)
     run_parts(runner, op, NULL, op->softcap.rows, ROWS_PER_PART, softcap_part);
 }
 
-static void column_sum_part(void *context, uint32_t index, uint32_t thread)
+static void column_sum_part(const struct parts_job *job, uint64_t begin, uint64_t end)
 {
-    const struct parts_job *job = context;
     const struct op_column_sum *op = &job->op->column_sum;
     const float *x = operand_at(&op->x);
     float *y = operand_at(&op->y);
-    uint64_t begin, end;
-    (void)thread;
-    part_range(op->width, COLUMNS_STRIP, index, &begin, &end);
     job->runner->kernels->column_sum(x + begin, op->ldx, op->rows, y + begin, end - begin);
 }
 
@@ -112,13 +96,9 @@ static void rmsnorm_vector(const struct kernels *kernels, const struct op_rmsnor
     }
 }
 
-static void rmsnorm_part(void *context, uint32_t index, uint32_t thread)
+static void rmsnorm_part(const struct parts_job *job, uint64_t begin, uint64_t end)
 {
-    const struct parts_job *job = context;
     const struct op_rmsnorm *op = &job->op->rmsnorm;
-    uint64_t begin, end;
-    (void)thread;
-    part_range(op->rows, ROWS_PER_PART, index, &begin, &end);
     for (uint64_t i = begin; i < end; i++) {
         const float *x = (const float *)operand_at(&op->x) + i * op->ldx;
         for (size_t v = 0; v < op->vectors; v++)
@@ -133,15 +113,11 @@ void cpu_rmsnorm(struct cpu_runner *runner, const struct op *op)
 
 /* Computes the input's gradient row by row. Inverse norms of the vectors go to `extra`, for the weight's
  * gradient. */
-static void rmsnorm_backward_part(void *context, uint32_t index, uint32_t thread)
+static void rmsnorm_backward_part(const struct parts_job *job, uint64_t begin, uint64_t end)
 {
-    const struct parts_job *job = context;
     const struct op_rmsnorm_backward *op = &job->op->rmsnorm_backward;
     const float *weight = operand_at(&op->weight);
     float *inverse = job->extra, *all = operand_at(&op->dx);
-    uint64_t begin, end;
-    (void)thread;
-    part_range(op->rows, ROWS_PER_PART, index, &begin, &end);
     for (uint64_t i = begin; i < end; i++) {
         const float *x = (const float *)operand_at(&op->x) + i * op->ldx;
         const float *dy = (const float *)operand_at(&op->dy) + i * op->lddy;
@@ -157,13 +133,9 @@ static void rmsnorm_backward_part(void *context, uint32_t index, uint32_t thread
     }
 }
 
-static void norm_weight_part(void *context, uint32_t index, uint32_t thread)
+static void norm_weight_part(const struct parts_job *job, uint64_t begin, uint64_t end)
 {
-    const struct parts_job *job = context;
     const struct op_rmsnorm_backward *op = &job->op->rmsnorm_backward;
-    uint64_t begin, end;
-    (void)thread;
-    part_range(op->width, COLUMNS_STRIP, index, &begin, &end);
     const struct norm_rows rows = {
         .x = (const float *)operand_at(&op->x) + begin,
         .dy = (const float *)operand_at(&op->dy) + begin,
@@ -211,17 +183,13 @@ void cpu_rmsnorm_backward(struct cpu_runner *runner, const struct op *op)
     }
 }
 
-static void rope_part(void *context, uint32_t index, uint32_t thread)
+static void rope_part(const struct parts_job *job, uint64_t begin, uint64_t end)
 {
-    const struct parts_job *job = context;
     const struct op_rope *op = &job->op->rope;
     const uint32_t *positions = operand_at(&op->positions);
     const float *table = operand_at(&op->table);
     float *x = operand_at(&op->x), sign = op->inverse ? -1.0f : 1.0f;
     size_t half = op->rotary_dim / 2;
-    uint64_t begin, end;
-    (void)thread;
-    part_range(op->tokens, ROWS_PER_PART, index, &begin, &end);
     for (uint64_t i = begin; i < end; i++) {
         const float *cosines = table + (size_t)positions[i] * op->rotary_dim;
         for (uint32_t head = 0; head < op->heads; head++)
@@ -247,15 +215,11 @@ static void glu_stretch(const struct kernels *kernels, const struct op_glu *op, 
     values_write(kernels, act, &op->act, row * op->width + i, n);
 }
 
-static void glu_part(void *context, uint32_t index, uint32_t thread)
+static void glu_part(const struct parts_job *job, uint64_t begin, uint64_t end)
 {
-    const struct parts_job *job = context;
     const struct op_glu *op = &job->op->glu;
     const struct kernels *kernels = job->runner->kernels;
     bool wide = op->gate_up.dtype == DTYPE_F32 && op->act.dtype == DTYPE_F32;
-    uint64_t begin, end;
-    (void)thread;
-    part_range(op->tokens, ROWS_PER_PART, index, &begin, &end);
     for (uint64_t row = begin; row < end; row++) {
         if (wide) {
             const float *gate = (const float *)operand_at(&op->gate_up) + row * 2 * op->width;
@@ -285,14 +249,10 @@ static void glu_backward_stretch(const struct kernels *kernels, const struct op_
     values_write(kernels, up, &op->gate_up, at + op->width, n);
 }
 
-static void glu_backward_part(void *context, uint32_t index, uint32_t thread)
+static void glu_backward_part(const struct parts_job *job, uint64_t begin, uint64_t end)
 {
-    const struct parts_job *job = context;
     const struct op_glu_backward *op = &job->op->glu_backward;
     const struct kernels *kernels = job->runner->kernels;
-    uint64_t begin, end;
-    (void)thread;
-    part_range(op->tokens, ROWS_PER_PART, index, &begin, &end);
     for (uint64_t row = begin; row < end; row++) {
         uint64_t at = row * 2 * op->width;
         const float *dact = (const float *)operand_at(&op->dact) + row * op->width;
@@ -312,18 +272,14 @@ void cpu_glu_backward(struct cpu_runner *runner, const struct op *op)
     run_parts(runner, op, NULL, op->glu_backward.tokens, ROWS_PER_PART, glu_backward_part);
 }
 
-static void dropout_part(void *context, uint32_t index, uint32_t thread)
+static void dropout_part(const struct parts_job *job, uint64_t begin, uint64_t end)
 {
-    const struct parts_job *job = context;
     const struct op_dropout *op = &job->op->dropout;
     const uint32_t *positions = operand_at(&op->positions), *row_ids = operand_at(&op->row_ids);
     const float *x = operand_at(&op->x);
     float *y = operand_at(&op->y);
     struct dropout_key key = dropout_key_of(op->p, op->seed, op->layer, op->target);
     key.step = *(const uint32_t *)operand_at(&op->step);
-    uint64_t begin, end;
-    (void)thread;
-    part_range(op->tokens, ROWS_PER_PART, index, &begin, &end);
     for (uint64_t i = begin; i < end; i++) {
         key.position = positions[i];
         key.row_id = row_ids[i];
@@ -336,18 +292,14 @@ void cpu_dropout(struct cpu_runner *runner, const struct op *op)
     run_parts(runner, op, NULL, op->dropout.tokens, ROWS_PER_PART, dropout_part);
 }
 
-static void dropout_backward_part(void *context, uint32_t index, uint32_t thread)
+static void dropout_backward_part(const struct parts_job *job, uint64_t begin, uint64_t end)
 {
-    const struct parts_job *job = context;
     const struct op_dropout_backward *op = &job->op->dropout_backward;
     const uint32_t *positions = operand_at(&op->positions), *row_ids = operand_at(&op->row_ids);
     const float *x = operand_at(&op->x);
     float *t = operand_at(&op->t), *dx = operand_at(&op->dx);
     struct dropout_key key = dropout_key_of(op->p, op->seed, op->layer, op->target);
     key.step = *(const uint32_t *)operand_at(&op->step);
-    uint64_t begin, end;
-    (void)thread;
-    part_range(op->tokens, ROWS_PER_PART, index, &begin, &end);
     for (uint64_t i = begin; i < end; i++) {
         key.position = positions[i];
         key.row_id = row_ids[i];
@@ -383,21 +335,20 @@ void cpu_scatter_rows(struct cpu_runner *runner, const struct op *op)
         runner->kernels->scale(x + i * o->width, o->scale, y + (size_t)index[i] * o->width, o->width);
 }
 
-static void cross_entropy_part(void *context, uint32_t index, uint32_t thread)
+static void cross_entropy_part(const struct parts_job *job, uint64_t begin, uint64_t end)
 {
-    const struct parts_job *job = context;
     const struct op_cross_entropy *op = &job->op->cross_entropy;
+    const struct kernels *kernels = job->runner->kernels;
     const int32_t *targets = operand_at(&op->targets);
-    float *logits = operand_at(&op->logits);
     double *losses = job->extra;
     const struct cross_entropy_scalars scalars = {
         .smoothing = op->smoothing, .cap = op->cap, .gradient = op->gradient};
-    const struct kernels *kernels = job->runner->kernels;
-    float *row = logits + (size_t)index * op->vocab;
-    (void)thread;
-    losses[index] = kernels->cross_entropy(&scalars, row, op->vocab, (size_t)targets[index]);
-    if (op->gradient && op->gradient_scale != 1.0f)
-        kernels->scale(row, op->gradient_scale, row, op->vocab);
+    for (uint64_t i = begin; i < end; i++) {
+        float *row = (float *)operand_at(&op->logits) + i * op->vocab;
+        losses[i] = kernels->cross_entropy(&scalars, row, op->vocab, (size_t)targets[i]);
+        if (op->gradient && op->gradient_scale != 1.0f)
+            kernels->scale(row, op->gradient_scale, row, op->vocab);
+    }
 }
 
 void cpu_cross_entropy(struct cpu_runner *runner, const struct op *op)

@@ -32,16 +32,12 @@ static void nf4_part(const struct op_unpack *op, const struct unpack_job *job, c
     }
 }
 
-static void unpack_part(void *context, uint32_t index, uint32_t thread)
+static void unpack_part(const struct parts_job *parts, uint64_t begin, uint64_t end)
 {
-    const struct parts_job *parts = context;
     const struct unpack_job *job = parts->extra;
     const struct op_unpack *op = &parts->op->unpack;
     const uint8_t *x = operand_at(&op->x);
     struct err err;
-    uint64_t begin, end;
-    (void)thread;
-    part_range(op->count, VALUES_PER_PART, index, &begin, &end);
     float *y = (float *)operand_at(&op->y) + begin;
     begin += op->begin;
     end += op->begin;
