@@ -185,17 +185,28 @@ static void attention_in(enum dtype compute, const char *forward_name, const cha
         .buffer = (of), .at = (uint64_t)dtype_bytes(as) * (values), .dtype = (as)                            \
     }
 #define AT(of, values) AS(of, values, DTYPE_F32)
-#define BOTH                                                                                                 \
-    .rows = ROWS, .tokens = tokens, .heads = heads, .kv_heads = kv, .head_dim = dim, .ld = ld,               \
-    .scale = (float)(1 / sqrt(dim)), .compute = compute, .q = AS(qkv, 0, compute),                           \
-    .k = AS(qkv, heads * dim, compute), .v = AS(qkv, (heads + kv) * dim, compute),                           \
-    .row_start = {.buffer = rows, .dtype = DTYPE_U32}, .out = AS(out, 0, compute), .lse = AT(lse, 0)
-    struct op forward = {.kind = OP_ATTENTION, .attention = {BOTH}};
+    struct op forward = {.kind = OP_ATTENTION,
+                         .attention = {.rows = ROWS,
+                                       .tokens = tokens,
+                                       .heads = heads,
+                                       .kv_heads = kv,
+                                       .head_dim = dim,
+                                       .ld = ld,
+                                       .scale = (float)(1 / sqrt(dim)),
+                                       .compute = compute,
+                                       .q = AS(qkv, 0, compute),
+                                       .k = AS(qkv, heads * dim, compute),
+                                       .v = AS(qkv, (heads + kv) * dim, compute),
+                                       .row_start = {.buffer = rows, .dtype = DTYPE_U32},
+                                       .out = AS(out, 0, compute),
+                                       .lse = AT(lse, 0)}};
     struct op backward = {.kind = OP_ATTENTION_BACKWARD,
-                          .attention_backward = {BOTH, .dout = AT(dout, 0), .delta = AT(delta, 0),
-                                                 .dq = AT(d, 0), .dk = AT(d, heads * dim),
+                          .attention_backward = {.forward = forward.attention,
+                                                 .dout = AT(dout, 0),
+                                                 .delta = AT(delta, 0),
+                                                 .dq = AT(d, 0),
+                                                 .dk = AT(d, heads * dim),
                                                  .dv = AT(d, (heads + kv) * dim)}};
-#undef BOTH
 #undef AT
 #undef AS
     /* pairs of query and key, since attention is causal */

@@ -206,8 +206,8 @@ static int contents_check(const struct op *op, struct err *err)
     case OP_ATTENTION:
         return starts_check(op, &op->attention.row_start, op->attention.rows, op->attention.tokens, err);
     case OP_ATTENTION_BACKWARD:
-        return starts_check(op, &op->attention_backward.row_start, op->attention_backward.rows,
-                            op->attention_backward.tokens, err);
+        return starts_check(op, &op->attention_backward.forward.row_start,
+                            op->attention_backward.forward.rows, op->attention_backward.forward.tokens, err);
     default:
         return 0;
     }

@@ -558,18 +558,18 @@ struct attention_offsets {
     size_t q, k, out, state; /* values from the operand's beginning */
 };
 
-static struct attention_offsets place_of(const struct attention_part *part, const uint32_t *row_start,
-                                         uint32_t heads, uint32_t kv_heads, uint32_t head_dim, uint32_t ld)
+static struct attention_offsets offsets_of(const struct attention_part *part, const uint32_t *row_start,
+                                           const struct op_attention *op)
 {
-    uint32_t group = heads / kv_heads;
+    uint32_t group = op->heads / op->kv_heads;
     size_t begin = row_start[part->row], head = (size_t)part->kv * group;
     return (struct attention_offsets){
         .queries = row_start[part->row + 1] - row_start[part->row],
         .group = group,
-        .q = begin * ld + head * head_dim,
-        .k = begin * ld + (size_t)part->kv * head_dim,
-        .out = (begin * heads + head) * head_dim,
-        .state = begin * heads + head,
+        .q = begin * op->ld + head * op->head_dim,
+        .k = begin * op->ld + (size_t)part->kv * op->head_dim,
+        .out = (begin * op->heads + head) * op->head_dim,
+        .state = begin * op->heads + head,
     };
 }
 
@@ -578,43 +578,10 @@ static uint32_t window_of(uint32_t window)
     return window == 0 ? UINT32_MAX : window;
 }
 
-static void forward_part(void *context, uint32_t index, uint32_t thread)
+static struct sequence sequence_of(const struct attention_job *job, const struct op_attention *op,
+                                   const struct attention_part *part, uint32_t thread)
 {
-    const struct attention_job *job = context;
-    const struct op_attention *op = job->forward;
-    struct attention_part part;
-    if (!job_part(job, index, &part))
-        return;
-    struct attention_offsets at =
-        place_of(&part, job->cut.row_start, op->heads, op->kv_heads, op->head_dim, op->ld);
-    struct sequence s = {
-        .kernels = job->runner->kernels,
-        .as = value_kind_of(op->compute),
-        .queries = at.queries,
-        .group = at.group,
-        .head_dim = op->head_dim,
-        .window = window_of(op->window),
-        .scale = op->scale,
-        .cap = op->cap,
-        .q = matrix_of(&op->q, at.q, op->ld),
-        .k = matrix_of(&op->k, at.k, op->ld),
-        .v = matrix_of(&op->v, at.k, op->ld),
-        .out = &op->out,
-        .out_at = at.out,
-        .ldo = (size_t)op->heads * op->head_dim,
-        .lse = (float *)operand_at(&op->lse) + at.state,
-        .ldl = op->heads,
-        .scratch = job->runner->scratch + thread * job->runner->scratch_floats,
-    };
-    sequence_forward(&s, part.begin, part.end);
-}
-
-static struct sequence backward_sequence(const struct attention_job *job, const struct attention_part *part,
-                                         uint32_t thread)
-{
-    const struct op_attention_backward *op = job->backward;
-    struct attention_offsets at =
-        place_of(part, job->cut.row_start, op->heads, op->kv_heads, op->head_dim, op->ld);
+    struct attention_offsets at = offsets_of(part, job->cut.row_start, op);
     return (struct sequence){
         .kernels = job->runner->kernels,
         .as = value_kind_of(op->compute),
@@ -632,13 +599,32 @@ static struct sequence backward_sequence(const struct attention_job *job, const 
         .ldo = (size_t)op->heads * op->head_dim,
         .lse = (float *)operand_at(&op->lse) + at.state,
         .ldl = op->heads,
-        .dout = matrix_of(&op->dout, at.out, (size_t)op->heads * op->head_dim),
-        .delta = (float *)operand_at(&op->delta) + at.state,
-        .dq = (float *)operand_at(&op->dq) + at.q,
-        .dk = (float *)operand_at(&op->dk) + at.k,
-        .dv = (float *)operand_at(&op->dv) + at.k,
         .scratch = job->runner->scratch + thread * job->runner->scratch_floats,
     };
+}
+
+static void forward_part(void *context, uint32_t index, uint32_t thread)
+{
+    const struct attention_job *job = context;
+    struct attention_part part;
+    if (!job_part(job, index, &part))
+        return;
+    struct sequence s = sequence_of(job, job->forward, &part, thread);
+    sequence_forward(&s, part.begin, part.end);
+}
+
+static struct sequence backward_sequence(const struct attention_job *job, const struct attention_part *part,
+                                         uint32_t thread)
+{
+    const struct op_attention_backward *op = job->backward;
+    struct attention_offsets at = offsets_of(part, job->cut.row_start, &op->forward);
+    struct sequence s = sequence_of(job, &op->forward, part, thread);
+    s.dout = matrix_of(&op->dout, at.out, s.ldo);
+    s.delta = (float *)operand_at(&op->delta) + at.state;
+    s.dq = (float *)operand_at(&op->dq) + at.q;
+    s.dk = (float *)operand_at(&op->dk) + at.k;
+    s.dv = (float *)operand_at(&op->dv) + at.k;
+    return s;
 }
 
 /* Backward of a whole row. */
@@ -724,8 +710,9 @@ void cpu_attention_backward(struct cpu_runner *runner, const struct op *op)
     const struct op_attention_backward *a = &op->attention_backward;
     struct attention_job job = {.runner = runner,
                                 .backward = a,
-                                .cut = attention_backward_cut(pool_threads(runner->pool), a->rows,
-                                                              operand_at(&a->row_start), a->kv_heads)};
+                                .cut = attention_backward_cut(pool_threads(runner->pool), a->forward.rows,
+                                                              operand_at(&a->forward.row_start),
+                                                              a->forward.kv_heads)};
     job.parts = attention_parts(&job.cut);
     if (job.cut.step != TILE) {
         pool_run(runner->pool, job.parts, backward_part, &job);

@@ -81,8 +81,8 @@ static bool sizes_fit(const struct op *op)
         return heads_fit(op->attention.compute, op->attention.heads, op->attention.kv_heads,
                          op->attention.head_dim);
     case OP_ATTENTION_BACKWARD:
-        return heads_fit(op->attention_backward.compute, op->attention_backward.heads,
-                         op->attention_backward.kv_heads, op->attention_backward.head_dim);
+        return heads_fit(op->attention_backward.forward.compute, op->attention_backward.forward.heads,
+                         op->attention_backward.forward.kv_heads, op->attention_backward.forward.head_dim);
     case OP_ATTENTION_CACHED:
         return heads_fit(op->attention_cached.compute, op->attention_cached.heads,
                          op->attention_cached.kv_heads, op->attention_cached.head_dim);

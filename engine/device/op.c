@@ -142,35 +142,36 @@ static void gemm_operands(const struct op *any, struct uses *uses)
     use(uses, "c", op->c, op->beta == 0.0f ? OPERAND_WRITE : OPERAND_UPDATE, op->m, op->n, op->ldc);
 }
 
-static void attention_operands(const struct op *any, struct uses *uses)
+/* `access`: to what forward computes. */
+static void attention_use(struct uses *uses, const struct op_attention *op, enum operand_access access)
 {
-    const struct op_attention *op = &any->attention;
     uint64_t q = (uint64_t)op->heads * op->head_dim, kv = (uint64_t)op->kv_heads * op->head_dim;
     uint32_t as = AS_F32 | 1u << op->compute;
     use_as(uses, as, "q", op->q, OPERAND_READ, op->tokens, q, op->ld);
     use_as(uses, as, "k", op->k, OPERAND_READ, op->tokens, kv, op->ld);
     use_as(uses, as, "v", op->v, OPERAND_READ, op->tokens, kv, op->ld);
     use_flat(uses, AS_U32, "row_start", op->row_start, OPERAND_READ, op->rows + 1ull);
-    use_as(uses, as, "out", op->out, OPERAND_WRITE, op->tokens, q, q);
-    use(uses, "lse", op->lse, OPERAND_WRITE, op->tokens, op->heads, op->heads);
+    use_as(uses, as, "out", op->out, access, op->tokens, q, q);
+    use(uses, "lse", op->lse, access, op->tokens, op->heads, op->heads);
+}
+
+static void attention_operands(const struct op *any, struct uses *uses)
+{
+    attention_use(uses, &any->attention, OPERAND_WRITE);
 }
 
 static void attention_backward_operands(const struct op *any, struct uses *uses)
 {
     const struct op_attention_backward *op = &any->attention_backward;
-    uint64_t q = (uint64_t)op->heads * op->head_dim, kv = (uint64_t)op->kv_heads * op->head_dim;
-    uint32_t as = AS_F32 | 1u << op->compute;
-    use_as(uses, as, "q", op->q, OPERAND_READ, op->tokens, q, op->ld);
-    use_as(uses, as, "k", op->k, OPERAND_READ, op->tokens, kv, op->ld);
-    use_as(uses, as, "v", op->v, OPERAND_READ, op->tokens, kv, op->ld);
-    use_flat(uses, AS_U32, "row_start", op->row_start, OPERAND_READ, op->rows + 1ull);
-    use_as(uses, as, "out", op->out, OPERAND_READ, op->tokens, q, q);
-    use(uses, "lse", op->lse, OPERAND_READ, op->tokens, op->heads, op->heads);
-    use(uses, "dout", op->dout, OPERAND_READ, op->tokens, q, q);
-    use(uses, "delta", op->delta, OPERAND_WRITE, op->tokens, op->heads, op->heads);
-    use(uses, "dq", op->dq, OPERAND_WRITE, op->tokens, q, op->ld);
-    use(uses, "dk", op->dk, OPERAND_WRITE, op->tokens, kv, op->ld);
-    use(uses, "dv", op->dv, OPERAND_WRITE, op->tokens, kv, op->ld);
+    const struct op_attention *forward = &op->forward;
+    uint64_t q = (uint64_t)forward->heads * forward->head_dim,
+             kv = (uint64_t)forward->kv_heads * forward->head_dim;
+    attention_use(uses, forward, OPERAND_READ);
+    use(uses, "dout", op->dout, OPERAND_READ, forward->tokens, q, q);
+    use(uses, "delta", op->delta, OPERAND_WRITE, forward->tokens, forward->heads, forward->heads);
+    use(uses, "dq", op->dq, OPERAND_WRITE, forward->tokens, q, forward->ld);
+    use(uses, "dk", op->dk, OPERAND_WRITE, forward->tokens, kv, forward->ld);
+    use(uses, "dv", op->dv, OPERAND_WRITE, forward->tokens, kv, forward->ld);
 }
 
 static void attention_cached_operands(const struct op *any, struct uses *uses)

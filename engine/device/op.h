@@ -176,10 +176,8 @@ struct op_attention {
  * scale and the slope of the cap and are made from probabilities that are not rounded yet. delta is the sum
  * of dout (not rounded) times out. */
 struct op_attention_backward {
-    uint32_t rows, tokens, heads, kv_heads, head_dim, ld, window;
-    float scale, cap;
-    enum dtype compute;
-    struct operand q, k, v, row_start, out, lse, dout, delta, dq, dk, dv;
+    struct op_attention forward; /* out and lse are read */
+    struct operand dout, delta, dq, dk, dv;
 };
 
 /* Attention of `tokens` new positions, the first of which is `begin`, over one sequence's cache k, v[begin +

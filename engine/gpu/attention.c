@@ -18,7 +18,7 @@ static bool forward_fits(const struct gpu *gpu, const struct op *op)
 static bool backward_fits(const struct gpu *gpu, const struct op *op)
 {
     (void)gpu;
-    const struct op_attention_backward *o = &op->attention_backward;
+    const struct op_attention *o = &op->attention_backward.forward;
     return heads_fit(o->heads, o->kv_heads, o->head_dim, o->compute);
 }
 
@@ -80,24 +80,30 @@ static int forward_launch(struct gpu_call *call, const struct attention_forward_
                       sizeof *args);
 }
 
+static struct attention_shape shape_of(const struct op_attention *o)
+{
+    struct attention_shape shape = {.q = matrix_of(&o->q, o->ld),
+                                    .k = matrix_of(&o->k, o->ld),
+                                    .v = matrix_of(&o->v, o->ld),
+                                    .row_start = gpu_at(&o->row_start),
+                                    .rows = o->rows,
+                                    .tokens = o->tokens,
+                                    .heads = o->heads,
+                                    .kv_heads = o->kv_heads,
+                                    .head_dim = o->head_dim,
+                                    .scale = o->scale,
+                                    .cap = o->cap};
+    shape_finish(&shape, o->window, o->compute);
+    return shape;
+}
+
 static int run_forward(struct gpu_call *call, const struct op *op)
 {
     const struct op_attention *o = &op->attention;
-    struct attention_forward_args args = {.shape = {.q = matrix_of(&o->q, o->ld),
-                                                    .k = matrix_of(&o->k, o->ld),
-                                                    .v = matrix_of(&o->v, o->ld),
-                                                    .row_start = gpu_at(&o->row_start),
-                                                    .rows = o->rows,
-                                                    .tokens = o->tokens,
-                                                    .heads = o->heads,
-                                                    .kv_heads = o->kv_heads,
-                                                    .head_dim = o->head_dim,
-                                                    .scale = o->scale,
-                                                    .cap = o->cap},
+    struct attention_forward_args args = {.shape = shape_of(o),
                                           .out = gpu_at(&o->out),
                                           .out_as = gpu_element(o->out.dtype),
                                           .lse = gpu_at(&o->lse)};
-    shape_finish(&args.shape, o->window, o->compute);
     return forward_launch(call, &args, o->compute, tiles_most(o->tokens, o->rows));
 }
 
@@ -122,37 +128,21 @@ static int run_cached(struct gpu_call *call, const struct op *op)
     return forward_launch(call, &args, o->compute, gpu_blocks(o->tokens, ATTENTION_ROWS));
 }
 
-static struct attention_backward_args backward_args(const struct op_attention_backward *o)
-{
-    struct attention_backward_args args = {.shape = {.q = matrix_of(&o->q, o->ld),
-                                                     .k = matrix_of(&o->k, o->ld),
-                                                     .v = matrix_of(&o->v, o->ld),
-                                                     .row_start = gpu_at(&o->row_start),
-                                                     .rows = o->rows,
-                                                     .tokens = o->tokens,
-                                                     .heads = o->heads,
-                                                     .kv_heads = o->kv_heads,
-                                                     .head_dim = o->head_dim,
-                                                     .scale = o->scale,
-                                                     .cap = o->cap},
-                                           .dout = matrix_of(&o->dout, o->heads * o->head_dim),
-                                           .lse = gpu_at(&o->lse),
-                                           .delta = gpu_at(&o->delta),
-                                           .dq = gpu_at(&o->dq),
-                                           .dk = gpu_at(&o->dk),
-                                           .dv = gpu_at(&o->dv)};
-    shape_finish(&args.shape, o->window, o->compute);
-    return args;
-}
-
 static int run_backward(struct gpu_call *call, const struct op *op)
 {
-    const struct op_attention_backward *o = &op->attention_backward;
-    struct attention_backward_args args = backward_args(o);
+    const struct op_attention_backward *b = &op->attention_backward;
+    const struct op_attention *o = &b->forward;
+    struct attention_backward_args args = {.shape = shape_of(o),
+                                           .dout = matrix_of(&b->dout, o->heads * o->head_dim),
+                                           .lse = gpu_at(&o->lse),
+                                           .delta = gpu_at(&b->delta),
+                                           .dq = gpu_at(&b->dq),
+                                           .dk = gpu_at(&b->dk),
+                                           .dv = gpu_at(&b->dv)};
     struct attention_delta_args delta = {.out = gpu_at(&o->out),
                                          .out_as = gpu_element(o->out.dtype),
                                          .compute = args.shape.compute,
-                                         .dout = gpu_at(&o->dout),
+                                         .dout = gpu_at(&b->dout),
                                          .delta = args.delta,
                                          .count = (uint64_t)o->tokens * o->heads,
                                          .width = o->head_dim};

@@ -138,29 +138,32 @@ static float attention_scale(const struct model_config *config)
     return (float)(config->attn_scale > 0 ? config->attn_scale : 1.0 / sqrt((double)config->head_dim));
 }
 
-static void attend(const struct layer_run *run, const struct layer_step *step)
+static struct op_attention attention_of(const struct layer_run *run, const struct layer_step *step)
 {
     const struct stage *stage = run->pass->stage;
     const struct footprint_shape *s = shape(run);
     struct operand qkv = run_value(run, step->in);
-    queue_step(run, &(struct op){.kind = OP_ATTENTION,
-                                 .attention = {.rows = run->pass->rows,
-                                               .tokens = run->pass->tokens,
-                                               .heads = s->heads,
-                                               .kv_heads = s->kv_heads,
-                                               .head_dim = s->head_dim,
-                                               .ld = s->qkv_width,
-                                               .window = model_layer_window(&stage->config, run->layer),
-                                               .scale = attention_scale(&stage->config),
-                                               .cap = (float)stage->config.attn_softcap,
-                                               .compute = stage->options.compute,
-                                               .q = qkv,
-                                               .k = operand_skip(qkv, s->q_width),
-                                               .v = operand_skip(qkv, s->q_width + s->kv_width),
-                                               .row_start = pass_meta(run->pass, stage->layout.slot.row_start,
-                                                                      DTYPE_U32),
-                                               .out = run_value(run, VALUE_ATT),
-                                               .lse = run_value(run, VALUE_LSE)}});
+    return (struct op_attention){.rows = run->pass->rows,
+                                 .tokens = run->pass->tokens,
+                                 .heads = s->heads,
+                                 .kv_heads = s->kv_heads,
+                                 .head_dim = s->head_dim,
+                                 .ld = s->qkv_width,
+                                 .window = model_layer_window(&stage->config, run->layer),
+                                 .scale = attention_scale(&stage->config),
+                                 .cap = (float)stage->config.attn_softcap,
+                                 .compute = stage->options.compute,
+                                 .q = qkv,
+                                 .k = operand_skip(qkv, s->q_width),
+                                 .v = operand_skip(qkv, s->q_width + s->kv_width),
+                                 .row_start = pass_meta(run->pass, stage->layout.slot.row_start, DTYPE_U32),
+                                 .out = run_value(run, VALUE_ATT),
+                                 .lse = run_value(run, VALUE_LSE)};
+}
+
+static void attend(const struct layer_run *run, const struct layer_step *step)
+{
+    queue_step(run, &(struct op){.kind = OP_ATTENTION, .attention = attention_of(run, step)});
 }
 
 /* Append this call's keys and values to the cache, then attend to the whole cache. It is in fp32; attention
@@ -199,33 +202,15 @@ static void attend_cached(const struct layer_run *run)
 static void attend_backward(const struct layer_run *run, const struct layer_step *step,
                             const struct tape_entry *entry)
 {
-    const struct stage *stage = run->pass->stage;
     const struct footprint_shape *s = shape(run);
-    struct operand qkv = run_value(run, step->in), d = run_gradient(run, step->in);
-    struct op op = {
-        .kind = OP_ATTENTION_BACKWARD,
-        .attention_backward = {.rows = run->pass->rows,
-                               .tokens = run->pass->tokens,
-                               .heads = s->heads,
-                               .kv_heads = s->kv_heads,
-                               .head_dim = s->head_dim,
-                               .ld = s->qkv_width,
-                               .window = model_layer_window(&stage->config, run->layer),
-                               .scale = attention_scale(&stage->config),
-                               .cap = (float)stage->config.attn_softcap,
-                               .compute = stage->options.compute,
-                               .q = qkv,
-                               .k = operand_skip(qkv, s->q_width),
-                               .v = operand_skip(qkv, s->q_width + s->kv_width),
-                               .row_start = pass_meta(run->pass, stage->layout.slot.row_start, DTYPE_U32),
-                               .out = run_value(run, VALUE_ATT),
-                               .lse = run_value(run, VALUE_LSE),
-                               .dout = run_gradient(run, VALUE_ATT),
-                               .delta = run_scratch(run, entry->scratch),
-                               .dq = d,
-                               .dk = operand_skip(d, s->q_width),
-                               .dv = operand_skip(d, s->q_width + s->kv_width)}};
-    queue_step(run, &op);
+    struct operand d = run_gradient(run, step->in);
+    queue_step(run, &(struct op){.kind = OP_ATTENTION_BACKWARD,
+                                 .attention_backward = {.forward = attention_of(run, step),
+                                                        .dout = run_gradient(run, VALUE_ATT),
+                                                        .delta = run_scratch(run, entry->scratch),
+                                                        .dq = d,
+                                                        .dk = operand_skip(d, s->q_width),
+                                                        .dv = operand_skip(d, s->q_width + s->kv_width)}});
 }
 
 /* --- gates and sums --- */

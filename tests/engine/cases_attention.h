@@ -139,22 +139,23 @@ static inline void attention_want(struct trial *t)
 static inline void attention_backward_draw(struct trial *t)
 {
     struct op_attention_backward *o = &t->op.attention_backward;
+    struct op_attention *forward = &o->forward;
     t->op.kind = OP_ATTENTION_BACKWARD;
-    attention_draw_rows(t, &o->rows, &o->tokens);
-    struct attention a = attention_draw_heads(t, o->tokens);
-    o->heads = a.heads;
-    o->kv_heads = a.kv_heads;
-    o->head_dim = a.head_dim;
-    o->ld = a.ld;
-    o->window = a.window;
-    o->scale = (float)a.scale;
-    o->cap = (float)a.cap;
-    bind(t, &o->q);
-    bind(t, &o->k);
-    bind(t, &o->v);
-    bind_as(t, &o->row_start, FILL_STARTS, o->tokens);
-    bind(t, &o->out);
-    bind(t, &o->lse);
+    attention_draw_rows(t, &forward->rows, &forward->tokens);
+    struct attention a = attention_draw_heads(t, forward->tokens);
+    forward->heads = a.heads;
+    forward->kv_heads = a.kv_heads;
+    forward->head_dim = a.head_dim;
+    forward->ld = a.ld;
+    forward->window = a.window;
+    forward->scale = (float)a.scale;
+    forward->cap = (float)a.cap;
+    bind(t, &forward->q);
+    bind(t, &forward->k);
+    bind(t, &forward->v);
+    bind_as(t, &forward->row_start, FILL_STARTS, forward->tokens);
+    bind(t, &forward->out);
+    bind(t, &forward->lse);
     bind(t, &o->dout);
     bind(t, &o->delta);
     bind(t, &o->dq);
@@ -164,7 +165,7 @@ static inline void attention_backward_draw(struct trial *t)
 
 static inline struct attention attention_backward_of(const struct trial *t)
 {
-    const struct op_attention_backward *o = &t->op.attention_backward;
+    const struct op_attention *o = &t->op.attention_backward.forward;
     return (struct attention){o->heads,  o->kv_heads,      o->head_dim,    o->ld,
                               o->window, (double)o->scale, (double)o->cap, o->compute};
 }
@@ -172,16 +173,16 @@ static inline struct attention attention_backward_of(const struct trial *t)
 static inline void attention_backward_prepare(struct trial *t)
 {
     struct attention a = attention_backward_of(t);
-    attention_forward(t, &a, t->op.attention_backward.rows, values(t, "out"), values(t, "lse"));
+    attention_forward(t, &a, t->op.attention_backward.forward.rows, values(t, "out"), values(t, "lse"));
 }
 
 static inline double attention_loss(const struct trial *t)
 {
     struct attention a = attention_backward_of(t);
-    size_t count = (size_t)t->op.attention_backward.tokens * a.heads * a.head_dim;
+    size_t count = (size_t)t->op.attention_backward.forward.tokens * a.heads * a.head_dim;
     double loss = 0, *out = doubles((uint32_t)count + 1);
     const double *dout = values(t, "dout");
-    attention_forward(t, &a, t->op.attention_backward.rows, out, NULL);
+    attention_forward(t, &a, t->op.attention_backward.forward.rows, out, NULL);
     for (size_t i = 0; i < count; i++)
         loss += dout[i] * out[i];
     free(out);
@@ -197,7 +198,7 @@ static inline void attention_rounded_prepare(struct trial *t)
         const struct array *array = array_named(t, names[i]);
         kept[i] = doubles((uint32_t)array->count + 1);
         memcpy(kept[i], array->value, array->count * sizeof(double));
-        operand_round(t, names[i], t->op.attention_backward.compute);
+        operand_round(t, names[i], t->op.attention_backward.forward.compute);
     }
     attention_backward_prepare(t);
     for (int i = 0; i < 3; i++) {
@@ -235,7 +236,7 @@ static inline struct attention_pair attention_pair_of(const struct trial *t, con
 /* The definition, query by query: dout, probabilities and the scores' gradients are rounded. */
 static inline void attention_rounded_backward_want(struct trial *t)
 {
-    const struct op_attention_backward *o = &t->op.attention_backward;
+    const struct op_attention *o = &t->op.attention_backward.forward;
     const struct attention a = attention_backward_of(t);
     double *dq = expected(t, "dq"), *dk = expected(t, "dk"), *dv = expected(t, "dv");
     const double *q = values(t, "q"), *k = values(t, "k"), *v = values(t, "v"), *dout = values(t, "dout");
@@ -281,7 +282,7 @@ static inline void attention_rounded_draw(struct trial *t)
 static inline void attention_rounded_backward_draw(struct trial *t)
 {
     attention_backward_draw(t);
-    t->op.attention_backward.compute = compute_draw(t);
+    t->op.attention_backward.forward.compute = compute_draw(t);
 }
 
 static inline void attention_cached_draw(struct trial *t)

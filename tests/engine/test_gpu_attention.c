@@ -33,7 +33,7 @@ static void forward_draw(struct trial *t)
 
 static void backward_draw(struct trial *t)
 {
-    struct op_attention_backward *o = &t->op.attention_backward;
+    struct op_attention *o = &t->op.attention_backward.forward;
     attention_rounded_backward_draw(t);
     o->head_dim = head_dim_draw(t);
     o->kv_heads = 1;

@@ -139,43 +139,28 @@ static void attention_submit(struct bench *b, const struct attention_case *c, st
     v.at += 4ull * (c->heads + c->kv_heads) * HEAD;
     dk.at += 4ull * c->heads * HEAD;
     dv.at += 4ull * (c->heads + c->kv_heads) * HEAD;
-    submit(b, (struct op){.kind = OP_ATTENTION,
-                          .attention = {.rows = c->rows,
-                                        .tokens = tokens,
-                                        .heads = c->heads,
-                                        .kv_heads = c->kv_heads,
-                                        .head_dim = HEAD,
-                                        .ld = ld,
-                                        .window = c->window,
-                                        .scale = 0.2f,
-                                        .cap = c->cap,
-                                        .q = a->qkv,
-                                        .k = k,
-                                        .v = v,
-                                        .row_start = a->row_start,
-                                        .out = a->out,
-                                        .lse = a->lse}});
-    submit(b, (struct op){.kind = OP_ATTENTION_BACKWARD,
-                          .attention_backward = {.rows = c->rows,
-                                                 .tokens = tokens,
-                                                 .heads = c->heads,
-                                                 .kv_heads = c->kv_heads,
-                                                 .head_dim = HEAD,
-                                                 .ld = ld,
-                                                 .window = c->window,
-                                                 .scale = 0.2f,
-                                                 .cap = c->cap,
-                                                 .q = a->qkv,
-                                                 .k = k,
-                                                 .v = v,
-                                                 .row_start = a->row_start,
-                                                 .out = a->out,
-                                                 .lse = a->lse,
-                                                 .dout = a->dout,
-                                                 .delta = a->delta,
-                                                 .dq = a->dqkv,
-                                                 .dk = dk,
-                                                 .dv = dv}});
+    const struct op_attention forward = {.rows = c->rows,
+                                         .tokens = tokens,
+                                         .heads = c->heads,
+                                         .kv_heads = c->kv_heads,
+                                         .head_dim = HEAD,
+                                         .ld = ld,
+                                         .window = c->window,
+                                         .scale = 0.2f,
+                                         .cap = c->cap,
+                                         .q = a->qkv,
+                                         .k = k,
+                                         .v = v,
+                                         .row_start = a->row_start,
+                                         .out = a->out,
+                                         .lse = a->lse};
+    submit(b, (struct op){.kind = OP_ATTENTION, .attention = forward});
+    submit(
+        b,
+        (struct op){
+            .kind = OP_ATTENTION_BACKWARD,
+            .attention_backward = {
+                .forward = forward, .dout = a->dout, .delta = a->delta, .dq = a->dqkv, .dk = dk, .dv = dv}});
 }
 
 /* out and lse, then dqkv, of one device. */
