@@ -43,9 +43,7 @@ static void adamw8_part(const struct parts_job *job, uint64_t begin, uint64_t en
     const struct op_adamw8 *op = &job->op->adamw8;
     const struct kernels *kernels = job->runner->kernels;
     const struct moment_codes *codes = job->extra;
-    const struct adamw_scalars scalars =
-        adamw_scalars_of(op->learning_rate, op->beta1, op->beta2, op->eps, op->weight_decay, op->grad_scale,
-                         op->bias_correction1, op->bias_correction2);
+    const struct adamw_scalars scalars = adamw_scalars_of(&op->rule);
     uint8_t *code1 = operand_at(&op->code1), *code2 = operand_at(&op->code2);
     float *absmax1 = operand_at(&op->absmax1), *absmax2 = operand_at(&op->absmax2);
     float moment1[ADAMW8_BLOCK], moment2[ADAMW8_BLOCK];

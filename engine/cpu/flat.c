@@ -136,9 +136,7 @@ void cpu_square_sum(struct cpu_runner *runner, const struct op *op)
 static void adamw_part(const struct parts_job *job, uint64_t begin, uint64_t end)
 {
     const struct op_adamw *op = &job->op->adamw;
-    const struct adamw_scalars scalars =
-        adamw_scalars_of(op->learning_rate, op->beta1, op->beta2, op->eps, op->weight_decay, op->grad_scale,
-                         op->bias_correction1, op->bias_correction2);
+    const struct adamw_scalars scalars = adamw_scalars_of(&op->rule);
     job->runner->kernels->adamw(
         &scalars, (float *)operand_at(&op->value) + begin, (const float *)operand_at(&op->gradient) + begin,
         (float *)operand_at(&op->moment1) + begin, (float *)operand_at(&op->moment2) + begin, end - begin);

@@ -262,12 +262,17 @@ struct op_square_sum {
     struct operand x, out /* f64 [1] */;
 };
 
-/* One step of AdamW (Loshchilov and Hutter 2019, algorithm 2, with PyTorch's order of operations). The
- * gradient is first multiplied by grad_scale; bias_correction_i = 1 - beta_i^t. f32. */
-struct op_adamw {
-    uint64_t count;
+/* The numbers of one step of AdamW. The gradient is first multiplied by grad_scale; bias_correction_i = 1 -
+ * beta_i^t. */
+struct adamw_rule {
     double learning_rate, beta1, beta2, eps, weight_decay, grad_scale;
     double bias_correction1, bias_correction2;
+};
+
+/* One step of AdamW (Loshchilov and Hutter 2019, algorithm 2, with PyTorch's order of operations). f32. */
+struct op_adamw {
+    uint64_t count;
+    struct adamw_rule rule;
     struct operand value, gradient, moment1, moment2;
 };
 
@@ -279,8 +284,7 @@ struct op_adamw {
 enum { ADAMW8_BLOCK = 256 };
 struct op_adamw8 {
     uint64_t count;
-    double learning_rate, beta1, beta2, eps, weight_decay, grad_scale;
-    double bias_correction1, bias_correction2;
+    struct adamw_rule rule;
     struct operand value, gradient;
     struct operand code1, code2;     /* u8 [count] */
     struct operand absmax1, absmax2; /* f32 [ceil(count / 256)] */

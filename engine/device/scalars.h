@@ -7,6 +7,8 @@
 #include <math.h>
 #include <stdint.h>
 
+#include "engine/device/op.h"
+
 /* What selects the dropout mask of one row of features; see op_dropout. */
 struct dropout_key {
     uint32_t key[2];
@@ -35,21 +37,19 @@ struct adamw_scalars {
     float grad_scale;
 };
 
-/* The scalars of AdamW's kernels, from the fields of op_adamw. */
-static inline struct adamw_scalars adamw_scalars_of(double learning_rate, double beta1, double beta2,
-                                                    double eps, double weight_decay, double grad_scale,
-                                                    double bias_correction1, double bias_correction2)
+/* The scalars of AdamW's kernels. */
+static inline struct adamw_scalars adamw_scalars_of(const struct adamw_rule *rule)
 {
     return (struct adamw_scalars){
-        .decay = (float)(1.0 - learning_rate * weight_decay),
-        .beta1 = (float)beta1,
-        .beta2 = (float)beta2,
-        .one_minus_beta1 = (float)(1.0 - beta1),
-        .one_minus_beta2 = (float)(1.0 - beta2),
-        .inverse_root_correction2 = (float)(1.0 / sqrt(bias_correction2)),
-        .eps = (float)eps,
-        .step_size = (float)(learning_rate / bias_correction1),
-        .grad_scale = (float)grad_scale,
+        .decay = (float)(1.0 - rule->learning_rate * rule->weight_decay),
+        .beta1 = (float)rule->beta1,
+        .beta2 = (float)rule->beta2,
+        .one_minus_beta1 = (float)(1.0 - rule->beta1),
+        .one_minus_beta2 = (float)(1.0 - rule->beta2),
+        .inverse_root_correction2 = (float)(1.0 / sqrt(rule->bias_correction2)),
+        .eps = (float)rule->eps,
+        .step_size = (float)(rule->learning_rate / rule->bias_correction1),
+        .grad_scale = (float)rule->grad_scale,
     };
 }
 

@@ -39,9 +39,7 @@ static struct adamw_args adamw_args_of(struct adamw_scalars s)
 static int run_adamw(struct gpu_call *call, const struct op *op)
 {
     const struct op_adamw *o = &op->adamw;
-    struct adamw_args args =
-        adamw_args_of(adamw_scalars_of(o->learning_rate, o->beta1, o->beta2, o->eps, o->weight_decay,
-                                       o->grad_scale, o->bias_correction1, o->bias_correction2));
+    struct adamw_args args = adamw_args_of(adamw_scalars_of(&o->rule));
     args.value = gpu_at(&o->value);
     args.gradient = gpu_at(&o->gradient);
     args.moment1 = gpu_at(&o->moment1);
@@ -55,13 +53,11 @@ static int run_adamw(struct gpu_call *call, const struct op *op)
 static int run_adamw8(struct gpu_call *call, const struct op *op)
 {
     const struct op_adamw8 *o = &op->adamw8;
-    struct adamw8_args args = {
-        .code1 = gpu_at(&o->code1),
-        .code2 = gpu_at(&o->code2),
-        .absmax1 = gpu_at(&o->absmax1),
-        .absmax2 = gpu_at(&o->absmax2),
-        .plain = adamw_args_of(adamw_scalars_of(o->learning_rate, o->beta1, o->beta2, o->eps, o->weight_decay,
-                                                o->grad_scale, o->bias_correction1, o->bias_correction2))};
+    struct adamw8_args args = {.code1 = gpu_at(&o->code1),
+                               .code2 = gpu_at(&o->code2),
+                               .absmax1 = gpu_at(&o->absmax1),
+                               .absmax2 = gpu_at(&o->absmax2),
+                               .plain = adamw_args_of(adamw_scalars_of(&o->rule))};
     args.plain.value = gpu_at(&o->value);
     args.plain.gradient = gpu_at(&o->gradient);
     args.plain.count = o->count;

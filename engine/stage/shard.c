@@ -460,18 +460,23 @@ struct stepped {
     const struct step_constants *c;
 };
 
+static struct adamw_rule rule_of(const struct step_constants *c, double decay)
+{
+    return (struct adamw_rule){.learning_rate = c->update->learning_rate,
+                               .beta1 = c->update->beta1,
+                               .beta2 = c->update->beta2,
+                               .eps = c->update->eps,
+                               .weight_decay = decay,
+                               .grad_scale = c->grad_scale,
+                               .bias_correction1 = c->correction1,
+                               .bias_correction2 = c->correction2};
+}
+
 static void adamw_queue(struct stepped *s, uint64_t at, uint64_t count, uint64_t moment, double decay)
 {
     queue_op(&s->queue, &(struct op){.kind = OP_ADAMW,
                                      .adamw = {.count = count,
-                                               .learning_rate = s->c->update->learning_rate,
-                                               .beta1 = s->c->update->beta1,
-                                               .beta2 = s->c->update->beta2,
-                                               .eps = s->c->update->eps,
-                                               .weight_decay = decay,
-                                               .grad_scale = s->c->grad_scale,
-                                               .bias_correction1 = s->c->correction1,
-                                               .bias_correction2 = s->c->correction2,
+                                               .rule = rule_of(s->c, decay),
                                                .value = f32_at(s->range->values, at),
                                                .gradient = f32_at(s->range->gradients, at),
                                                .moment1 = f32_at(s->moments[0], moment),
@@ -488,14 +493,7 @@ static void adamw8_queue(struct stepped *s, const struct flat_piece *piece, doub
     uint64_t moment = piece->moment, absmax = piece->moment + piece->absmax;
     queue_op(&s->queue, &(struct op){.kind = OP_ADAMW8,
                                      .adamw8 = {.count = piece->count,
-                                                .learning_rate = s->c->update->learning_rate,
-                                                .beta1 = s->c->update->beta1,
-                                                .beta2 = s->c->update->beta2,
-                                                .eps = s->c->update->eps,
-                                                .weight_decay = decay,
-                                                .grad_scale = s->c->grad_scale,
-                                                .bias_correction1 = s->c->correction1,
-                                                .bias_correction2 = s->c->correction2,
+                                                .rule = rule_of(s->c, decay),
                                                 .value = f32_at(s->range->values, piece->at),
                                                 .gradient = f32_at(s->range->gradients, piece->at),
                                                 .code1 = bytes_at(s->moments[0], moment),

@@ -131,14 +131,14 @@ static inline void adamw_draw(struct trial *t)
 {
     struct op_adamw *o = &t->op.adamw;
     *o = (struct op_adamw){.count = draw_rows(t, 70000),
-                           .learning_rate = 0.01,
-                           .beta1 = 0.9,
-                           .beta2 = 0.95,
-                           .eps = 1e-8,
-                           .weight_decay = 0.1,
-                           .grad_scale = 0.5,
-                           .bias_correction1 = 0.271,
-                           .bias_correction2 = 0.142625};
+                           .rule.learning_rate = 0.01,
+                           .rule.beta1 = 0.9,
+                           .rule.beta2 = 0.95,
+                           .rule.eps = 1e-8,
+                           .rule.weight_decay = 0.1,
+                           .rule.grad_scale = 0.5,
+                           .rule.bias_correction1 = 0.271,
+                           .rule.bias_correction2 = 0.142625};
     t->op.kind = OP_ADAMW;
     bind(t, &o->value);
     bind(t, &o->gradient);
@@ -152,11 +152,12 @@ static inline void adamw_want(struct trial *t)
     double *p = expected(t, "value"), *g = values(t, "gradient"), *m = expected(t, "moment1"),
            *v = expected(t, "moment2");
     for (size_t i = 0; i < o->count; i++) {
-        double gradient = g[i] * o->grad_scale;
-        p[i] *= 1 - o->learning_rate * o->weight_decay;
-        m[i] = o->beta1 * m[i] + (1 - o->beta1) * gradient;
-        v[i] = o->beta2 * v[i] + (1 - o->beta2) * gradient * gradient;
-        p[i] -= o->learning_rate / o->bias_correction1 * m[i] / (sqrt(v[i] / o->bias_correction2) + o->eps);
+        double gradient = g[i] * o->rule.grad_scale;
+        p[i] *= 1 - o->rule.learning_rate * o->rule.weight_decay;
+        m[i] = o->rule.beta1 * m[i] + (1 - o->rule.beta1) * gradient;
+        v[i] = o->rule.beta2 * v[i] + (1 - o->rule.beta2) * gradient * gradient;
+        p[i] -= o->rule.learning_rate / o->rule.bias_correction1 * m[i] /
+                (sqrt(v[i] / o->rule.bias_correction2) + o->rule.eps);
     }
 }
 
@@ -164,14 +165,14 @@ static inline void adamw8_draw(struct trial *t)
 {
     struct op_adamw8 *o = &t->op.adamw8;
     *o = (struct op_adamw8){.count = draw_below(t, 3) ? draw_rows(t, 2000) : draw_rows(t, 70000),
-                            .learning_rate = 0.01,
-                            .beta1 = 0.9,
-                            .beta2 = 0.95,
-                            .eps = 1e-3,
-                            .weight_decay = 0.1,
-                            .grad_scale = 0.5,
-                            .bias_correction1 = 0.271,
-                            .bias_correction2 = 0.142625};
+                            .rule.learning_rate = 0.01,
+                            .rule.beta1 = 0.9,
+                            .rule.beta2 = 0.95,
+                            .rule.eps = 1e-3,
+                            .rule.weight_decay = 0.1,
+                            .rule.grad_scale = 0.5,
+                            .rule.bias_correction1 = 0.271,
+                            .rule.bias_correction2 = 0.142625};
     t->op.kind = OP_ADAMW8;
     bind(t, &o->value);
     bind(t, &o->gradient);
@@ -194,14 +195,16 @@ static inline void adamw8_want(struct trial *t)
     for (size_t begin = 0; begin < o->count; begin += ADAMW8_BLOCK) {
         double scale1 = a1[begin / ADAMW8_BLOCK], scale2 = a2[begin / ADAMW8_BLOCK], max1 = 0, max2 = 0;
         for (size_t i = begin; i < o->count && i < begin + ADAMW8_BLOCK; i++) {
-            double m = scale1 * (double)with_sign[(int)values(t, "code1")[i]], step = g[i] * o->grad_scale;
+            double m = scale1 * (double)with_sign[(int)values(t, "code1")[i]],
+                   step = g[i] * o->rule.grad_scale;
             double v = scale2 * (double)without[(int)values(t, "code2")[i]];
-            m = o->beta1 * m + (1 - o->beta1) * step;
-            v = o->beta2 * v + (1 - o->beta2) * step * step;
+            m = o->rule.beta1 * m + (1 - o->rule.beta1) * step;
+            v = o->rule.beta2 * v + (1 - o->rule.beta2) * step * step;
             max1 = fmax(max1, fabs(m));
             max2 = fmax(max2, v);
-            p[i] *= 1 - o->learning_rate * o->weight_decay;
-            p[i] -= o->learning_rate / o->bias_correction1 * m / (sqrt(v / o->bias_correction2) + o->eps);
+            p[i] *= 1 - o->rule.learning_rate * o->rule.weight_decay;
+            p[i] -= o->rule.learning_rate / o->rule.bias_correction1 * m /
+                    (sqrt(v / o->rule.bias_correction2) + o->rule.eps);
         }
         a1[begin / ADAMW8_BLOCK] = max1;
         a2[begin / ADAMW8_BLOCK] = max2;

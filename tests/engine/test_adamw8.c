@@ -51,12 +51,12 @@ static void adamw8_on(struct bench *b)
     for (int i = 0; i < COUNT; i++)
         value[i] = (float)((i * 31) % 257 - 128) / 128;
     struct op_adamw8 update = {.count = COUNT,
-                               .learning_rate = 0.01,
-                               .beta1 = 0.9,
-                               .beta2 = 0.99,
-                               .eps = 1e-8,
-                               .weight_decay = 0.1,
-                               .grad_scale = 0.5,
+                               .rule.learning_rate = 0.01,
+                               .rule.beta1 = 0.9,
+                               .rule.beta2 = 0.99,
+                               .rule.eps = 1e-8,
+                               .rule.weight_decay = 0.1,
+                               .rule.grad_scale = 0.5,
                                .value = bytes_in(b, value, sizeof value, DTYPE_F32),
                                .gradient = empty(b, COUNT),
                                .code1 = bytes_in(b, zeros, COUNT, DTYPE_U8),
@@ -66,8 +66,8 @@ static void adamw8_on(struct bench *b)
     for (int step = 1; step <= STEPS; step++) {
         gradient_of(step, gradients[step - 1]);
         check(buffer_write(update.gradient.buffer, 0, gradients[step - 1], sizeof value, &err));
-        update.bias_correction1 = 1 - pow(update.beta1, step);
-        update.bias_correction2 = 1 - pow(update.beta2, step);
+        update.rule.bias_correction1 = 1 - pow(update.rule.beta1, step);
+        update.rule.bias_correction2 = 1 - pow(update.rule.beta2, step);
         submit(b, (struct op){.kind = OP_ADAMW8, .adamw8 = update});
     }
     floats_check(b, golden, "value", update.value, COUNT);
@@ -121,10 +121,10 @@ static void every_code_is_that_of_the_nearest_value(void **state)
         squares[i] = x[i] * x[i];
     }
     struct op_adamw8 update = {.count = ALL,
-                               .eps = 1,
-                               .grad_scale = 1,
-                               .bias_correction1 = 1,
-                               .bias_correction2 = 1,
+                               .rule.eps = 1,
+                               .rule.grad_scale = 1,
+                               .rule.bias_correction1 = 1,
+                               .rule.bias_correction2 = 1,
                                .value = empty(b, ALL),
                                .gradient = bytes_in(b, x, sizeof x, DTYPE_F32),
                                .code1 = bytes_in(b, zeros, ALL, DTYPE_U8),
