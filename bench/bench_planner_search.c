@@ -316,7 +316,7 @@ static void compare(const json_t *spec_document, const json_t *cluster_document,
     result->baseline_s = result->size_bound_s = result->limit_s = INFINITY;
     if (cluster && spec_parse(spec_document, &spec, &err) == 0 &&
         model_config_parse(config_document, &config, &err) == 0 &&
-        workload_from_spec(&spec, &config, NULL, 0, NULL, 0, 0, &workload, &err) == 0 &&
+        workload_from_spec(&spec, &config, &(struct plan_rows){0}, &workload, &err) == 0 &&
         problem_init(&problem, &workload, cluster, &err) == 0) {
         result->baseline_s = baseline_seconds(&problem);
         result->size_bound_s = size_bound(&problem, rows);

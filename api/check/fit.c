@@ -137,9 +137,12 @@ static int search(struct check *check, struct cluster *cluster, const struct mod
     struct buf text;
     buf_init(&text, PROGRAM_TEXT_BYTES_MAX);
     uint64_t began = clock_mono_ns();
-    int rc =
-        workload_from_spec(&check->spec, config, check->train_sizes, check->train_rows, check->eval_sizes,
-                           check->eval_rows, (uint32_t)json_array_size(check->sample_ids), &workload, err);
+    const struct plan_rows rows = {.train = check->train_sizes,
+                                   .eval = check->eval_sizes,
+                                   .train_count = check->train_rows,
+                                   .eval_count = check->eval_rows,
+                                   .prompt_tokens = (uint32_t)json_array_size(check->sample_ids)};
+    int rc = workload_from_spec(&check->spec, config, &rows, &workload, err);
     if (rc == 0)
         rc = plan_search(&workload, cluster, &options, &check->plan, err);
     if (rc == 0)

@@ -18,48 +18,44 @@
 #include "planner/emit/expert_program.h"
 #include "planner/emit/frame.h"
 
-static int32_t slot_put(struct plan_rank *rank, int kind, int lifetime, int place, int purpose, uint32_t ring,
-                        int32_t ring_blocks, double per_token, uint64_t bound, uint64_t total)
-{
-    struct plan_slot slot = {.kind = (uint8_t)kind,
-                             .place = (uint8_t)place,
-                             .lifetime = (uint8_t)lifetime,
-                             .purpose = (uint8_t)purpose,
-                             .ring_micro_batches = ring,
-                             .ring_blocks = (uint32_t)(ring_blocks > 0 ? ring_blocks : 1),
-                             .block_end = ring_blocks > 0 ? ring_blocks : 0,
-                             .bytes_per_token = per_token,
-                             .bytes_fixed = per_token > 0 ? 0 : bound,
-                             .bytes_bound = bound,
-                             .bytes_total = total};
-    return plan_rank_slot(rank, &slot);
-}
-
 static int32_t stream_slot(struct expert_plan *c, struct plan_rank *rank, int kind, double per_token,
                            uint64_t bound)
 {
-    return slot_put(rank, kind, SLOT_FOR_INSTRUCTIONS, SLOT_ON_DEVICE, PURPOSE_BUFFERS, c->wave, 0, per_token,
-                    bound, bound * c->wave);
+    return plan_rank_slot(rank, &(struct plan_slot){.kind = (uint8_t)kind,
+                                                    .purpose = PURPOSE_BUFFERS,
+                                                    .ring_micro_batches = c->wave,
+                                                    .bytes_per_token = per_token,
+                                                    .bytes_bound = bound});
 }
 
 static int32_t saved_slot(struct expert_plan *c, struct plan_rank *rank, uint64_t bound, uint64_t total)
 {
-    uint64_t least = bound > total ? bound : total;
-    return slot_put(rank, SLOT_SAVED, SLOT_FOR_INSTRUCTIONS, SLOT_ON_DEVICE, PURPOSE_ACTIVATIONS, c->wave,
-                    c->plan->block_count, 0, bound, least * c->wave);
+    return plan_rank_slot(rank,
+                          &(struct plan_slot){.kind = SLOT_SAVED,
+                                              .purpose = PURPOSE_ACTIVATIONS,
+                                              .ring_micro_batches = c->wave,
+                                              .ring_blocks = (uint32_t)c->plan->block_count,
+                                              .block_end = c->plan->block_count,
+                                              .bytes_fixed = bound,
+                                              .bytes_total = (bound > total ? bound : total) * c->wave});
 }
 
 static int32_t scalar_slot(struct plan_rank *rank, int kind, uint64_t bytes)
 {
-    return slot_put(rank, kind, SLOT_FOR_STEP, SLOT_ON_HOST, PURPOSE_BUFFERS, 1, 0, 0, bytes, bytes);
+    return plan_rank_slot(rank, &(struct plan_slot){.kind = (uint8_t)kind,
+                                                    .place = SLOT_ON_HOST,
+                                                    .lifetime = SLOT_FOR_STEP,
+                                                    .purpose = PURPOSE_BUFFERS,
+                                                    .bytes_fixed = bytes});
 }
 
 static int32_t run_slot(struct expert_plan *c, struct plan_rank *rank, int kind, int purpose, uint64_t bytes)
 {
-    int32_t slot = slot_put(rank, kind, SLOT_FOR_RUN, SLOT_ON_DEVICE, purpose, 1, 0, 0, bytes, bytes);
-    if (slot >= 0)
-        rank->slots[slot].block_end = c->plan->block_count;
-    return slot;
+    return plan_rank_slot(rank, &(struct plan_slot){.kind = (uint8_t)kind,
+                                                    .lifetime = SLOT_FOR_RUN,
+                                                    .purpose = (uint8_t)purpose,
+                                                    .block_end = c->plan->block_count,
+                                                    .bytes_fixed = bytes});
 }
 
 static int slots_fill(struct expert_plan *c, uint32_t r, const struct expert_need *need,

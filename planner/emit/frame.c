@@ -48,25 +48,26 @@ int32_t plan_rank_slot(struct plan_rank *rank, const struct plan_slot *slot)
     if (!grown)
         return -1;
     rank->slots = grown;
-    grown[rank->slot_count] = *slot;
+    struct plan_slot *x = &grown[rank->slot_count];
+    *x = *slot;
+    x->ring_micro_batches = x->ring_micro_batches ? x->ring_micro_batches : 1;
+    x->ring_blocks = x->ring_blocks ? x->ring_blocks : 1;
+    x->bytes_bound = x->bytes_bound ? x->bytes_bound : x->bytes_fixed;
+    x->bytes_total =
+        x->bytes_total ? x->bytes_total : x->bytes_bound * x->ring_micro_batches * x->ring_blocks;
     return (int32_t)rank->slot_count++;
 }
 
 int32_t plan_rank_fixed_slot(struct plan_rank *rank, int kind, int lifetime, int place, int purpose,
                              uint64_t bytes)
 {
-    struct plan_slot slot = {.kind = (uint8_t)kind,
-                             .place = (uint8_t)place,
-                             .lifetime = (uint8_t)lifetime,
-                             .purpose = (uint8_t)purpose,
-                             .ring_micro_batches = 1,
-                             .ring_blocks = 1,
-                             .block_begin = rank->block_begin,
-                             .block_end = rank->block_end,
-                             .bytes_fixed = bytes,
-                             .bytes_bound = bytes,
-                             .bytes_total = bytes};
-    return plan_rank_slot(rank, &slot);
+    return plan_rank_slot(rank, &(struct plan_slot){.kind = (uint8_t)kind,
+                                                    .place = (uint8_t)place,
+                                                    .lifetime = (uint8_t)lifetime,
+                                                    .purpose = (uint8_t)purpose,
+                                                    .block_begin = rank->block_begin,
+                                                    .block_end = rank->block_end,
+                                                    .bytes_fixed = bytes});
 }
 
 int plan_rows_fill(struct plan *plan, const struct candidate *candidate, struct err *err)

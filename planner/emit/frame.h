@@ -16,7 +16,8 @@ int plan_rows_fill(struct plan *plan, const struct candidate *candidate, struct 
 /* Fills device, node, limits and memory of a rank. ERR_NOFIT if `need` exceeds the limit; ERR_NOMEM. */
 int plan_rank_fill(struct plan_rank *rank, const struct problem *problem, const struct member *member,
                    const struct memory_need *need, struct err *err);
-/* Appends a slot and returns its number; −1 if out of memory. */
+/* Appends a slot and returns its number; −1 if out of memory. Zeros stand for: rings of 1, bytes_bound equal
+ * to bytes_fixed, bytes_total for the whole ring at its bound. */
 int32_t plan_rank_slot(struct plan_rank *rank, const struct plan_slot *slot);
 /* The same for a slot with one instance of `bytes`, which covers the rank's blocks and is independent of
  * rows. */

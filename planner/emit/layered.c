@@ -172,37 +172,24 @@ static bool stays_gathered(const struct layered *c, int32_t block)
 
 /* --- slots --- */
 
-static int32_t slot_add(struct plan_rank *rank, int kind, int lifetime, int place, int purpose, uint32_t ring,
-                        uint32_t ring_blocks, int32_t begin, int32_t end, uint64_t bytes, uint64_t total)
-{
-    struct plan_slot slot = {.kind = (uint8_t)kind,
-                             .place = (uint8_t)place,
-                             .lifetime = (uint8_t)lifetime,
-                             .purpose = (uint8_t)purpose,
-                             .ring_micro_batches = ring,
-                             .ring_blocks = ring_blocks,
-                             .block_begin = begin,
-                             .block_end = end,
-                             .bytes_fixed = bytes,
-                             .bytes_bound = bytes,
-                             .bytes_total = total};
-    return plan_rank_slot(rank, &slot);
-}
-
 static int32_t boundary_slot(struct layered *c, struct plan_rank *rank, int kind, uint64_t tokens)
 {
     double each = c->problem->bytes_per_token;
-    uint64_t bound = (uint64_t)(each * (double)tokens);
-    struct plan_slot slot = {.kind = (uint8_t)kind,
-                             .place = SLOT_ON_DEVICE,
-                             .lifetime = SLOT_FOR_INSTRUCTIONS,
-                             .purpose = PURPOSE_BUFFERS,
-                             .ring_micro_batches = c->count,
-                             .ring_blocks = 1,
-                             .bytes_per_token = each,
-                             .bytes_bound = bound,
-                             .bytes_total = bound * c->count};
-    return plan_rank_slot(rank, &slot);
+    return plan_rank_slot(rank, &(struct plan_slot){.kind = (uint8_t)kind,
+                                                    .purpose = PURPOSE_BUFFERS,
+                                                    .ring_micro_batches = c->count,
+                                                    .bytes_per_token = each,
+                                                    .bytes_bound = (uint64_t)(each * (double)tokens)});
+}
+
+static int32_t layers_slot(struct layered *c, struct plan_rank *rank, int kind, uint32_t ring, uint64_t bytes)
+{
+    return plan_rank_slot(rank, &(struct plan_slot){.kind = (uint8_t)kind,
+                                                    .purpose = PURPOSE_BUFFERS,
+                                                    .ring_blocks = ring,
+                                                    .block_begin = 1,
+                                                    .block_end = c->buffers.ring_end,
+                                                    .bytes_fixed = bytes});
 }
 
 /* Makes the slots for gathered weights and unreduced gradients. The layers' slots come first, because the
@@ -212,21 +199,15 @@ static void places_fill(struct layered *c, struct plan_rank *rank)
     const struct layered_buffers *u = &c->buffers;
     struct layered_slots *s = &c->slots;
     if (!c->at_once)
-        s->gathered[PLACE_LAYERS] =
-            slot_add(rank, SLOT_GATHERED, SLOT_FOR_INSTRUCTIONS, SLOT_ON_DEVICE, PURPOSE_BUFFERS, 1,
-                     u->layers, 1, u->ring_end, u->layer_weights, u->layer_weights * u->layers);
-    s->gathered[PLACE_EDGES] =
-        slot_add(rank, SLOT_GATHERED, SLOT_FOR_INSTRUCTIONS, SLOT_ON_DEVICE, PURPOSE_BUFFERS, 1, 1, 0,
-                 c->blocks, u->edge_weights, u->edge_weights);
+        s->gathered[PLACE_LAYERS] = layers_slot(c, rank, SLOT_GATHERED, u->layers, u->layer_weights);
+    s->gathered[PLACE_EDGES] = plan_rank_fixed_slot(rank, SLOT_GATHERED, SLOT_FOR_INSTRUCTIONS,
+                                                    SLOT_ON_DEVICE, PURPOSE_BUFFERS, u->edge_weights);
     if (!c->full && !c->server)
         return;
     if (!c->at_once)
-        s->whole[PLACE_LAYERS] =
-            slot_add(rank, SLOT_GRADIENTS, SLOT_FOR_INSTRUCTIONS, SLOT_ON_DEVICE, PURPOSE_BUFFERS, 1,
-                     u->wholes, 1, u->ring_end, u->layer_gradients, u->layer_gradients * u->wholes);
-    s->whole[PLACE_EDGES] =
-        slot_add(rank, SLOT_GRADIENTS, SLOT_FOR_INSTRUCTIONS, SLOT_ON_DEVICE, PURPOSE_BUFFERS, 1, 1, 0,
-                 c->blocks, u->edge_gradients, u->edge_gradients);
+        s->whole[PLACE_LAYERS] = layers_slot(c, rank, SLOT_GRADIENTS, u->wholes, u->layer_gradients);
+    s->whole[PLACE_EDGES] = plan_rank_fixed_slot(rank, SLOT_GRADIENTS, SLOT_FOR_INSTRUCTIONS, SLOT_ON_DEVICE,
+                                                 PURPOSE_BUFFERS, u->edge_gradients);
 }
 
 static int slots_fill(struct layered *c, const struct memory_need *need)
@@ -248,32 +229,34 @@ static int slots_fill(struct layered *c, const struct memory_need *need)
     for (int i = 0; i < 2 && computing(c) && !c->at_once; i++)
         s->grad[i] = boundary_slot(c, rank, SLOT_GRADIENT, tokens);
     if (computing(c))
-        s->saved = slot_add(rank, SLOT_SAVED, SLOT_FOR_INSTRUCTIONS, SLOT_ON_DEVICE, PURPOSE_ACTIVATIONS,
-                            c->at_once ? 1 : c->count, c->at_once ? 1 : (uint32_t)end, 0, end,
-                            need->saved_bytes, need->saved_bytes * (c->at_once ? 1 : c->count));
-    s->scalars = slot_add(rank, SLOT_STEP_SCALARS, SLOT_FOR_STEP, SLOT_ON_HOST, PURPOSE_BUFFERS, 1, 1, 0, end,
-                          scalars, scalars);
-    s->norm =
-        slot_add(rank, SLOT_NORM_SCALAR, SLOT_FOR_STEP, SLOT_ON_HOST, PURPOSE_BUFFERS, 1, 1, 0, end, 8, 8);
-    s->barrier =
-        slot_add(rank, SLOT_BARRIER, SLOT_FOR_STEP, SLOT_ON_HOST, PURPOSE_BUFFERS, 1, 1, 0, end, 8, 8);
+        s->saved = plan_rank_slot(
+            rank, &(struct plan_slot){.kind = SLOT_SAVED,
+                                      .purpose = PURPOSE_ACTIVATIONS,
+                                      .ring_micro_batches = c->at_once ? 1 : c->count,
+                                      .ring_blocks = c->at_once ? 1 : (uint32_t)end,
+                                      .block_end = end,
+                                      .bytes_fixed = need->saved_bytes,
+                                      .bytes_total = need->saved_bytes * (c->at_once ? 1 : c->count)});
+    s->scalars =
+        plan_rank_fixed_slot(rank, SLOT_STEP_SCALARS, SLOT_FOR_STEP, SLOT_ON_HOST, PURPOSE_BUFFERS, scalars);
+    s->norm = plan_rank_fixed_slot(rank, SLOT_NORM_SCALAR, SLOT_FOR_STEP, SLOT_ON_HOST, PURPOSE_BUFFERS, 8);
+    s->barrier = plan_rank_fixed_slot(rank, SLOT_BARRIER, SLOT_FOR_STEP, SLOT_ON_HOST, PURPOSE_BUFFERS, 8);
     /* What is divided among ranks: the trained values, or for LoRA the frozen base. */
     bool trained = c->full || c->server;
     uint64_t values = trained ? (kept_bytes > own ? kept_bytes - own : 0) : need->purpose[PURPOSE_WEIGHTS];
     if (c->role != LAYERED_WORKER) {
-        s->values = slot_add(rank, SLOT_PARAMETERS, SLOT_FOR_RUN, SLOT_ON_DEVICE,
-                             trained ? PURPOSE_ADAPTERS : PURPOSE_WEIGHTS, 1, 1, 0, end, values, values);
+        s->values = plan_rank_fixed_slot(rank, SLOT_PARAMETERS, SLOT_FOR_RUN, SLOT_ON_DEVICE,
+                                         trained ? PURPOSE_ADAPTERS : PURPOSE_WEIGHTS, values);
         own = own < kept_bytes ? own : kept_bytes;
-        s->gradients = slot_add(rank, SLOT_GRADIENTS, SLOT_FOR_RUN, SLOT_ON_DEVICE, PURPOSE_ADAPTERS, 1, 1, 0,
-                                end, own, own);
+        s->gradients =
+            plan_rank_fixed_slot(rank, SLOT_GRADIENTS, SLOT_FOR_RUN, SLOT_ON_DEVICE, PURPOSE_ADAPTERS, own);
     }
     if (computing(c) && c->role != LAYERED_HOLDER)
         places_fill(c, rank);
     if (c->problem->workload->sample_tokens) {
-        s->cache = slot_add(rank, SLOT_KV_CACHE, SLOT_FOR_RUN, SLOT_ON_DEVICE, PURPOSE_BUFFERS, 1, 1, 0, end,
-                            need->cache_bytes, need->cache_bytes);
-        s->token =
-            slot_add(rank, SLOT_TOKEN, SLOT_FOR_STEP, SLOT_ON_HOST, PURPOSE_BUFFERS, 1, 1, 0, end, 4, 4);
+        s->cache = plan_rank_fixed_slot(rank, SLOT_KV_CACHE, SLOT_FOR_RUN, SLOT_ON_DEVICE, PURPOSE_BUFFERS,
+                                        need->cache_bytes);
+        s->token = plan_rank_fixed_slot(rank, SLOT_TOKEN, SLOT_FOR_STEP, SLOT_ON_HOST, PURPOSE_BUFFERS, 4);
     }
     uint32_t places = c->at_once ? 2 : c->full ? 4 : 2, computes = c->at_once ? 1 : 5;
     uint32_t expected = 3 + (c->role == LAYERED_WORKER ? 0 : 2) + (computing(c) ? computes : 0) +

@@ -54,10 +54,8 @@ static int32_t partial_slot(struct tensor_plan *t, struct plan_rank *rank, uint3
                              .lifetime = SLOT_FOR_INSTRUCTIONS,
                              .purpose = PURPOSE_BUFFERS,
                              .ring_micro_batches = ring,
-                             .ring_blocks = 1,
                              .bytes_per_token = per_token,
-                             .bytes_bound = bound,
-                             .bytes_total = bound * ring};
+                             .bytes_bound = bound};
     return plan_rank_slot(rank, &slot);
 }
 
@@ -71,9 +69,7 @@ static int32_t saved_slot(struct plan_rank *rank, int32_t begin, int32_t end, ui
                              .ring_blocks = blocks,
                              .block_begin = begin,
                              .block_end = end,
-                             .bytes_fixed = bytes,
-                             .bytes_bound = bytes,
-                             .bytes_total = bytes * live * blocks};
+                             .bytes_fixed = bytes};
     return plan_rank_slot(rank, &slot);
 }
 

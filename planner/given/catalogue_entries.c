@@ -25,39 +25,29 @@
 #define TERA 1e12
 #define GIGA 1e9
 
-/* Columns: name, kind, GiB, dense peak TFLOP/s in fp32 and in 16 bits, the 16-bit format, GB/s, board
- * power in W, source. */
-#define CARD(n, k, mem, f32, f16, form, bw, w, sheet)                                                        \
-    {                                                                                                        \
-        .name = n, .kind = k, .memory_bytes = (uint64_t)((mem) * (double)GIB), .flops_fp32 = (f32)*TERA,     \
-        .flops_16 = (f16)*TERA, .bf16 = (form), .memory_bytes_per_s = (bw)*GIGA, .efficiency = 0.45,         \
-        .efficiency_16 = 0.45, .board_watts = (w), .uncertainty = 0.35, .origin = ORIGIN_ESTIMATED,          \
-        .source = sheet                                                                                      \
-    }
-/* A card whose 16-bit products with 32-bit sums run at half the rate of those with 16-bit sums. */
-#define HALF(n, k, mem, f32, f16, form, bw, w, sheet)                                                        \
-    {                                                                                                        \
-        .name = n, .kind = k, .memory_bytes = (uint64_t)((mem) * (double)GIB), .flops_fp32 = (f32)*TERA,     \
-        .flops_16 = (f16)*TERA, .bf16 = (form), .memory_bytes_per_s = (bw)*GIGA, .efficiency = 0.45,         \
-        .efficiency_16 = 0.65, .board_watts = (w), .uncertainty = 0.35, .origin = ORIGIN_ESTIMATED,          \
-        .source = sheet                                                                                      \
-    }
-/* A card on which no published training is known. */
-#define RARE(n, k, mem, f32, f16, form, bw, w, sheet)                                                        \
-    {                                                                                                        \
-        .name = n, .kind = k, .memory_bytes = (uint64_t)((mem) * (double)GIB), .flops_fp32 = (f32)*TERA,     \
-        .flops_16 = (f16)*TERA, .bf16 = (form), .memory_bytes_per_s = (bw)*GIGA, .efficiency = 0.3,          \
-        .efficiency_16 = 0.3, .board_watts = (w), .uncertainty = 0.6, .origin = ORIGIN_ESTIMATED,            \
-        .source = sheet                                                                                      \
-    }
-/* A card for which the shares of both peaks were measured. */
-#define SEEN(n, k, mem, f32, f16, form, bw, w, s32, s16, sheet)                                              \
+/* Columns: name, kind, GiB, dense peak TFLOP/s in fp32 and in 16 bits, the 16-bit format, GB/s, board power
+ * in W, shares of both peaks, uncertainty, origin of the shares, source. */
+#define ENTRY(n, k, mem, f32, f16, form, bw, w, s32, s16, unsure, from, sheet)                               \
     {                                                                                                        \
         .name = n, .kind = k, .memory_bytes = (uint64_t)((mem) * (double)GIB), .flops_fp32 = (f32)*TERA,     \
         .flops_16 = (f16)*TERA, .bf16 = (form), .memory_bytes_per_s = (bw)*GIGA, .efficiency = s32,          \
-        .efficiency_16 = s16, .board_watts = (w), .uncertainty = 0.25, .origin = ORIGIN_IMPORTED,            \
-        .source = sheet "; shares of peak: layers that Cephalo measured"                                     \
+        .efficiency_16 = s16, .board_watts = (w), .uncertainty = unsure, .origin = from, .source = sheet     \
     }
+#define CARD(n, k, mem, f32, f16, form, bw, w, sheet)                                                        \
+    ENTRY(n, k, mem, f32, f16, form, bw, w, 0.45, 0.45, 0.35, ORIGIN_ESTIMATED, sheet)
+/* A card whose 16-bit products with 32-bit sums run at half the rate of those with 16-bit sums. */
+#define HALF(n, k, mem, f32, f16, form, bw, w, sheet)                                                        \
+    ENTRY(n, k, mem, f32, f16, form, bw, w, 0.45, 0.65, 0.35, ORIGIN_ESTIMATED, sheet)
+/* A card on which no published training is known. */
+#define RARE(n, k, mem, f32, f16, form, bw, w, sheet)                                                        \
+    ENTRY(n, k, mem, f32, f16, form, bw, w, 0.3, 0.3, 0.6, ORIGIN_ESTIMATED, sheet)
+/* A card for which the shares of both peaks were measured. */
+#define SEEN(n, k, mem, f32, f16, form, bw, w, s32, s16, sheet)                                              \
+    ENTRY(n, k, mem, f32, f16, form, bw, w, s32, s16, 0.25, ORIGIN_IMPORTED,                                 \
+          sheet "; shares of peak: layers that Cephalo measured")
+/* Sources that many entries have in common. */
+#define GEFORCE(model) "NVIDIA GeForce " model " specifications"
+#define GEFORCE_AS(model, chip) GEFORCE(model) " (16 bit: twice fp32, as " chip ")"
 #define FP16 false /* the 16-bit rate holds for float16 only */
 #define BF16 true  /* the 16-bit rate holds for bfloat16 as well */
 /* Columns: name, GFLOP/s of one thread in fp32 and in 16 bits, source. Memory is a placeholder: the host
@@ -73,19 +63,19 @@ static const struct catalogue_entry entries[] = {
     /* Kepler, Maxwell, Pascal: only the P100 has useful 16-bit units; on the others 16-bit work runs in
      * fp32 */
     CARD("k80", "cuda", 12, 4.37, 0, FP16, 240, 150, "NVIDIA Tesla K80 data sheet, one die of two"),
-    CARD("gtx-970", "cuda", 4, 3.9, 0, FP16, 224, 145, "NVIDIA GeForce GTX 970 specifications"),
-    CARD("gtx-980", "cuda", 4, 5, 0, FP16, 224, 165, "NVIDIA GeForce GTX 980 specifications"),
-    CARD("gtx-980ti", "cuda", 6, 6.1, 0, FP16, 336, 250, "NVIDIA GeForce GTX 980 Ti specifications"),
-    CARD("titan-x", "cuda", 12, 6.7, 0, FP16, 336, 250, "NVIDIA GeForce GTX Titan X specifications"),
+    CARD("gtx-970", "cuda", 4, 3.9, 0, FP16, 224, 145, GEFORCE("GTX 970")),
+    CARD("gtx-980", "cuda", 4, 5, 0, FP16, 224, 165, GEFORCE("GTX 980")),
+    CARD("gtx-980ti", "cuda", 6, 6.1, 0, FP16, 336, 250, GEFORCE("GTX 980 Ti")),
+    CARD("titan-x", "cuda", 12, 6.7, 0, FP16, 336, 250, GEFORCE("GTX Titan X")),
     CARD("m60", "cuda", 8, 4.8, 0, FP16, 160, 150, "NVIDIA Tesla M60 data sheet, one die of two"),
     CARD("m40", "cuda", 24, 7, 0, FP16, 288, 250, "NVIDIA Tesla M40 data sheet"),
     CARD("titan-x-pascal", "cuda", 12, 11, 0, FP16, 480, 250, "NVIDIA Titan X (Pascal) specifications"),
     CARD("titan-xp", "cuda", 12, 12.1, 0, FP16, 547, 250, "NVIDIA Titan Xp specifications"),
-    CARD("gtx-1060", "cuda", 6, 4.4, 0, FP16, 192, 120, "NVIDIA GeForce GTX 1060 6GB specifications"),
-    CARD("gtx-1070", "cuda", 8, 6.5, 0, FP16, 256, 150, "NVIDIA GeForce GTX 1070 specifications"),
-    CARD("gtx-1070ti", "cuda", 8, 8.2, 0, FP16, 256, 180, "NVIDIA GeForce GTX 1070 Ti specifications"),
+    CARD("gtx-1060", "cuda", 6, 4.4, 0, FP16, 192, 120, GEFORCE("GTX 1060 6GB")),
+    CARD("gtx-1070", "cuda", 8, 6.5, 0, FP16, 256, 150, GEFORCE("GTX 1070")),
+    CARD("gtx-1070ti", "cuda", 8, 8.2, 0, FP16, 256, 180, GEFORCE("GTX 1070 Ti")),
     CARD("gtx-1080", "cuda", 8, 8.9, 0, FP16, 320, 180, "NVIDIA GeForce GTX 1080 whitepaper"),
-    CARD("gtx-1080ti", "cuda", 11, 11.3, 0, FP16, 484, 250, "NVIDIA GeForce GTX 1080 Ti specifications"),
+    CARD("gtx-1080ti", "cuda", 11, 11.3, 0, FP16, 484, 250, GEFORCE("GTX 1080 Ti")),
     CARD("p4", "cuda", 8, 5.5, 0, FP16, 192, 75, "NVIDIA Tesla P4 data sheet"),
     SEEN("p40", "cuda", 22.5, 11.8, 0, FP16, 346, 250, 0.39, 0.39, "NVIDIA Tesla P40 data sheet"),
     CARD("p5000", "cuda", 16, 8.9, 0, FP16, 288, 180, "NVIDIA Quadro P5000 data sheet"),
@@ -101,19 +91,16 @@ static const struct catalogue_entry entries[] = {
     CARD("titan-v", "cuda", 12, 14.9, 110, FP16, 653, 250, "NVIDIA Titan V specifications"),
     CARD("gv100", "cuda", 32, 14.8, 118.5, FP16, 870, 250, "NVIDIA Quadro GV100 data sheet"),
     SEEN("t4", "cuda", 15, 8.1, 65, FP16, 320, 70, 0.47, 0.33, "NVIDIA T4 data sheet"),
-    CARD("gtx-1660", "cuda", 6, 5, 0, FP16, 192, 120, "NVIDIA GeForce GTX 1660 specifications"),
-    CARD("gtx-1660-super", "cuda", 6, 5, 0, FP16, 336, 125, "NVIDIA GeForce GTX 1660 Super specifications"),
-    CARD("gtx-1660ti", "cuda", 6, 5.4, 0, FP16, 288, 120, "NVIDIA GeForce GTX 1660 Ti specifications"),
-    HALF("rtx-2060", "cuda", 6, 6.5, 25.8, FP16, 336, 160, "NVIDIA GeForce RTX 2060 specifications"),
-    HALF("rtx-2060x12", "cuda", 12, 7.2, 28.7, FP16, 336, 185, "NVIDIA GeForce RTX 2060 12GB specifications"),
-    HALF("rtx-2060-super", "cuda", 8, 7.2, 28.7, FP16, 448, 175,
-         "NVIDIA GeForce RTX 2060 Super specifications"),
+    CARD("gtx-1660", "cuda", 6, 5, 0, FP16, 192, 120, GEFORCE("GTX 1660")),
+    CARD("gtx-1660-super", "cuda", 6, 5, 0, FP16, 336, 125, GEFORCE("GTX 1660 Super")),
+    CARD("gtx-1660ti", "cuda", 6, 5.4, 0, FP16, 288, 120, GEFORCE("GTX 1660 Ti")),
+    HALF("rtx-2060", "cuda", 6, 6.5, 25.8, FP16, 336, 160, GEFORCE("RTX 2060")),
+    HALF("rtx-2060x12", "cuda", 12, 7.2, 28.7, FP16, 336, 185, GEFORCE("RTX 2060 12GB")),
+    HALF("rtx-2060-super", "cuda", 8, 7.2, 28.7, FP16, 448, 175, GEFORCE("RTX 2060 Super")),
     HALF("rtx-2070", "cuda", 8, 7.5, 29.9, FP16, 448, 175, "NVIDIA Turing architecture whitepaper"),
-    HALF("rtx-2070-super", "cuda", 8, 9.1, 36.3, FP16, 448, 215,
-         "NVIDIA GeForce RTX 2070 Super specifications"),
+    HALF("rtx-2070-super", "cuda", 8, 9.1, 36.3, FP16, 448, 215, GEFORCE("RTX 2070 Super")),
     HALF("rtx-2080", "cuda", 8, 10.1, 40.3, FP16, 448, 215, "NVIDIA Turing architecture whitepaper"),
-    HALF("rtx-2080-super", "cuda", 8, 11.2, 44.6, FP16, 496, 250,
-         "NVIDIA GeForce RTX 2080 Super specifications"),
+    HALF("rtx-2080-super", "cuda", 8, 11.2, 44.6, FP16, 496, 250, GEFORCE("RTX 2080 Super")),
     HALF("rtx-2080ti", "cuda", 11, 13.4, 53.8, FP16, 616, 250, "NVIDIA Turing architecture whitepaper"),
     CARD("titan-rtx", "cuda", 24, 16.3, 130.5, FP16, 672, 280, "NVIDIA Titan RTX specifications"),
     CARD("rtx-4000", "cuda", 8, 7.1, 57, FP16, 416, 160, "NVIDIA Quadro RTX 4000 data sheet"),
@@ -121,24 +108,17 @@ static const struct catalogue_entry entries[] = {
     CARD("rtx-6000", "cuda", 24, 16.3, 130.5, FP16, 672, 295, "NVIDIA Quadro RTX 6000 data sheet"),
     CARD("rtx-8000", "cuda", 48, 16.3, 130.5, FP16, 672, 295, "NVIDIA Quadro RTX 8000 data sheet"),
     /* Ampere */
-    HALF("rtx-3050", "cuda", 8, 9.1, 18.2, BF16, 224, 130,
-         "NVIDIA GeForce RTX 3050 specifications (16 bit: twice fp32, as GA102)"),
-    HALF("rtx-3060", "cuda", 12, 12.7, 25.5, BF16, 360, 170,
-         "NVIDIA GeForce RTX 3060 specifications (16 bit: twice fp32, as GA102)"),
-    HALF("rtx-3060ti", "cuda", 8, 16.2, 32.4, BF16, 448, 200,
-         "NVIDIA GeForce RTX 3060 Ti specifications (16 bit: twice fp32, as GA102)"),
+    HALF("rtx-3050", "cuda", 8, 9.1, 18.2, BF16, 224, 130, GEFORCE_AS("RTX 3050", "GA102")),
+    HALF("rtx-3060", "cuda", 12, 12.7, 25.5, BF16, 360, 170, GEFORCE_AS("RTX 3060", "GA102")),
+    HALF("rtx-3060ti", "cuda", 8, 16.2, 32.4, BF16, 448, 200, GEFORCE_AS("RTX 3060 Ti", "GA102")),
     HALF("rtx-3070", "cuda", 8, 20.3, 40.6, BF16, 448, 220, "NVIDIA Ampere GA102 whitepaper"),
-    HALF("rtx-3070ti", "cuda", 8, 21.7, 43.5, BF16, 608, 290,
-         "NVIDIA GeForce RTX 3070 Ti specifications (16 bit: twice fp32, as GA102)"),
+    HALF("rtx-3070ti", "cuda", 8, 21.7, 43.5, BF16, 608, 290, GEFORCE_AS("RTX 3070 Ti", "GA102")),
     HALF("rtx-3080", "cuda", 10, 29.8, 59.5, BF16, 760, 320, "NVIDIA Ampere GA102 whitepaper"),
-    HALF("rtx-3080x12", "cuda", 12, 30.6, 61.3, BF16, 912, 350,
-         "NVIDIA GeForce RTX 3080 12GB specifications (16 bit: twice fp32, as GA102)"),
-    HALF("rtx-3080ti", "cuda", 12, 34.1, 68.2, BF16, 912, 350,
-         "NVIDIA GeForce RTX 3080 Ti specifications (16 bit: twice fp32, as GA102)"),
+    HALF("rtx-3080x12", "cuda", 12, 30.6, 61.3, BF16, 912, 350, GEFORCE_AS("RTX 3080 12GB", "GA102")),
+    HALF("rtx-3080ti", "cuda", 12, 34.1, 68.2, BF16, 912, 350, GEFORCE_AS("RTX 3080 Ti", "GA102")),
     SEEN("rtx-3090", "cuda", 24, 35.6, 71, BF16, 936, 350, 0.45, 0.79,
          "NVIDIA Ampere GA102 whitepaper (fp32: rule of thumb; 16 bit: one table)"),
-    HALF("rtx-3090ti", "cuda", 24, 40, 80, BF16, 1008, 450,
-         "NVIDIA GeForce RTX 3090 Ti specifications (16 bit: twice fp32, as GA102)"),
+    HALF("rtx-3090ti", "cuda", 24, 40, 80, BF16, 1008, 450, GEFORCE_AS("RTX 3090 Ti", "GA102")),
     CARD("a2000", "cuda", 6, 8, 31.9, BF16, 288, 70, "NVIDIA RTX A2000 data sheet"),
     CARD("a2000x12", "cuda", 12, 8, 31.9, BF16, 288, 70, "NVIDIA RTX A2000 12GB data sheet"),
     CARD("a4000", "cuda", 16, 19.2, 76.7, BF16, 448, 140, "NVIDIA RTX A4000 data sheet"),
@@ -155,23 +135,16 @@ static const struct catalogue_entry entries[] = {
     SEEN("a100x40", "cuda", 40, 19.5, 312, BF16, 1555, 400, 0.93, 0.62, "NVIDIA A100 data sheet"),
     SEEN("a100x80", "cuda", 80, 19.5, 312, BF16, 2039, 400, 0.93, 0.68, "NVIDIA A100 data sheet"),
     /* Ada */
-    HALF("rtx-4060", "cuda", 8, 15.1, 30.2, BF16, 272, 115,
-         "NVIDIA GeForce RTX 4060 specifications (16 bit: twice fp32, as AD102)"),
-    HALF("rtx-4060ti", "cuda", 8, 22.1, 44.1, BF16, 288, 160,
-         "NVIDIA GeForce RTX 4060 Ti specifications (16 bit: twice fp32, as AD102)"),
-    HALF("rtx-4060tix16", "cuda", 16, 22.1, 44.1, BF16, 288, 165,
-         "NVIDIA GeForce RTX 4060 Ti 16 GB specifications (16 bit: twice fp32, as AD102)"),
-    HALF("rtx-4070", "cuda", 12, 29.1, 58.3, BF16, 504, 200,
-         "NVIDIA GeForce RTX 4070 specifications (16 bit: twice fp32, as AD102)"),
-    HALF("rtx-4070-super", "cuda", 12, 35.5, 71, BF16, 504, 220,
-         "NVIDIA GeForce RTX 4070 Super specifications (16 bit: twice fp32, as AD102)"),
-    HALF("rtx-4070ti", "cuda", 12, 40.1, 80.2, BF16, 504, 285,
-         "NVIDIA GeForce RTX 4070 Ti specifications (16 bit: twice fp32, as AD102)"),
+    HALF("rtx-4060", "cuda", 8, 15.1, 30.2, BF16, 272, 115, GEFORCE_AS("RTX 4060", "AD102")),
+    HALF("rtx-4060ti", "cuda", 8, 22.1, 44.1, BF16, 288, 160, GEFORCE_AS("RTX 4060 Ti", "AD102")),
+    HALF("rtx-4060tix16", "cuda", 16, 22.1, 44.1, BF16, 288, 165, GEFORCE_AS("RTX 4060 Ti 16 GB", "AD102")),
+    HALF("rtx-4070", "cuda", 12, 29.1, 58.3, BF16, 504, 200, GEFORCE_AS("RTX 4070", "AD102")),
+    HALF("rtx-4070-super", "cuda", 12, 35.5, 71, BF16, 504, 220, GEFORCE_AS("RTX 4070 Super", "AD102")),
+    HALF("rtx-4070ti", "cuda", 12, 40.1, 80.2, BF16, 504, 285, GEFORCE_AS("RTX 4070 Ti", "AD102")),
     HALF("rtx-4070ti-super", "cuda", 16, 44.1, 88.2, BF16, 672, 285,
-         "NVIDIA GeForce RTX 4070 Ti Super specifications (16 bit: twice fp32, as AD102)"),
+         GEFORCE_AS("RTX 4070 Ti Super", "AD102")),
     HALF("rtx-4080", "cuda", 16, 48.7, 97.5, BF16, 717, 320, "NVIDIA Ada GPU architecture whitepaper"),
-    HALF("rtx-4080-super", "cuda", 16, 52.2, 104.4, BF16, 736, 320,
-         "NVIDIA GeForce RTX 4080 Super specifications (16 bit: twice fp32, as AD102)"),
+    HALF("rtx-4080-super", "cuda", 16, 52.2, 104.4, BF16, 736, 320, GEFORCE_AS("RTX 4080 Super", "AD102")),
     HALF("rtx-4090", "cuda", 24, 82.6, 165.2, BF16, 1008, 450, "NVIDIA Ada GPU architecture whitepaper"),
     CARD("rtx-2000-ada", "cuda", 16, 12, 48, BF16, 224, 70, "NVIDIA RTX 2000 Ada data sheet"),
     CARD("rtx-4000-sff-ada", "cuda", 20, 19.2, 76.7, BF16, 280, 70, "NVIDIA RTX 4000 SFF Ada data sheet"),
@@ -192,14 +165,10 @@ static const struct catalogue_entry entries[] = {
     CARD("h200-nvl", "cuda", 139, 60, 835, BF16, 4800, 600, "NVIDIA H200 NVL data sheet"),
     CARD("h20", "cuda", 96, 44, 148, BF16, 4000, 400, "NVIDIA H20 data sheet"),
     CARD("gh200", "cuda", 96, 66.9, 989, BF16, 4000, 1000, "NVIDIA GH200 data sheet (HBM3)"),
-    HALF("rtx-5050", "cuda", 8, 13.2, 26.3, BF16, 320, 130,
-         "NVIDIA GeForce RTX 5050 specifications (16 bit: twice fp32, as GB202)"),
-    HALF("rtx-5060", "cuda", 8, 19.2, 38.4, BF16, 448, 145,
-         "NVIDIA GeForce RTX 5060 specifications (16 bit: twice fp32, as GB202)"),
-    HALF("rtx-5060ti", "cuda", 8, 23.7, 47.4, BF16, 448, 180,
-         "NVIDIA GeForce RTX 5060 Ti specifications (16 bit: twice fp32, as GB202)"),
-    HALF("rtx-5060tix16", "cuda", 16, 23.7, 47.4, BF16, 448, 180,
-         "NVIDIA GeForce RTX 5060 Ti 16GB specifications (16 bit: twice fp32, as GB202)"),
+    HALF("rtx-5050", "cuda", 8, 13.2, 26.3, BF16, 320, 130, GEFORCE_AS("RTX 5050", "GB202")),
+    HALF("rtx-5060", "cuda", 8, 19.2, 38.4, BF16, 448, 145, GEFORCE_AS("RTX 5060", "GB202")),
+    HALF("rtx-5060ti", "cuda", 8, 23.7, 47.4, BF16, 448, 180, GEFORCE_AS("RTX 5060 Ti", "GB202")),
+    HALF("rtx-5060tix16", "cuda", 16, 23.7, 47.4, BF16, 448, 180, GEFORCE_AS("RTX 5060 Ti 16GB", "GB202")),
     HALF("rtx-5070", "cuda", 12, 30.9, 61.7, BF16, 672, 250, "NVIDIA RTX Blackwell architecture whitepaper"),
     HALF("rtx-5070ti", "cuda", 16, 43.9, 87.9, BF16, 896, 300,
          "NVIDIA RTX Blackwell architecture whitepaper"),

@@ -91,9 +91,7 @@ static int boundary_copy(const struct job_spec *spec, struct workload *w, struct
 }
 
 int workload_from_spec(const struct job_spec *spec, const struct model_config *config,
-                       const struct row_size *sizes, uint32_t row_count, const struct row_size *eval_sizes,
-                       uint32_t eval_row_count, uint32_t prompt_tokens, struct workload *workload,
-                       struct err *err)
+                       const struct plan_rows *rows, struct workload *workload, struct err *err)
 {
     struct workload w = {.config = config};
     w.sequence_tokens = spec->data.sequence_tokens;
@@ -111,17 +109,17 @@ int workload_from_spec(const struct job_spec *spec, const struct model_config *c
     w.order = (uint32_t)spec->placement.order; /* both enumerations have the same order */
     w.objective = (enum workload_objective)spec->placement.objective;
     if (spec->sample.prompt) {
-        w.prompt_tokens = prompt_tokens ? prompt_tokens : PROMPT_TOKENS_ASSUMED;
+        w.prompt_tokens = rows->prompt_tokens ? rows->prompt_tokens : PROMPT_TOKENS_ASSUMED;
         w.sample_tokens = w.prompt_tokens + spec->sample.tokens;
     }
-    w.row_count = sizes ? row_count : 0;
-    w.eval_row_count = eval_sizes ? eval_row_count : 0;
+    w.row_count = rows->train ? rows->train_count : 0;
+    w.eval_row_count = rows->eval ? rows->eval_count : 0;
     if (spec_check_model(spec, config, err) < 0 || method_copy(spec, &w, err) < 0 ||
         boundary_copy(spec, &w, err) < 0 ||
         names_copy(&spec->placement.devices, &w.device_count, &w.devices, err) < 0 ||
         names_copy(&spec->placement.exclude, &w.exclude_count, &w.exclude, err) < 0 ||
-        rows_copy(sizes, w.row_count, w.sequence_tokens, &w.rows, err) < 0 ||
-        rows_copy(eval_sizes, w.eval_row_count, w.sequence_tokens, &w.eval_rows, err) < 0 ||
+        rows_copy(rows->train, w.row_count, w.sequence_tokens, &w.rows, err) < 0 ||
+        rows_copy(rows->eval, w.eval_row_count, w.sequence_tokens, &w.eval_rows, err) < 0 ||
         workload_check(&w, err) < 0) {
         workload_fini(&w);
         return -1;

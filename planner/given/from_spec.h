@@ -10,12 +10,16 @@
 #include "model/job/spec.h"
 #include "planner/given/workload.h"
 
-/* Fills *workload (workload_fini). config is borrowed until the workload ends; spec and sizes are copied.
- * sizes NULL: the data is not at hand, and every row is assumed to have spec->data.sequence_tokens tokens.
- * prompt_tokens: length of the rendered sample prompt; 0 if unknown, and 256 are assumed. */
+/* What is known of a job's rows. NULL sizes: the data is not at hand, and every row is assumed to have
+ * data.sequence_tokens tokens. prompt_tokens: length of the rendered sample prompt; 0 if unknown, and 256
+ * are assumed. */
+struct plan_rows {
+    const struct row_size *train, *eval;
+    uint32_t train_count, eval_count, prompt_tokens;
+};
+
+/* Fills *workload (workload_fini). config is borrowed until the workload ends; spec and rows are copied. */
 int workload_from_spec(const struct job_spec *spec, const struct model_config *config,
-                       const struct row_size *sizes, uint32_t row_count, const struct row_size *eval_sizes,
-                       uint32_t eval_row_count, uint32_t prompt_tokens, struct workload *workload,
-                       struct err *err);
+                       const struct plan_rows *rows, struct workload *workload, struct err *err);
 
 #endif

@@ -7,7 +7,6 @@
 
 #include "common/json.h"
 #include "planner/given/cluster_private.h"
-#include "planner/given/from_spec.h"
 
 static int device_read(struct json_reader *r, struct cluster *cluster, struct err *err)
 {
@@ -160,8 +159,13 @@ int plan_inputs_read(const json_t *document, struct plan_inputs *inputs, struct 
     if (result == 0)
         result = rows_read(eval, "eval_rows", &eval_sizes, &eval_rows, err);
     if (result == 0)
-        result = workload_from_spec(&inputs->spec, &inputs->config, train_sizes, train_rows, eval_sizes,
-                                    eval_rows, prompt_tokens, &inputs->workload, err);
+        result = workload_from_spec(&inputs->spec, &inputs->config,
+                                    &(struct plan_rows){.train = train_sizes,
+                                                        .eval = eval_sizes,
+                                                        .train_count = train_rows,
+                                                        .eval_count = eval_rows,
+                                                        .prompt_tokens = prompt_tokens},
+                                    &inputs->workload, err);
     free(train_sizes);
     free(eval_sizes);
     return result;
@@ -177,8 +181,7 @@ int plan_inputs_from_files(const json_t *spec, const json_t *cluster, const json
         return err_wrap(err, "config.json");
     if (!(inputs->cluster = cluster_from_json(cluster, err)))
         return err_wrap(err, "cluster");
-    return workload_from_spec(&inputs->spec, &inputs->config, rows->train, rows->train_count, rows->eval,
-                              rows->eval_count, rows->prompt_tokens, &inputs->workload, err);
+    return workload_from_spec(&inputs->spec, &inputs->config, rows, &inputs->workload, err);
 }
 
 void plan_inputs_fini(struct plan_inputs *inputs)

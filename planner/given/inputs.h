@@ -19,10 +19,8 @@
 #include <jansson.h>
 
 #include "model/shape/config.h"
-#include "model/rows/rows.h"
-#include "model/job/spec.h"
 #include "planner/given/cluster.h"
-#include "planner/given/workload.h"
+#include "planner/given/from_spec.h"
 
 #define INPUTS_VERSION 1
 #define INPUTS_ROWS_MAX 10000000u
@@ -38,10 +36,6 @@ struct plan_inputs {
 int plan_inputs_read(const json_t *document, struct plan_inputs *inputs, struct err *err);
 /* Makes the same inputs from a specification, a config.json, a cluster file (INTERFACES.md) and the sizes
  * of the rows. All are borrowed; NULL sizes: the data is not at hand. */
-struct plan_rows {
-    const struct row_size *train, *eval;
-    uint32_t train_count, eval_count, prompt_tokens;
-};
 int plan_inputs_from_files(const json_t *spec, const json_t *cluster, const json_t *config,
                            const struct plan_rows *rows, struct plan_inputs *inputs, struct err *err);
 void plan_inputs_fini(struct plan_inputs *inputs);

@@ -46,20 +46,29 @@ static double seconds_allowed(const struct workbench *bench, const struct candid
     return bench->even ? period : period + stay * together / micro_count(bench->problem, c->micro_batch_rows);
 }
 
-/* The first block ≥ low from which stage s can take all blocks up to `end` within the period, with `stay`
- * seconds behind it. The search starts `guess` blocks before `end`. */
-static int32_t begin_least(struct workbench *bench, struct candidate *c, const struct placement_kind *kind,
-                           uint32_t s, int32_t low, int32_t end, double period, double stay, int32_t guess,
-                           struct cut_stage *found)
+/* The stage whose first block is searched. */
+struct begin_search {
+    struct workbench *bench;
+    const struct placement_kind *kind;
+    struct candidate *c;
+    uint32_t stage;
+    int32_t low, end;    /* the least possible begin, and the stage's end */
+    int32_t guess;       /* the search starts this many blocks before the end */
+    double period, stay; /* seconds that it may take, and seconds of the stages behind it */
+};
+
+/* The first block from which the stage can take all blocks up to its end within the period. */
+static int32_t begin_least(const struct begin_search *b, struct cut_stage *found)
 {
+    int32_t low = b->low, end = b->end, guess = b->guess;
     int32_t high = end, reach = 1; /* high: a begin that is possible, or `end` for no blocks */
     /* The stage's own pass is unknown yet. It may take a period, so its window is one micro-batch more. */
-    uint32_t window = window_of(stay + period, period);
+    uint32_t window = window_of(b->stay + b->period, b->period);
     int32_t at = end - guess > low ? end - guess : low;
     while (low < high) {
         at = at < low ? low : at >= high ? high - 1 : at;
-        struct cut_stage x = kind->look(bench, c, s, at, end, window);
-        if (x.period_s <= period) {
+        struct cut_stage x = b->kind->look(b->bench, b->c, b->stage, at, end, window);
+        if (x.period_s <= b->period) {
             high = at;
             *found = x;
             at -= reach;
@@ -88,8 +97,16 @@ static bool cover(struct workbench *bench, const struct placement_kind *kind, st
         int32_t guess = c->stages[s].block_end - c->stages[s].block_begin;
         if (stay == INFINITY)
             return false;
-        int32_t begin = begin_least(bench, c, kind, s, (int32_t)s, end,
-                                    seconds_allowed(bench, c, period, stay), stay, guess, &x);
+        int32_t begin = begin_least(&(struct begin_search){.bench = bench,
+                                                           .kind = kind,
+                                                           .c = c,
+                                                           .stage = s,
+                                                           .low = (int32_t)s,
+                                                           .end = end,
+                                                           .guess = guess,
+                                                           .period = seconds_allowed(bench, c, period, stay),
+                                                           .stay = stay},
+                                    &x);
         if (begin >= end)
             return false;
         c->stages[s].block_begin = begin;
@@ -188,8 +205,15 @@ static struct coverage coverage_extend(struct grouping *g, uint32_t i, uint32_t 
     next.width = width;
     if (next.stay == INFINITY)
         return next;
-    next.begin = begin_least(g->bench, c, g->kind, 1, 0, g->reach[i].begin,
-                             seconds_allowed(g->bench, c, period, next.stay), next.stay, guess, &x);
+    next.begin = begin_least(&(struct begin_search){.bench = g->bench,
+                                                    .kind = g->kind,
+                                                    .c = c,
+                                                    .stage = 1,
+                                                    .end = g->reach[i].begin,
+                                                    .guess = guess,
+                                                    .period = seconds_allowed(g->bench, c, period, next.stay),
+                                                    .stay = next.stay},
+                             &x);
     next.stay += x.pass_s;
     return next;
 }

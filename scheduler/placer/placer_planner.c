@@ -83,8 +83,12 @@ static int read_workload(const struct placer_request *request, const struct job_
             goto out;
         }
     }
-    rc = workload_from_spec(spec, config, train, train_count, eval, eval_count,
-                            (uint32_t)json_array_size(ids), workload, err);
+    const struct plan_rows rows = {.train = train,
+                                   .eval = eval,
+                                   .train_count = train_count,
+                                   .eval_count = eval_count,
+                                   .prompt_tokens = (uint32_t)json_array_size(ids)};
+    rc = workload_from_spec(spec, config, &rows, workload, err);
 out:
     free(train);
     free(eval);
