@@ -171,7 +171,7 @@ static int pairs_line_up(struct plan_graph *w, const struct scan *scan, const ui
                 w->meeting[n] = meeting;
             if (side == 0)
                 sender[meeting] = n;
-            else if (!w->loose)
+            else
                 result = pair_check(w, sender[meeting], n, err);
         }
     }
@@ -273,7 +273,7 @@ static int collectives_match(struct plan_graph *w, struct err *err)
             w->meeting[n] = meeting;
             if (sample[meeting] == 0)
                 sample[meeting] = n + 1;
-            else if (!w->loose && collective_check(w, sample[meeting] - 1, n, err) < 0)
+            else if (collective_check(w, sample[meeting] - 1, n, err) < 0)
                 goto out;
         }
         for (uint32_t g = 0; g < plan->group_count; g++) {
@@ -422,8 +422,9 @@ static int graph_number(struct plan_graph *graph, struct scan *scan, struct err 
     return scan->edges > UINT32_MAX ? err_set(err, ERR_TOO_BIG, "plan: too many dependencies") : 0;
 }
 
-static int graph_build(struct plan_graph *graph, struct err *err)
+int plan_graph_init(struct plan_graph *graph, const struct plan *plan, int kind, struct err *err)
 {
+    *graph = (struct plan_graph){.plan = plan, .kind = kind};
     struct scan scan = {.in_order = true};
     int result = graph_number(graph, &scan, err);
     if (result == 0)
@@ -439,16 +440,4 @@ static int graph_build(struct plan_graph *graph, struct err *err)
     if (result < 0)
         plan_graph_fini(graph);
     return result;
-}
-
-int plan_graph_init(struct plan_graph *graph, const struct plan *plan, int kind, struct err *err)
-{
-    *graph = (struct plan_graph){.plan = plan, .kind = kind};
-    return graph_build(graph, err);
-}
-
-int plan_graph_init_loose(struct plan_graph *graph, const struct plan *plan, int kind, struct err *err)
-{
-    *graph = (struct plan_graph){.plan = plan, .kind = kind, .loose = true};
-    return graph_build(graph, err);
 }

@@ -17,7 +17,6 @@ struct graph_pair { /* an ordered pair of ranks with transfers from one to the o
 struct plan_graph {
     const struct plan *plan; /* borrowed */
     int kind;
-    bool loose;        /* the two sides of a meeting were not compared */
     uint32_t *base;    /* [ranks + 1]: global number of a rank's first instruction */
     uint32_t total;    /* number of instructions */
     uint32_t *rank_of; /* [total]: rank of each instruction */
@@ -36,10 +35,6 @@ struct plan_graph {
 /* The plan's fields must be in range (plan_check checks them first). Returns 0, or -1: ERR_INVALID with a
  * sentence, ERR_TOO_BIG, ERR_NOMEM; *graph is then empty. */
 int plan_graph_init(struct plan_graph *graph, const struct plan *plan, int kind, struct err *err);
-/* The same for programs from which equal repetitions were removed. Meetings are matched by order alone, so
- * different micro-batches may meet. It is for the simulator, and for plans that were checked before the
- * removal. */
-int plan_graph_init_loose(struct plan_graph *graph, const struct plan *plan, int kind, struct err *err);
 void plan_graph_fini(struct plan_graph *graph);
 
 static inline const struct instr *graph_instr_of(const struct plan_graph *graph, uint32_t rank,

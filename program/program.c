@@ -23,7 +23,6 @@ static const char *const op_names[INSTR_COUNT] = {
     "ALL_GATHER", "REDUCE_SCATTER", "ALL_REDUCE",     "REDUCE",          "BROADCAST", "PULL", "PUSH",
     "ATTENTION",  "ROUTE",          "DISPATCH",       "EXPERTS",         "COMBINE",   "STEP", "RELEASE",
     "SAVE"};
-static const char *const queue_names[QUEUE_KINDS] = {"compute", "copy", "send", "recv", "group"};
 static const char *const slot_names[SLOT_KINDS] = {
     "activation", "gradient", "saved",  "step_scalars",    "norm",    "gradients", "parameters", "kv_cache",
     "token",      "gathered", "routed", "routed_gradient", "barrier", "partial"};
@@ -69,11 +68,6 @@ const char *plan_purpose_name(int purpose)
 const char *instr_op_name(int op)
 {
     return name_of(op_names, INSTR_COUNT, op);
-}
-
-const char *queue_kind_name(int queue)
-{
-    return name_of(queue_names, QUEUE_KINDS, queue);
 }
 
 const char *slot_kind_name(int kind)

@@ -376,7 +376,6 @@ const char *plan_schedule_name(int schedule);
 const char *program_kind_name(int kind);
 const char *plan_purpose_name(int purpose);
 const char *instr_op_name(int op);
-const char *queue_kind_name(int queue);
 const char *slot_kind_name(int kind);
 const char *plan_dtype_name(int dtype); /* "fp32", "bf16", "fp16": as in a specification */
 uint32_t plan_dtype_bytes(int dtype);   /* of a value */

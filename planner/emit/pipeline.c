@@ -42,7 +42,9 @@ void pipeline_member_need(const struct problem *problem, const struct candidate 
     memory_stage_need(problem, &range, need);
 }
 
-void pipeline_need_add(struct memory_need *sum, const struct memory_need *more)
+/* Adds one stage's need to its member's need. All purposes are summed except the workspace, which the
+ * stages of a member share. *sum is zeros at first. */
+static void need_add(struct memory_need *sum, const struct memory_need *more)
 {
     uint64_t again = more->work_bytes < sum->work_bytes ? more->work_bytes : sum->work_bytes;
     for (int p = 0; p < PURPOSE_COUNT; p++)
@@ -196,7 +198,7 @@ static int rank_look(struct pipeline_emitter *c, uint32_t r, double share, struc
         pipeline_member_need(c->problem, c->candidate, s, r, share, part->rings.saved.held, buffers, &own);
         part->saved_bytes = own.saved_bytes;
         part->saved_total = own.purpose[PURPOSE_ACTIVATIONS];
-        pipeline_need_add(need, &own);
+        need_add(need, &own);
     }
     return 0;
 }

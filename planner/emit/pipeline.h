@@ -41,8 +41,5 @@ void pipeline_stage_price(const struct problem *problem, const struct candidate 
 void pipeline_member_need(const struct problem *problem, const struct candidate *candidate, uint32_t stage,
                           uint32_t member, double share, uint32_t window, uint32_t boundary_buffers,
                           struct memory_need *need);
-/* Adds one stage's need to its member's need. All purposes are summed except the workspace, which the
- * stages of a member share. *sum is zeros at first. */
-void pipeline_need_add(struct memory_need *sum, const struct memory_need *more);
 
 #endif

@@ -31,12 +31,15 @@ double chain_period(const struct candidate *c, const struct stage_price *prices,
     return 1 / rate;
 }
 
-double chain_pass(const struct candidate *c, const struct stage_price *prices, uint32_t s)
+/* Seconds of a micro-batch's forward and backward in stage s: the mean over the members, weighted by the
+ * micro-batches they take. */
+static double stage_pass(const struct candidate *c, const struct stage_price *prices, uint32_t s)
 {
     return chain_period(c, prices, s) * price_count(c, s);
 }
 
-double chain_hop(const struct problem *p, const struct candidate *c, uint32_t s)
+/* Latency plus occupancy (s) of a mean boundary tensor between stages s and s + 1, one way. */
+static double stage_hop(const struct problem *p, const struct candidate *c, uint32_t s)
 {
     struct problem_link link = problem_link(p, c->members[c->stages[s].member_first].device,
                                             c->members[c->stages[s + 1].member_first].device);
@@ -54,8 +57,8 @@ bool chain_windows(struct workbench *bench, const struct candidate *c, const str
     *capped = false;
     for (uint32_t s = 0; s < count; s++) {
         period = fmax(period, chain_period(c, prices, s));
-        pass[s] = chain_pass(c, prices, s);
-        hop[s] = s + 1 < count ? 2 * chain_hop(bench->problem, c, s) : 0;
+        pass[s] = stage_pass(c, prices, s);
+        hop[s] = s + 1 < count ? 2 * stage_hop(bench->problem, c, s) : 0;
     }
     for (uint32_t s = count; s-- > 0;) {
         double cycle = pass[s];
@@ -117,8 +120,8 @@ double chain_closed(struct workbench *bench, const struct candidate *c, const st
 {
     double *ends = bench->ends, *pass = ends, *hop = ends + c->stage_count, way = 0, period = 0, before = 0;
     for (uint32_t s = 0; s < c->stage_count; s++) {
-        pass[s] = chain_pass(c, prices, s);
-        hop[s] = s + 1 < c->stage_count ? 2 * chain_hop(bench->problem, c, s) : 0;
+        pass[s] = stage_pass(c, prices, s);
+        hop[s] = s + 1 < c->stage_count ? 2 * stage_hop(bench->problem, c, s) : 0;
         double lanes = s + 1 < c->stage_count ? fmin(price_count(c, s), price_count(c, s + 1)) : 1;
         period = fmax(period, fmax(chain_period(c, prices, s), hop[s] / 2 / lanes));
         way += pass[s] + hop[s];

@@ -6,11 +6,6 @@
 
 /* Seconds between two micro-batches of stage s, all its members together, by the given prices. */
 double chain_period(const struct candidate *candidate, const struct stage_price *prices, uint32_t s);
-/* Seconds of a micro-batch's forward and backward in stage s: the mean over the members, weighted by the
- * micro-batches they take. */
-double chain_pass(const struct candidate *candidate, const struct stage_price *prices, uint32_t s);
-/* Latency plus occupancy (s) of a mean boundary tensor between stages s and s + 1, one way. */
-double chain_hop(const struct problem *problem, const struct candidate *candidate, uint32_t s);
 
 /* Writes to bench->windows the window of each stage (micro-batches in flight) that hides the links. With
  * the period P of the slowest stage, counted from the tail: w_s = max(w_{s+1}, max_{j>s} ⌈cycle(s, j) / P⌉

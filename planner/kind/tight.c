@@ -8,7 +8,9 @@ static uint64_t limit_of(const struct workbench *bench, const struct candidate *
     return bench->problem->cluster->devices[c->members[c->stages[s].member_first].device].memory_limit_bytes;
 }
 
-uint64_t tight_need(const struct workbench *bench, const struct candidate *c, uint32_t s)
+/* Bytes that a stage's member needs at least, with one micro-batch in flight, recomputing if that is
+ * allowed. */
+static uint64_t least_need(const struct workbench *bench, const struct candidate *c, uint32_t s)
 {
     uint32_t sides = (s > 0) + (s + 1 < c->stage_count);
     struct memory_need need;
@@ -21,7 +23,7 @@ static bool holds(const struct workbench *bench, struct candidate *c, uint32_t s
 {
     c->stages[s].block_begin = begin;
     c->stages[s].block_end = end;
-    return tight_need(bench, c, s) <= limit_of(bench, c, s);
+    return least_need(bench, c, s) <= limit_of(bench, c, s);
 }
 
 /* The number of blocks that stage s can hold from `begin` on, or, backward, up to `end`. */
@@ -66,7 +68,7 @@ static uint64_t lacking(struct workbench *bench, struct candidate *c, uint32_t s
     bench->spent += c->stage_count;
     if (holds(bench, c, s, begin, end))
         return 0;
-    return tight_need(bench, c, s) - limit_of(bench, c, s);
+    return least_need(bench, c, s) - limit_of(bench, c, s);
 }
 
 int tight_cut(struct workbench *bench, struct candidate *c)

@@ -10,8 +10,4 @@
  * recorded as the placement's. A device without room for any block counts as not fitting. */
 int tight_cut(struct workbench *bench, struct candidate *candidate);
 
-/* Bytes that a stage's member needs at least, with one micro-batch in flight, recomputing if that is
- * allowed. */
-uint64_t tight_need(const struct workbench *bench, const struct candidate *candidate, uint32_t stage);
-
 #endif

@@ -16,8 +16,7 @@
 struct scheduled_rank {
     double free_s;    /* time at which its current event ends */
     double sent_s[2]; /* time at which its last forward transfer, and its last backward transfer, has left */
-    uint32_t price_base;          /* index of the price of its first stage; interleaved: indexed by stage */
-    uint32_t done;                /* number of events done */
+    uint32_t done;    /* number of events done */
     uint32_t forwards, backwards; /* eager: number done of its own micro-batches */
     uint32_t mine, count, limit;  /* mine: offset of its micro-batches in run.mine */
 };

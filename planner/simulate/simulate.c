@@ -128,15 +128,13 @@ static int pairs_init(struct sim *sim, struct err *err)
     return 0;
 }
 
-static int create(const struct plan *plan, int kind, bool loose, struct sim **out, struct err *err)
+int sim_create(const struct plan *plan, int kind, struct sim **out, struct err *err)
 {
     struct sim *sim = calloc(1, sizeof(*sim));
     *out = NULL;
     if (!sim)
         return err_set(err, ERR_NOMEM, "simulator: out of memory");
-    int built = loose ? plan_graph_init_loose(&sim->graph, plan, kind, err)
-                      : plan_graph_init(&sim->graph, plan, kind, err);
-    if (built < 0) {
+    if (plan_graph_init(&sim->graph, plan, kind, err) < 0) {
         free(sim);
         return -1;
     }
@@ -162,16 +160,6 @@ static int create(const struct plan *plan, int kind, bool loose, struct sim **ou
     }
     *out = sim;
     return 0;
-}
-
-int sim_create(const struct plan *plan, int kind, struct sim **out, struct err *err)
-{
-    return create(plan, kind, false, out, err);
-}
-
-int sim_create_loose(const struct plan *plan, int kind, struct sim **out, struct err *err)
-{
-    return create(plan, kind, true, out, err);
 }
 
 void sim_destroy(struct sim *sim)
@@ -606,22 +594,6 @@ int sim_run(struct sim *sim, const struct sim_costs *costs, double *seconds, str
     if (trace)
         trace_write(sim, trace, step);
     return 0;
-}
-
-double sim_end(const struct sim *sim, uint32_t number)
-{
-    return sim->end[number];
-}
-
-double sim_ready(const struct sim *sim, uint32_t number)
-{
-    return sim->nodes[number].ready;
-}
-
-double sim_begin(const struct sim *sim, uint32_t number)
-{
-    uint32_t meeting = sim->graph.meeting[number];
-    return meeting == NONE ? sim->nodes[number].ready : sim->meeting_start[meeting];
 }
 
 const struct plan_graph *sim_graph(const struct sim *sim)

@@ -60,20 +60,12 @@ struct sim;
 
 /* Prepares the plan's programs of one kind. ERR_INVALID if sends, receives and collectives do not match. */
 int sim_create(const struct plan *plan, int kind, struct sim **out, struct err *err);
-/* The same for programs from which equal repetitions were removed (plan_graph_init_loose). */
-int sim_create_loose(const struct plan *plan, int kind, struct sim **out, struct err *err);
 void sim_destroy(struct sim *sim);
 /* Runs the programs once. Writes the end of the last instruction to *seconds, sums per rank to
  * ranks[rank_count] (may be NULL), and events to trace (may be NULL) under the number `step`. ERR_INVALID
  * for a deadlock. */
 int sim_run(struct sim *sim, const struct sim_costs *costs, double *seconds, struct sim_rank *ranks,
             struct trace *trace, uint32_t step, struct err *err);
-/* When an instruction, given by its global number, ended and became ready in the last run. */
-double sim_end(const struct sim *sim, uint32_t number);
-double sim_ready(const struct sim *sim, uint32_t number);
-/* When an instruction began in the last run: for a transfer or collective its meeting's start, for all
- * others their readiness. */
-double sim_begin(const struct sim *sim, uint32_t number);
 const struct plan_graph *sim_graph(const struct sim *sim);
 
 #endif
