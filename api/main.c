@@ -1,7 +1,7 @@
-/* motley-api: read the configuration, wait for the database, serve until SIGTERM.
+/* motley-api reads the configuration, waits for the database, and serves until SIGTERM.
  *
  *   motley-api --config FILE
- *   motley-api --config FILE --migrate [--admin-token-file PATH]     bring the schema up to date, and end
+ *   motley-api --config FILE --migrate [--admin-token-file PATH]    brings the schema up to date, and ends
  */
 #include "api/serve.h"
 

@@ -1,4 +1,4 @@
-/* For operators: alive, ready, numbers, and the description of all this. */
+/* For operators: liveness, readiness, metrics, and the OpenAPI description. */
 #include "api/request/route.h"
 
 #include "store/jobs.h"
@@ -24,7 +24,7 @@ void health_get(struct call *call)
     call_json(call, 200, json_pack("{s:s}", "status", "alive"), NULL);
 }
 
-/* A readiness question: whichever comes first, the database's answer or the end of patience. */
+/* A readiness query. The database's answer or READY_SECONDS_MAX ends it, whichever comes first. */
 struct ready {
     struct call *call; /* NULL: answered */
     struct event *patience;
@@ -129,7 +129,7 @@ static void write_metrics(struct app *app, struct evbuffer *out)
          pool_waiting(app->pool));
 }
 
-/* How devices are, as far as their agents said. */
+/* The state of the devices as their agents last reported it. */
 static void write_devices(struct evbuffer *out, const json_t *devices)
 {
     static const struct {

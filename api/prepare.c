@@ -1,4 +1,4 @@
-/* Schema and first token. */
+/* The schema and the first token. */
 #include "api/prepare.h"
 
 #include "common/digest.h"
@@ -33,7 +33,7 @@ int api_prepare(const struct api_config *config, const char *admin_token_file, s
             rc = digest_sha256(token, size, hash, err);
         if (rc == 0)
             rc = store_bootstrap_token(config->postgres, "admin", &made, err);
-        if (rc < 0 && err->code == ERR_CONFLICT) { /* it is there already */
+        if (rc < 0 && err->code == ERR_CONFLICT) { /* the token exists already */
             err_clear(err);
             rc = 0;
         }

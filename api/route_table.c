@@ -1,4 +1,4 @@
-/* Every route, and the way from a request's head to its handler: match, query, token, scope, body. */
+/* All routes, and the way from a request's head to its handler: match, query, token, scope, body. */
 #include "api/request/route.h"
 
 #include "api/people/access.h"
@@ -80,7 +80,7 @@ const struct route *route_table(void)
     return routes;
 }
 
-/* Overlong forms, surrogates and values beyond U+10FFFF are refused: PostgreSQL would refuse them later. */
+/* Refuses overlong forms, surrogates and values beyond U+10FFFF, which PostgreSQL would refuse later. */
 static bool is_utf8(const char *text)
 {
     json_t *string = json_string(text);
@@ -99,7 +99,7 @@ bool route_match(const char *pattern, const char *path, char params[CALL_PARAMS_
             if (s == 0 || count == CALL_PARAMS_MAX)
                 return false;
             if (httpd_decode(path, s, false, params[count], CALL_PARAM_BYTES) < 0 || !is_utf8(params[count]))
-                *bad = true; /* decided when the whole pattern has matched */
+                *bad = true; /* reported only if the whole pattern matches */
             count++;
         } else {
             char plain[64];
@@ -136,7 +136,7 @@ static bool word_in(const char *list, const char *word)
     return false;
 }
 
-/* One "name=value" of the query string. -1: answered. */
+/* Takes one "name=value" of the query string. -1: the call was answered. */
 static int take_parameter(struct call *call, const char *text, size_t size)
 {
     char name[32];
@@ -183,7 +183,7 @@ static bool is_json(const char *type)
     return !type[16] || type[16] == ';' || type[16] == ' ';
 }
 
-/* The caller is known and may: read the body as the route wants it. */
+/* The caller is known and has the scope: reads the body as the route requires. */
 static void call_accept(struct call *call)
 {
     const struct route *route = call->route;
@@ -210,7 +210,7 @@ static void call_accept(struct call *call)
     httpd_accept_body(call->request, most);
 }
 
-/* Where the request came from, as people write it. */
+/* Formats the client's address; an IPv4 address without its IPv6 prefix. */
 static void name_address(const struct httpd_request *request, char text[PRINCIPAL_ADDRESS_BYTES])
 {
     uint8_t address[16];

@@ -1,6 +1,6 @@
-/* Everything is made in order, waits for the database, serves, and is unmade in an order in which nobody
- * calls what is gone: no new requests; the pool; the store (its callbacks answer what is left); followers;
- * connections.
+/* Creates all parts in order, waits for the database, serves, and destroys the parts in an order in which
+ * none calls another that is gone: first no new requests; then the pool; the store (its callbacks answer the
+ * remaining requests); the followers; the connections.
  */
 #include "api/serve.h"
 
@@ -38,10 +38,10 @@ struct serve {
     struct app app;
     char parser_path[4096];
     struct event *term, *interrupt, *timer;
-    uint64_t deadline_ns; /* of the stop */
+    uint64_t deadline_ns; /* end of the time for stopping */
     bool ready;
-    struct err last; /* what the database's absence looked like */
-    struct err err;  /* why it cannot start */
+    struct err last; /* the last error of the database while it was away */
+    struct err err;  /* why the server cannot start */
 };
 
 /* ---- starting ---- */
@@ -68,7 +68,8 @@ static int create_store(struct serve *serve, struct err *err)
     return store_create(app->base, &store, &app->store, err);
 }
 
-/* Asked once now: a machine on which it has no sandbox is told apart from a file that is wrong. */
+/* Starts the parser and asks it one question now, so that a machine without a sandbox is reported here and
+ * not as an error of some file. */
 static int create_parser(struct serve *serve, struct err *err)
 {
     struct app *app = &serve->app;
@@ -138,7 +139,7 @@ static void ping(evutil_socket_t fd, short what, void *arg)
         pinged(serve, &err);
 }
 
-/* Ready, worth waiting for, or never. */
+/* The database is ready, or another try may succeed, or it can never be used. */
 static void pinged(void *arg, const struct err *err)
 {
     struct serve *serve = arg;
@@ -193,7 +194,7 @@ static void on_signal(evutil_socket_t fd, short what, void *arg)
 
 static void on_timer(evutil_socket_t fd, short what, void *arg)
 {
-    (void)fd, (void)what, (void)arg; /* only wakes the loop, so that its deadline is looked at */
+    (void)fd, (void)what, (void)arg; /* only wakes the loop, so that drain() checks its deadline */
 }
 
 static void drain(struct serve *serve)
@@ -236,7 +237,8 @@ static void destroy_parts(struct serve *serve)
         event_base_free(app->base);
 }
 
-/* How many connections this process may hold: as configured, or what its limit of open files leaves. */
+/* The number of connections that this process may hold: as configured, or as many as its limit of open files
+ * allows. */
 static int connections_possible(const struct api_config *config)
 {
     struct rlimit files = {0};
@@ -245,7 +247,8 @@ static int connections_possible(const struct api_config *config)
         return (int)config->connections_max;
     if (files.rlim_cur < wanted) {
         files.rlim_cur = files.rlim_max < wanted ? files.rlim_max : wanted;
-        setrlimit(RLIMIT_NOFILE, &files); /* towards the hard limit: always allowed */
+        /* raising the soft limit up to the hard limit is always allowed */
+        setrlimit(RLIMIT_NOFILE, &files);
     }
     if (files.rlim_cur >= wanted)
         return (int)config->connections_max;

@@ -1,10 +1,11 @@
-/* PUT, GET, HEAD of files by their SHA-256, and their chunk manifests.
+/* PUT, GET and HEAD of files by their SHA-256, and their chunk manifests.
  *
- * An upload flows: what arrives is handed to a pool task that writes and hashes it; while a task is busy and
- * enough waits, reading from the client pauses. Nothing is visible before the last byte was verified and
- * synced. A file that is there and that who sends it may not read is sent, verified and answered as if it
- * were not: only then do they hold it too. An upload in parts (?offset=&size=) keeps what arrived, also of a
- * request that is cut: the answer says how far the file has come, and the next part begins there.
+ * An upload flows: arriving bytes are passed to a pool task that writes and hashes them; while a task is busy
+ * and enough bytes wait, reading from the client pauses. Nothing is visible before the last byte was verified
+ * and synced. If the file exists but the sender may not read it, its bytes are taken, verified and answered
+ * as if it were new, and only then may the sender read it. An upload in parts (?offset=&size=) keeps the
+ * bytes that arrived, even of a request that was cut off: the answer says how many bytes of the file are
+ * stored, and the next part begins there.
  */
 #include "api/request/route.h"
 
@@ -30,20 +31,21 @@ enum {
 /* ---- uploads ---- */
 
 struct upload {
-    struct pool_task task; /* first: task pointers are upload pointers */
+    struct pool_task task; /* must come first: task pointers are upload pointers */
     LIST_ENTRY(upload) link;
     struct app *app;
     struct call *call; /* NULL: answered */
     char sha256[65];
     struct blob_writer *writer;
-    struct evbuffer *pending; /* loop thread */
-    struct evbuffer *working; /* the task's while busy */
+    struct evbuffer *pending; /* used by the loop thread */
+    struct evbuffer *working; /* used by the task while busy */
     bool busy, ended, gone, there, finishing, finished;
-    bool in_parts, elsewhere; /* elsewhere: this part does not begin where the file ends, and is not kept */
-    bool over;                /* more came than may: it is refused as soon as no task is at it */
+    /* elsewhere: this part does not begin where the stored bytes end, and is not kept */
+    bool in_parts, elsewhere;
+    bool over; /* too many bytes came: the upload is refused as soon as no task works on it */
     int64_t owner;
-    uint64_t kept;                          /* bytes that its sender has here already */
-    uint64_t most;                          /* that this body may have */
+    uint64_t kept;                          /* bytes that its sender has stored here already */
+    uint64_t most;                          /* limit of this body */
     uint64_t bytes, offset, size, received; /* received: of all parts */
     struct manifest manifest;
     struct err err;
@@ -73,7 +75,7 @@ static void upload_fail(struct upload *upload)
     upload_free(upload);
 }
 
-/* A person's files beyond what one may keep. */
+/* Sets the error that a person's files exceed user_bytes_max. */
 static int upload_refuse(const struct upload *upload, uint64_t kept, struct err *err)
 {
     return err_set(err, ERR_TOO_BIG,
@@ -83,7 +85,7 @@ static int upload_refuse(const struct upload *upload, uint64_t kept, struct err 
                    (unsigned long long)kept);
 }
 
-/* Answers for a body that is longer than it may be. */
+/* Answers an upload whose body is too long. */
 static void upload_over(struct upload *upload)
 {
     if (upload->there)
@@ -162,7 +164,7 @@ static void upload_record(struct upload *upload)
     json_decref(manifest);
 }
 
-/* A part is kept, or not the one that was due. */
+/* Answers a part: it was kept, or it was not the part that was due. */
 static void upload_partly(struct upload *upload)
 {
     json_t *document =
@@ -198,7 +200,8 @@ static void upload_done(struct pool_task *task)
     upload_step(upload);
 }
 
-/* Hand what waits to the pool, or end. Everything about going on is decided here. */
+/* Passes the waiting bytes to the pool, or ends the upload. Only this function decides how an upload
+ * continues. */
 static void upload_step(struct upload *upload)
 {
     if (upload->busy)
@@ -241,7 +244,7 @@ static void upload_data(struct httpd_request *request, struct evbuffer *input, v
             upload_over(upload);
         return;
     }
-    if (upload->there) { /* known already: the bytes are read over */
+    if (upload->there) { /* the file exists: its bytes are ignored */
         evbuffer_drain(input, size);
         return;
     }
@@ -280,7 +283,7 @@ static void upload_accept(struct upload *upload)
     httpd_accept_stream(upload->call->request, upload->app->config->upload_bytes_max, &upload_sink, upload);
 }
 
-/* What uploads of the same person will have added when they have ended, as far as one knows. */
+/* The bytes that other uploads of the same person will have added, as far as their lengths are known. */
 static uint64_t bytes_on_their_way(const struct upload *mine)
 {
     uint64_t bytes = 0;
@@ -345,7 +348,7 @@ static void upload_begin(void *arg, const struct err *err, json_t *doc)
         upload_fail(upload);
 }
 
-/* ?offset=&size=: a part of a file of that size. -1: the call was answered. */
+/* Reads ?offset=&size=, which make the body a part of a file of that size. -1: the call was answered. */
 static int take_part(struct call *call, struct upload *upload)
 {
     struct err err = {0};
@@ -431,7 +434,7 @@ void blobs_put(struct call *call)
 /* ---- downloads ---- */
 
 struct download {
-    struct pool_task task; /* first */
+    struct pool_task task; /* must come first */
     struct call *call;
     int fd;
     bool busy, begun, ranged;
@@ -483,8 +486,7 @@ static void download_more(struct httpd_request *request, void *arg);
 static void download_reply(struct download *download)
 {
     struct call *call = download->call;
-    bool whole =
-        !download->ranged; /* a range that happens to be the whole file is still an answer to a range */
+    bool whole = !download->ranged; /* a range that covers the whole file is still answered as a range */
     char range[96];
     snprintf(range, sizeof range, "bytes %llu-%llu/%llu", (unsigned long long)download->offset,
              (unsigned long long)(download->offset + download->left - 1), (unsigned long long)download->size);

@@ -114,7 +114,8 @@ void known_files_keep(struct known_files *known, const char *path, int64_t since
     int64_t changed_ns = 0;
     if (file)
         file->path = strdup(path);
-    /* A change within the second before the reading might share its time stamp with one after it. */
+    /* A file that changed less than a second before it was read is not remembered, since a later change could
+     * leave the same time stamp. */
     bool keep = file && file->path && sign(path, file->signature, &changed_ns) &&
                 changed_ns < since_ns - 1000000000 && copy(manifest, &file->manifest) == 0;
     if (!keep) {

@@ -1,5 +1,5 @@
-/* Models: a name for a content. Registered from uploaded files, or by an administrator from a path on this
- * host without a copy.
+/* Models: a name that stands for a content. A model is registered from uploaded files, or by an administrator
+ * from a path on this host without a copy.
  */
 #include "api/request/route.h"
 
@@ -25,14 +25,14 @@
 enum { FILES_MAX = 512 };
 
 struct registration {
-    struct pool_task task; /* first */
+    struct pool_task task; /* must come first */
     struct call *call;
     char name[STORE_NAME_MAX + 1];
-    struct sharing sharing; /* its group lies in the call's body */
-    char *path;             /* by reference, else NULL */
+    struct sharing sharing; /* its group is borrowed from the call's body */
+    char *path;             /* path of a model registered by reference, else NULL */
     json_t *files;          /* [{"name","size","sha256","path"?}] */
     json_t *manifests;      /* the files' manifests, in order */
-    size_t at;              /* of files: which is looked up or recorded */
+    size_t at;              /* index of the file that is being looked up or recorded */
     json_t *config, *info;
     char content[DIGEST_HEX_SIZE];
     struct err err;
@@ -59,7 +59,7 @@ static void registration_fail(struct registration *r, const struct err *err)
 
 /* ---- on the pool ---- */
 
-/* The manifest of one local file, from memory if it is unchanged. */
+/* Makes the manifest of one local file, or reuses the known one if the file is unchanged. */
 static int hash_file(struct known_files *known, struct model_source *source, uint32_t index, const char *path,
                      struct manifest *manifest, struct err *err)
 {
@@ -92,7 +92,7 @@ static int take_local(struct registration *r, struct model_source *source, uint3
     return 0;
 }
 
-/* Hash every file of the source at r->path and fill files and manifests. */
+/* Hashes every file of the model at r->path, and fills files and manifests. */
 static int hash_local(struct registration *r, uint64_t bytes_max, struct err *err)
 {
     struct model_source *source = NULL;
@@ -186,7 +186,8 @@ static void file_recorded(void *arg, const struct err *err)
     record_next(r);
 }
 
-/* By-reference files become blobs with a path; then the model itself. */
+/* Records the next file of a model by reference as a blob with a path; after the last one, the model itself.
+ */
 static void record_next(struct registration *r)
 {
     struct store *store = r->call->app->store;
@@ -311,7 +312,8 @@ static int take_registration(struct call *call, struct registration *r, struct e
             return -1;
     if (name && strchr(name, '/'))
         jr_fail(&reader, "name", "\"%.80s\" holds a '/': a model is yours, and others say OWNER/NAME", name);
-    /* What an administrator registers where it lies is for everybody, what is uploaded the uploader's. */
+    /* A model registered by reference is visible to everybody, an uploaded one to its uploader, unless the
+     * body says otherwise. */
     call_sharing(&reader, path ? VISIBLE_EVERYONE : VISIBLE_MINE, &r->sharing);
     if (jr_finish(&reader) < 0)
         return -1;
@@ -369,7 +371,7 @@ static void model_found(void *arg, const struct err *err, json_t *doc)
         call_fail(call, err);
         return;
     }
-    json_t *answer = json_deep_copy(doc); /* without where its files lie */
+    json_t *answer = json_deep_copy(doc); /* a copy without the paths of its files */
     size_t index;
     json_t *file;
     json_array_foreach(json_object_get(answer, "files"), index, file) json_object_del(file, "path");

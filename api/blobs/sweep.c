@@ -1,4 +1,4 @@
-/* One look at a time: the database forgets, then a pool thread removes. */
+/* One round at a time: the database forgets files, then a pool thread deletes them. */
 #include "api/blobs/sweep.h"
 
 #include <stdlib.h>
@@ -12,10 +12,10 @@
 enum { LOOK_SECONDS_MAX = 600, LOOK_AT = 1000 };
 
 struct sweep {
-    struct pool_task task; /* first: task pointers are sweep pointers */
+    struct pool_task task; /* must come first: task pointers are sweep pointers */
     struct app *app;
     struct event *timer;
-    json_t *dropped; /* the task's while busy: [sha256] */
+    json_t *dropped; /* [sha256]; used by the task while busy */
     int64_t before;
     size_t removed;
     bool busy, more;
@@ -74,7 +74,8 @@ static void forgotten(void *arg, const struct err *err, json_t *doc)
     sweep->task.done = removed;
     if (pool_run(sweep->app->pool, &sweep->task, &busy) == 0)
         return;
-    if (json_array_size(sweep->dropped) > 0) /* forgotten and still on disk: better than a stall, and told */
+    /* these files are forgotten but still on disk, which is better than a stall; the log says so */
+    if (json_array_size(sweep->dropped) > 0)
         log_event(LOG_LEVEL_WARN, "sweep_failed", "why=\"%s\" files=%zu", busy.text,
                   json_array_size(sweep->dropped));
     json_decref(sweep->dropped);
@@ -91,7 +92,7 @@ static void look(evutil_socket_t fd, short what, void *arg)
     if (sweep->busy)
         return;
     sweep->busy = true;
-    sweep->before = (int64_t)time(NULL); /* what comes from now on was sent again */
+    sweep->before = (int64_t)time(NULL); /* a file written after this was uploaded again */
     if (store_blobs_drop(sweep->app->store, unused, LOOK_AT, forgotten, sweep, &err) < 0)
         forgotten(sweep, &err, NULL);
 }

@@ -1,5 +1,5 @@
-/* Sharing of checks: the newest are kept in a short list, found by the digest of the specification without
- * its name. */
+/* Shares checks: the newest are kept in a short list and found by the digest of the specification without its
+ * name. */
 #include "api/check/check_private.h"
 
 #include "common/clock.h"
@@ -29,7 +29,8 @@ void submits_forget(struct submits *submits)
         if (!check->under_way)
             check_free(check);
         else
-            memset(check->key, 0, sizeof check->key); /* it answers who waits, and nobody after */
+            /* the running check answers its waiters, and no later request */
+            memset(check->key, 0, sizeof check->key);
     }
 }
 
@@ -42,7 +43,7 @@ void submits_destroy(struct submits *submits)
     free(submits);
 }
 
-/* The digest of all but the name, of how deep the check goes, and of whom it is for. */
+/* Computes the digest of the document without its name, the depth of the check, and the asker. */
 static int make_key(const struct principal *principal, json_t *document, enum check_depth depth,
                     uint8_t key[32], struct err *err)
 {
@@ -112,7 +113,7 @@ static struct check *check_create(struct submits *submits, const struct principa
     return check;
 }
 
-/* A name alone differs between equal checks, so it is looked at for each. */
+/* Checks the name apart from the shared check, since equal specifications may differ in it. */
 static int check_name(json_t *document, struct err *err)
 {
     json_t *name = json_object_get(document, "name");

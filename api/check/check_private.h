@@ -1,4 +1,5 @@
-/* What check.c (sharing, beginning), steps.c and fit.c (each thing) and outcome.c (how it ends) share. */
+/* What check.c (sharing and starting checks), steps.c and fit.c (the steps) and outcome.c (the result) share.
+ */
 #ifndef MOTLEY_API_CHECK_CHECK_PRIVATE_H
 #define MOTLEY_API_CHECK_CHECK_PRIVATE_H
 
@@ -24,23 +25,24 @@ struct submits {
     unsigned count;
 };
 
-/* One check: under way (waiters), then done (result kept until 'until_ns'). */
+/* One check: first running, with waiters; then finished, with its result kept until 'until_ns'. */
 struct check {
-    struct pool_task task; /* first: for the steps that block */
+    struct pool_task task; /* must come first; used by the steps that block */
     TAILQ_ENTRY(check) link;
     struct submits *submits;
     struct app *app;
     uint8_t key[32];
-    struct principal principal; /* who asked first; whoever shares the check is the same person */
+    struct principal principal; /* the first asker; a check is shared only with the same person */
     enum check_depth depth;
     bool under_way;
     uint64_t until_ns;
     STAILQ_HEAD(check_waiters, check_waiter) waiters;
-    /* while under way */
+    /* set while the check runs */
     struct job_spec spec;
-    json_t *model;                    /* store_model_get's */
-    json_t *adapter;                  /* {file name: sha256} */
-    char adapter_path[BLOB_PATH_MAX]; /* of the list, then of adapter_config.json */
+    json_t *model;   /* as store_model_get answers */
+    json_t *adapter; /* {file name: sha256} */
+    /* path of the list of the adapter's files, then of adapter_config.json */
+    char adapter_path[BLOB_PATH_MAX];
     unsigned adapter_at;
     json_t *train_stats, *eval_stats;
     char train_key[65], eval_key[65];
@@ -48,12 +50,12 @@ struct check {
     uint32_t train_rows, eval_rows;
     json_t *sample_ids;
     enum spec_format sample_format;
-    json_t *spec_json;    /* every default filled */
-    char profile_key[65]; /* profiles/profile_key.h */
-    json_t *profiles;     /* [{"device","document"}] under it */
-    uint64_t patience_ns; /* measurements are waited for until then; 0: none was asked for */
-    struct event *pause;  /* between two looks */
-    json_t *cluster;      /* the plan task's own */
+    json_t *spec_json;    /* every default filled in */
+    char profile_key[65]; /* see profiles/profile_key.h */
+    json_t *profiles;     /* the profiles under profile_key: [{"device","document"}] */
+    uint64_t patience_ns; /* measurements are awaited until then; 0: none was asked for */
+    struct event *pause;  /* timer between two queries for measurements */
+    json_t *cluster;      /* from here on the pool task's own */
     struct plan_answer *plan;
     json_t *plan_json;
     bool never_fits;
@@ -61,32 +63,32 @@ struct check {
     struct checked *result;
 };
 
-/* Steps: each ends in check_next(check, step after), or check_fail. */
+/* The steps. Each ends by calling the next step, or check_fail. */
 void check_model(struct check *check);
-/* The adapter to start from: uploaded, and one that we compute. */
+/* The adapter to start from: it was uploaded, and it has the form that this job trains. */
 void check_adapter(struct check *check);
-/* Training data: encoded now if it was not. */
+/* The training data: encoded now if they are not. */
 void check_train(struct check *check);
-/* Held-out data, likewise. */
+/* The held-out data: encoded now if they are not. */
 void check_eval(struct check *check);
-/* The prompt, rendered to ids. */
+/* The prompt, rendered to token ids. */
 void check_sample(struct check *check);
-/* What the job will rest on stays the submitter's to read. */
+/* Lets the submitter keep reading all files that the job will use. */
 void check_hold(struct check *check);
-/* Devices, measurements, the plan. */
+/* Devices, measurements and the plan. */
 void check_cluster(struct check *check);
 
-/* All that the plan rests on, as planner/given/inputs.h has it: new, or NULL. Pool thread. */
+/* All inputs of the plan in the form of planner/given/inputs.h; new, or NULL. Pool thread. */
 json_t *check_plan_inputs(const struct check *check);
 
-/* store_job_new.inputs: new, or NULL. */
+/* The inputs in the form of store_job_new.inputs; new, or NULL. */
 json_t *check_inputs(const struct check *check);
 
-/* Answer everybody who waits with 'err' and forget the check. 'more' is borrowed, or NULL. */
+/* Answers all waiters with 'err' and forgets the check. 'more' is borrowed, or NULL. */
 void check_fail(struct check *check, const struct err *err, json_t *more);
-/* Off the list and gone, with who still waits. */
+/* Removes the check from the list and frees it with its waiters. */
 void check_free(struct check *check);
-/* Make the result, keep it, answer everybody who waits. */
+/* Makes the result, keeps it, and answers all waiters. */
 void check_finish(struct check *check);
 
 #endif

@@ -1,4 +1,4 @@
-/* Devices and fit: the cluster as it is, measured first if it was not, and the plan on it. */
+/* Devices and fit: reads the cluster, has devices measured if needed, and plans on them. */
 #include "api/check/check_private.h"
 
 #include "common/clock.h"
@@ -29,12 +29,13 @@ static bool usable(const struct check *check, const json_t *device)
     if (!state || strcmp(state, "gone") == 0)
         return false;
     if (check->depth == CHECK_SUBMIT)
-        return true; /* what is drained or away today may be there when the job's turn comes */
+        return true; /* a device that is drained or unreachable now may be back when the job starts */
     return strcmp(state, "unreachable") != 0 && strcmp(state, "drained") != 0 &&
            strcmp(state, "draining") != 0;
 }
 
-/* A submit asks what can ever run; a plan, what would happen with the speed and memory that there are. */
+/* Applies the device's present memory and heat. A submit asks what can ever run and does not use this; a plan
+ * does. */
 static void as_it_is_now(const json_t *health, struct cluster_device *device)
 {
     const json_t *usable = json_object_get(health, "usable_bytes");
@@ -79,7 +80,8 @@ static int add_measurements(const struct check *check, struct cluster *cluster, 
         struct err why = {0};
         if (cluster_add_profile(cluster, json_object_get(row, "document"), &why) < 0 && why.code == ERR_NOMEM)
             return err_set(err, ERR_NOMEM, "%s",
-                           why.text); /* of a device that is not usable: not ours to judge */
+                           /* other errors concern a device that is not usable and is left out here */
+                           why.text);
     }
     json_array_foreach(json_object_get(check->cluster, "links"), index, document)
     {
@@ -90,7 +92,7 @@ static int add_measurements(const struct check *check, struct cluster *cluster, 
     return 0;
 }
 
-/* Every name of 'names' is a device we know (or knew). */
+/* Checks that every name of 'names' is a device that the cluster has or had. */
 static int names_known(const struct check *check, const char *what, const struct spec_names *names,
                        struct err *err)
 {
@@ -119,7 +121,7 @@ static bool all_measured(const struct cluster *cluster)
     return cluster_device_count(cluster) > 0;
 }
 
-/* The names of devices without a profile, for the answer. */
+/* The names of the devices without a profile, for the answer. */
 static json_t *unmeasured(const struct cluster *cluster)
 {
     json_t *names = json_array();
@@ -220,7 +222,7 @@ static bool has_profile(const struct check *check, const char *device)
     return false;
 }
 
-/* A device that this job may use, that is free to be measured, and was not for such a job. */
+/* Whether a device that this job may use is free to be measured and has no profile for such a job. */
 static bool some_unmeasured(const struct check *check)
 {
     const struct spec_placement_part *placement = &check->spec.placement;
@@ -239,7 +241,8 @@ static bool some_unmeasured(const struct check *check)
 
 static void plan_on_pool(struct check *check)
 {
-    json_t *cluster = json_deep_copy(check->cluster); /* the pool's own: reference counts are not atomic */
+    /* copied for the pool thread, since reference counts are not atomic */
+    json_t *cluster = json_deep_copy(check->cluster);
     json_t *profiles = json_deep_copy(check->profiles);
     json_t *model = json_deep_copy(check->model);
     json_decref(check->cluster);
@@ -282,7 +285,8 @@ static void wanted(void *arg, const struct err *err)
         look_again(check);
 }
 
-/* A plan rests on measurements where they can be had in time, else on estimates (and says so). */
+/* Plans on measurements if they arrive within measure_seconds, otherwise on estimates; the answer says which
+ * devices are unmeasured. */
 static void measure_or_plan(struct check *check)
 {
     bool measure = check->depth != CHECK_SUBMIT && some_unmeasured(check);

@@ -1,4 +1,4 @@
-/* How a check ends: its result, kept for a while, or its error, to everybody who waits. */
+/* The end of a check: its result, kept for CHECK_KEEP_SECONDS, or its error goes to all waiters. */
 #include "api/check/check_private.h"
 
 #include "common/clock.h"
@@ -9,7 +9,7 @@
 
 enum { CHECK_KEEP_SECONDS = 5 };
 
-struct shared_result { /* struct checked with its count */
+struct shared_result { /* a struct checked with its count of holders */
     struct checked checked;
     unsigned holders;
 };
@@ -31,7 +31,7 @@ void checked_release(struct checked *checked)
     free(shared);
 }
 
-/* What was only needed to get to the result. */
+/* Frees what was only needed to reach the result. */
 static void check_clear(struct check *check)
 {
     spec_fini(&check->spec);
@@ -70,7 +70,7 @@ void check_free(struct check *check)
     free(check);
 }
 
-/* Answer everybody who waits. The check itself is kept if it has a result, else freed. */
+/* Answers all waiters. The check itself is kept if it has a result, else freed. */
 static void answer_all(struct check *check, const struct err *err, json_t *more)
 {
     struct check_waiters waiters = check->waiters;
@@ -95,7 +95,7 @@ static void answer_all(struct check *check, const struct err *err, json_t *more)
 
 void check_fail(struct check *check, const struct err *err, json_t *more)
 {
-    struct err copy = *err; /* it may be the check's own */
+    struct err copy = *err; /* 'err' may lie in the check, which answer_all frees */
     answer_all(check, &copy, more);
 }
 

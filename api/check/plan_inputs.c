@@ -1,4 +1,4 @@
-/* All that a plan rests on, for those who plan elsewhere: `motley replay`, `motley plan --draw`. */
+/* All inputs of a plan, for commands that plan elsewhere: `motley replay`, `motley plan --draw`. */
 #include "api/check/check_private.h"
 
 #include <string.h>
@@ -16,7 +16,7 @@ static json_t *sizes_json(const struct row_size *sizes, uint32_t count)
     return list;
 }
 
-/* Devices that are there, the drained and unreachable ones marked. */
+/* The devices that are present; drained and unreachable ones are marked as not usable. */
 static json_t *devices_json(const struct check *check)
 {
     size_t index;
@@ -52,7 +52,8 @@ static json_t *profiles_json(const struct check *check)
 json_t *check_plan_inputs(const struct check *check)
 {
     const json_t *links = json_object_get(check->cluster, "links");
-    /* the specification is the loop's too, and reference counts are not atomic; the rest is the task's own */
+    /* the specification is copied because the loop uses it too and reference counts are not atomic; the other
+     * documents belong to this task */
     return json_pack("{s:i, s:o, s:O, s:s, s:o, s:o, s:I, s:o, s:o, s:O?}", "version", INPUTS_VERSION, "spec",
                      json_deep_copy(check->spec_json), "config", json_object_get(check->model, "config"),
                      "profile_key", check->profile_key, "rows",

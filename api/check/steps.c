@@ -1,4 +1,5 @@
-/* The steps of a check, each an asynchronous question and what its answer means for the specification. */
+/* The steps of a check. Each is an asynchronous query, and says what its answer means for the specification.
+ */
 #include "api/check/check_private.h"
 
 #include "api/request/dataset.h"
@@ -199,7 +200,8 @@ static int keep_dataset(struct check *check, const struct store_dataset *dataset
     if (!*sizes)
         return err_set(&check->err, ERR_NOMEM, "out of memory for row sizes");
     memcpy(*sizes, dataset->sizes,
-           dataset->sizes_bytes); /* two little-endian uint32, as this machine has them */
+           /* the stored little-endian uint32 pairs have the layout of struct row_size on this machine */
+           dataset->sizes_bytes);
     *(train ? &check->train_rows : &check->eval_rows) = (uint32_t)rows;
     snprintf(train ? check->train_key : check->eval_key, 65, "%s", dataset->key);
     return 0;
@@ -300,7 +302,8 @@ void check_sample(struct check *check)
         check_hold(check);
         return;
     }
-    json_t *model = json_deep_copy(check->model); /* the pool's own: reference counts are not atomic */
+    /* copied for the pool thread, since reference counts are not atomic */
+    json_t *model = json_deep_copy(check->model);
     if (!model) {
         err_set(&check->err, ERR_NOMEM, "out of memory for a sample");
         fail(check);

@@ -5,7 +5,7 @@
 #include <string.h>
 
 struct address_count {
-    uint8_t key[ADDRESS_BYTES]; /* first: what nodes are compared by */
+    uint8_t key[ADDRESS_BYTES]; /* must come first, since compare() reads only the key */
     int count;
 };
 

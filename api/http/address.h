@@ -1,4 +1,5 @@
-/* Addresses of clients: what counts as one, and how many connections each has open. Loop thread. */
+/* Client addresses: the key under which an address is counted, and how many connections each has open. Loop
+ * thread. */
 #ifndef MOTLEY_API_HTTP_ADDRESS_H
 #define MOTLEY_API_HTTP_ADDRESS_H
 
@@ -7,18 +8,18 @@
 
 enum { ADDRESS_BYTES = 16 };
 
-/* What a limit per address counts: an IPv4 address (mapped into IPv6) itself; of IPv6 the first 64 bits, for
- * one host has a whole /64 to choose addresses from. */
+/* The key of a limit per address: an IPv4 address (mapped into IPv6) as it is; of an IPv6 address the first
+ * 64 bits, since one host can choose any address within its /64. */
 void address_key(const uint8_t address[ADDRESS_BYTES], uint8_t key[ADDRESS_BYTES]);
 
-/* Connections open by address; begin with NULL. */
+/* Open connections by address; initialise it with NULL. */
 struct address_counts {
-    void *root; /* of a tree of tsearch(3) */
+    void *root; /* root of a tree of tsearch(3) */
 };
 
-/* One more from 'address', unless it has 'most' already or memory is short: then false. */
+/* Counts a further connection from 'address'. Returns false when it has 'most' already, or without memory. */
 bool address_take(struct address_counts *counts, const uint8_t address[ADDRESS_BYTES], int most);
-/* One less: exactly once for each that was taken. The last leaves nothing behind. */
+/* Counts one connection less; call it once for each address_take that returned true. */
 void address_release(struct address_counts *counts, const uint8_t address[ADDRESS_BYTES]);
 
 #endif

@@ -1,9 +1,8 @@
-/* The head of an HTTP/1.1 request, parsed from bytes. Pure: no sockets, no clock.
+/* Parses the head of an HTTP/1.1 request. Pure: no sockets, no clock.
  *
- * Strict on purpose: what two readers could understand differently (a bare CR,
- * a folded header, Content-Length beside Transfer-Encoding, a space before the
- * colon) is refused instead of guessed at, so that a proxy in front of us and
- * we never disagree on where a request ends (RFC 9112, sections 2.2, 5 and 6).
+ * It is strict on purpose. What two readers could understand differently (a bare CR, a folded header,
+ * Content-Length beside Transfer-Encoding, a space before the colon) is refused, so that a proxy in front of
+ * us and we never disagree on where a request ends (RFC 9112, sections 2.2, 5 and 6).
  */
 #ifndef MOTLEY_API_HTTP_HTTPD_PARSE_H
 #define MOTLEY_API_HTTP_HTTPD_PARSE_H
@@ -23,20 +22,20 @@ enum http_method {
     HTTP_PATCH,
     HTTP_OPTIONS,
     HTTP_TRACE,
-    HTTP_OTHER, /* well formed, but none of ours: the routes answer 405 */
+    HTTP_OTHER, /* well formed, but not one of ours: the routes answer 405 */
 };
 
 struct httpd_header {
     const char *name;  /* lower case */
-    const char *value; /* trimmed */
+    const char *value; /* without surrounding spaces */
 };
 
-/* Every pointer is into the parsed text and lives as long as it does. */
+/* Every pointer points into the parsed text and lives as long as it does. */
 struct httpd_head {
     enum http_method method;
     const char *method_name;
-    char *path;  /* as sent, still percent-encoded, no query */
-    char *query; /* after '?', "" when absent */
+    char *path;  /* as sent, still percent-encoded, without the query */
+    char *query; /* the text after '?', "" when absent */
     struct httpd_header headers[HTTP_HEADERS_MAX];
     size_t header_count;
     bool chunked;           /* Transfer-Encoding: chunked */
@@ -47,24 +46,24 @@ struct httpd_head {
     bool expect_continue;
 };
 
-/* Parse text[0..size), which must end with the empty line and is changed in
- * place (NULs are written into it). Returns 0, or the HTTP status to answer
- * with (400, 414, 417, 431, 501, 505); *why then names the reason in static words. */
+/* Parses text[0..size), which must end with the empty line; NULs are written into it. Returns 0, or the HTTP
+ * status to answer with (400, 414, 417, 431, 501, 505); *why then gives the reason as a static text. */
 int httpd_head_parse(char *text, size_t size, struct httpd_head *head, const char **why);
 
-/* The value of a header by its lower-case name, or NULL. The first wins; names
- * that must not repeat (content-length, host, authorization …) were refused twice. */
+/* The value of a header by its lower-case name, or NULL. The first one counts; a repeated header that must be
+ * unique (content-length, host, authorization …) was refused. */
 const char *httpd_head_get(const struct httpd_head *head, const char *name);
 
-/* Percent-decode text[0..size) into out[0..capacity), NUL-terminated. '+' stays
- * itself unless 'form'. Returns 0, or -1 on a bad escape, a NUL, or no room. */
+/* Percent-decodes text[0..size) into out[0..capacity), NUL-terminated. '+' becomes a space only with 'form'.
+ * Returns 0, or -1 for a bad escape, a NUL, or when out is too small. */
 int httpd_decode(const char *text, size_t size, bool form, char *out, size_t capacity);
 
-/* A Range header (or NULL) for a resource of 'size' bytes: "bytes=a-b", "bytes=a-", "bytes=-n". 0: *begin and
- * *count, all within it; 1: no single range asked for, take all; -1: not satisfiable. */
+/* Reads a Range header (or NULL) for a resource of 'size' bytes: "bytes=a-b", "bytes=a-", "bytes=-n". Returns
+ * 0 with *begin and *count, which lie within the resource; 1 when it asks for no single range: send all; -1
+ * when the range cannot be satisfied. */
 int httpd_range_parse(const char *text, uint64_t size, uint64_t *begin, uint64_t *count);
 
-/* The lower-case name of a method for logs: "GET" … or "other". */
+/* The name of a method for logs: "GET" … or "other". */
 const char *httpd_method_name(enum http_method method);
 
 #endif

@@ -10,11 +10,11 @@
 
 enum conn_state {
     CONN_HEAD,   /* waiting for a head, or inside one */
-    CONN_HELD,   /* head delivered, the body not yet wanted */
+    CONN_HELD,   /* the head was delivered, and the handler has not yet asked for the body */
     CONN_BODY,   /* reading the body */
-    CONN_RUN,    /* body complete, the handler works or streams its answer */
-    CONN_SKIP,   /* answered; the rest of a short body is read over, then the next head */
-    CONN_LINGER, /* answered with "close": flush, then read and drop until the client closes */
+    CONN_RUN,    /* the body is complete, and the handler works or streams its answer */
+    CONN_SKIP,   /* answered; the rest of a short body is skipped before the next head */
+    CONN_LINGER, /* answered with "close": sends the rest, then reads and drops until the client closes */
 };
 
 enum chunk_state { CHUNK_SIZE, CHUNK_DATA, CHUNK_END, CHUNK_TRAILER };
@@ -25,32 +25,32 @@ struct httpd_conn {
     struct bufferevent *bev;
     enum conn_state state;
     struct httpd_request *request; /* NULL between requests */
-    uint64_t deadline_ns;          /* 0: none; the tick closes what is over it */
+    uint64_t deadline_ns;          /* 0: none; the tick closes a connection that is past its deadline */
     uint64_t lingered_bytes;
-    bool processing; /* conn_process is on the stack: do not free, do not recurse */
-    bool dead;       /* free when it is not */
+    bool processing; /* conn_process is on the stack: do not free the connection, do not call it again */
+    bool dead;       /* free the connection when conn_process returns */
     bool is_tls;
-    uint8_t address[ADDRESS_BYTES]; /* of the other end, IPv4 mapped into IPv6; zeros: unknown */
+    uint8_t address[ADDRESS_BYTES]; /* of the client, IPv4 mapped into IPv6; zeros: unknown */
 };
 
 struct httpd_request {
     struct httpd_server *server;
     struct httpd_conn *conn; /* NULL: the client has gone */
     struct httpd_head head;
-    char *text; /* what head points into */
+    char *text; /* the text that head points into */
     void *data;
     void (*release)(void *data);
-    /* body */
+    /* the request's body */
     char *body;
     size_t body_size, body_capacity;
-    uint64_t body_max, body_left; /* body_left: of Content-Length, or of the chunk at hand */
+    uint64_t body_max, body_left; /* body_left: bytes left of Content-Length, or of the present chunk */
     uint64_t body_seen;
     enum chunk_state chunk;
     const struct httpd_sink *sink;
     void *sink_arg;
-    struct evbuffer *sink_input; /* decoded, not yet taken by the sink */
+    struct evbuffer *sink_input; /* decoded bytes that the sink has not taken yet */
     bool paused, body_done;
-    /* answer */
+    /* the answer */
     bool answered, streaming, chunked_reply, no_body, close_after;
     int64_t reply_left;
     void (*drained)(struct httpd_request *request, void *arg);
@@ -75,17 +75,17 @@ struct httpd_server {
     char date[40]; /* the Date header, renewed by the tick */
 };
 
-/* The answer is complete: go on with the connection, or let it go. Frees the request. */
+/* The answer is complete: frees the request, and continues or closes the connection. */
 void httpd_request_finish(struct httpd_request *request);
-/* Release it, calling the owner's release; it must not be a connection's any more. */
+/* Frees the request and calls the handler's release; the request must no longer belong to a connection. */
 void httpd_request_free(struct httpd_request *request);
-/* Move the connection on as far as what was received allows. */
+/* Advances the connection as far as the received bytes allow. */
 void httpd_conn_process(struct httpd_conn *conn);
-/* The connection is over; its request, if any, learns that the client has gone. */
+/* Ends the connection; its request, if any, learns that the client has gone. */
 void httpd_conn_gone(struct httpd_conn *conn);
-/* The connection must be further within that time from now; 0: no deadline. */
+/* Sets the deadline by which the connection must make progress, in seconds from now; 0: no deadline. */
 void httpd_conn_deadline(struct httpd_conn *conn, int seconds);
-/* That many bytes have moved: its deadline, if it has one, recedes by what they buy. */
+/* Extends the connection's deadline, if it has one, for 'bytes' that have moved. */
 void httpd_conn_moved(struct httpd_conn *conn, uint64_t bytes);
 void httpd_server_date(struct httpd_server *server);
 

@@ -1,11 +1,12 @@
-/* Answers: whole and streamed. */
+/* Whole and streamed answers. */
 #include "api/http/httpd_private.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { SKIP_BYTES_MAX = 64 * 1024 }; /* of an unwanted body: read over rather than close */
+/* an unread body up to this size is skipped; for a larger one the connection is closed */
+enum { SKIP_BYTES_MAX = 64 * 1024 };
 
 const struct httpd_head *httpd_request_head(const struct httpd_request *request)
 {
@@ -94,7 +95,8 @@ static const char *reason(int status)
     return "Status";
 }
 
-/* An answer before the body was read: close, unless the rest is short enough to be read over. */
+/* For an answer before the body was read: closes the connection, unless the rest of the body is short enough
+ * to be skipped. */
 static void decide_close(struct httpd_request *request)
 {
     const struct httpd_conn *conn = request->conn;

@@ -1,8 +1,8 @@
-/* Listening, reading heads and bodies, and the life of connections. Answers are in httpd_reply.c.
+/* Listens, reads heads and bodies, and manages connections. Answers are in httpd_reply.c.
  *
- * Invariants: conn->request is non-NULL exactly in HELD, BODY and RUN. A request whose conn is NULL is owned
- * by its handler alone until it answers. conn_process is the only place that moves a connection forward, and
- * it never runs twice on one stack: whoever changes state inside it just returns.
+ * Invariants: conn->request is non-NULL exactly in HELD, BODY and RUN. A request whose conn is NULL belongs
+ * to its handler alone until the handler answers. httpd_conn_process is the only function that advances a
+ * connection, and it never runs twice on one stack: code that changes the state inside it just returns.
  */
 #include "api/http/httpd_private.h"
 #include "common/clock.h"
@@ -21,13 +21,15 @@
 #include <unistd.h>
 
 enum {
-    READ_BYTES_MAX = 512 * 1024, /* input held per connection */
-    LINGER_BYTES_MAX =
-        64 << 20, /* read over, so that a client that sends first and reads then gets its answer */
+    READ_BYTES_MAX = 512 * 1024, /* input buffered per connection */
+    /* read and dropped before closing, so that a client that first sends and then reads gets its answer
+     */
+    LINGER_BYTES_MAX = 64 << 20,
     LINGER_SECONDS_MAX = 5,
-    PRIORITY_HANDSHAKE = 2,        /* ordinary events have 1, the middle */
-    HANDSHAKES_AT_ONCE = 4,        /* before other events are looked at again */
-    UNREAD_BYTES_MAX = 256 * 1024, /* of answers that the client has not taken: then no further request */
+    PRIORITY_HANDSHAKE = 2, /* other events have priority 1, which is served first */
+    HANDSHAKES_AT_ONCE = 4, /* handshakes served before other events are checked again */
+    /* bytes of answers that the client has not taken, above which no further request is read */
+    UNREAD_BYTES_MAX = 256 * 1024,
     CHUNK_LINE_BYTES_MAX = 256,
     TICK_SECONDS = 1,
 };
@@ -88,7 +90,7 @@ void httpd_conn_gone(struct httpd_conn *conn)
         if (state == CONN_BODY && !request->answered && request->sink)
             request->sink->gone(request, request->sink_arg);
         else if (state == CONN_BODY && !request->answered)
-            httpd_request_free(request); /* nobody holds it: ready was not called yet */
+            httpd_request_free(request); /* no handler holds the request, since ready was not called */
         else if (request->streaming && request->drained)
             request->drained(request, request->drained_arg);
     }
@@ -100,7 +102,7 @@ void httpd_conn_gone(struct httpd_conn *conn)
 static void refuse_body(struct httpd_request *request, int status, const char *why)
 {
     request->close_after = true;
-    if (request->sink) { /* the sink's owner must let go of what it holds, so it answers */
+    if (request->sink) { /* the sink's owner still holds data for the request, so it answers */
         struct httpd_conn *conn = request->conn;
         request->body_done = true;
         conn->state = CONN_RUN;
@@ -131,7 +133,7 @@ static int body_store(struct httpd_request *request, struct evbuffer *input, siz
     return 0;
 }
 
-/* Move what is there of 'left' bytes. 1: moved or nothing there yet; -1: out of memory. */
+/* Moves the bytes that are there, at most body_left. Returns 0, or -1 without memory. */
 static int body_take(struct httpd_request *request, struct evbuffer *input)
 {
     size_t size = evbuffer_get_length(input);
@@ -144,7 +146,8 @@ static int body_take(struct httpd_request *request, struct evbuffer *input)
     return 0;
 }
 
-/* One line of chunk framing out of 'input'. 1: got it; 0: not there yet; -1: too long or not CR LF. */
+/* Takes one line of chunk framing from 'input'. Returns 1; 0 when it is not complete; -1 when it is too long.
+ */
 static int chunk_line(struct evbuffer *input, char line[CHUNK_LINE_BYTES_MAX])
 {
     struct evbuffer_ptr end = evbuffer_search(input, "\r\n", 2, NULL);
@@ -175,7 +178,8 @@ static int chunk_size(const char *line, uint64_t *bytes)
     return digits ? 0 : -1;
 }
 
-/* Go on with a chunked body. 0: wait for more (or body_done); a status to refuse with. */
+/* Continues a chunked body. Returns 0 when it needs more bytes or body_done is set, else the status to refuse
+ * it with. */
 static int body_read_chunked(struct httpd_request *request, struct evbuffer *input, const char **why)
 {
     char line[CHUNK_LINE_BYTES_MAX];
@@ -194,7 +198,7 @@ static int body_read_chunked(struct httpd_request *request, struct evbuffer *inp
             return *why = "the chunked body is malformed", 400;
         if (request->chunk == CHUNK_TRAILER) {
             if (*line)
-                continue; /* trailers are read over */
+                continue; /* trailers are ignored */
             request->body_done = true;
             return 0;
         }
@@ -223,7 +227,7 @@ static void body_complete(struct httpd_request *request)
         request->server->hooks.ready(request, request->server->hooks.arg);
 }
 
-/* Returns true when the connection's state changed and processing should go on. */
+/* Returns true when the connection's state changed and processing should continue. */
 static bool body_read(struct httpd_conn *conn)
 {
     struct httpd_request *request = conn->request;
@@ -346,16 +350,16 @@ static struct httpd_request *request_create(struct httpd_conn *conn, size_t head
     return request;
 }
 
-/* Returns true when a request was made and processing should go on. */
+/* Returns true when a request was made and processing should continue. */
 static bool head_read(struct httpd_conn *conn)
 {
     struct evbuffer *input = bufferevent_get_input(conn->bev);
     size_t size = evbuffer_get_length(input);
     unsigned char first[2];
     if (evbuffer_get_length(bufferevent_get_output(conn->bev)) > UNREAD_BYTES_MAX)
-        return false; /* who sends requests without reading answers waits; on_written goes on */
+        return false; /* a client that sends requests without reading answers waits; on_written continues */
     if (size >= 2 && evbuffer_copyout(input, first, 2) == 2 && first[0] == '\r' && first[1] == '\n') {
-        evbuffer_drain(input, 2); /* an empty line before a request line is to be read over, RFC 9112 2.2 */
+        evbuffer_drain(input, 2); /* RFC 9112 2.2: an empty line before a request line is skipped */
         return true;
     }
     if (!size) {
@@ -367,7 +371,7 @@ static bool head_read(struct httpd_conn *conn)
     if (end.pos < 0 && size < HTTP_HEAD_BYTES_MAX) {
         if (!conn->deadline_ns || conn->lingered_bytes == 0)
             httpd_conn_deadline(conn, conn->server->limits.head_seconds_max);
-        conn->lingered_bytes = 1; /* a head has begun: its deadline stands */
+        conn->lingered_bytes = 1; /* a head has begun: its deadline is not extended */
         return false;
     }
     bool too_long = end.pos < 0 || end.pos + 4 > HTTP_HEAD_BYTES_MAX;
@@ -508,7 +512,7 @@ static void on_written(struct bufferevent *bev, void *arg)
     }
 }
 
-/* Some of what waits was taken: who reads slowly is not idle, unless it is by drips. */
+/* The client took some bytes: a slow reader is not idle, unless it is slower than bytes_per_second_min. */
 static void on_taken(struct evbuffer *output, const struct evbuffer_cb_info *info, void *arg)
 {
     struct httpd_conn *conn = arg;
@@ -551,7 +555,8 @@ struct event_base *httpd_event_base(struct err *err)
     return NULL;
 }
 
-/* Until the handshake is over; libevent gives the connection its ordinary events, of ordinary priority, then.
+/* Gives a connection lower priority until its handshake is over; libevent then gives it ordinary events of
+ * ordinary priority.
  */
 static void prefer_others(struct bufferevent *bev)
 {
@@ -561,7 +566,7 @@ static void prefer_others(struct bufferevent *bev)
     }
 }
 
-/* The buffers of an accepted socket. False: out of memory; the socket is closed. */
+/* Makes the buffers of an accepted socket. Returns false without memory; the socket is then closed. */
 static bool conn_open(struct httpd_server *server, struct httpd_conn *conn, evutil_socket_t fd)
 {
     int one = 1;
@@ -584,7 +589,7 @@ static bool conn_open(struct httpd_server *server, struct httpd_conn *conn, evut
     if (conn->bev && evbuffer_add_cb(bufferevent_get_output(conn->bev), on_taken, conn))
         return true;
     if (conn->bev)
-        bufferevent_free(conn->bev); /* and its socket */
+        bufferevent_free(conn->bev); /* this also closes its socket */
     else
         close(fd);
     return false;
@@ -695,7 +700,7 @@ struct httpd_server *httpd_server_create(struct event_base *base, const char *ho
     return server;
 }
 
-/* An idle connection ends; one whose last answer is still being sent ends after it. */
+/* Ends an idle connection; one whose last answer is still being sent ends after it. */
 static void conn_stop(struct httpd_conn *conn)
 {
     bool idle = conn->state == CONN_HEAD || conn->state == CONN_LINGER || conn->state == CONN_SKIP;

@@ -1,4 +1,4 @@
-/* A bounded queue, threads, and an eventfd that brings results back to the loop. */
+/* A bounded queue, threads, and an eventfd that returns results to the loop. */
 #include "api/http/pool.h"
 
 #include <pthread.h>
@@ -61,8 +61,8 @@ static void *pool_thread(void *arg)
         pthread_mutex_lock(&pool->lock);
         list_add(&pool->finished, task);
         uint64_t one = 1;
-        ssize_t rc =
-            write(pool->fd, &one, sizeof one); /* can only fail when the counter is full: then it is set */
+        /* can fail only when the counter is full, and then the event is already set */
+        ssize_t rc = write(pool->fd, &one, sizeof one);
         (void)rc;
     }
     pthread_mutex_unlock(&pool->lock);
@@ -108,7 +108,7 @@ struct pool *pool_create(struct event_base *base, unsigned threads, unsigned que
         pool_destroy(pool);
         return NULL;
     }
-    sigset_t all, before; /* signals belong to the loop's thread */
+    sigset_t all, before; /* signals are handled on the loop's thread only */
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     while (pool->thread_count < threads &&

@@ -1,4 +1,4 @@
-/* A set-associative table of addresses, each with the time at which its debt is paid. */
+/* A set-associative table of addresses. Each entry has the time at which its wrong tokens are forgotten. */
 #include "api/http/wrong.h"
 
 #include <stdlib.h>
@@ -9,7 +9,7 @@ enum { SETS = 512, WAYS = 4 };
 
 struct entry {
     uint8_t address[WRONG_ADDRESS_BYTES];
-    uint64_t paid_ns; /* when nothing is owed any more; an entry in the past is free */
+    uint64_t paid_ns; /* when no wrong token counts any more; an entry whose time has passed is free */
     bool over;
 };
 
@@ -30,7 +30,8 @@ void wrong_destroy(struct wrong *wrong)
     free(wrong);
 }
 
-/* The entry of an address: its own, or the one of its set that owes least. */
+/* Returns the entry of an address: its own, or a new one in place of the entry of its set with the earliest
+ * time. */
 static struct entry *entry_of(struct wrong *wrong, const uint8_t key[WRONG_ADDRESS_BYTES], uint64_t now_ns)
 {
     uint64_t hash = UINT64_C(0xcbf29ce484222325); /* FNV-1a */

@@ -1,9 +1,10 @@
-/* How often an address showed a wrong token: who guesses, or is set up wrongly, is told to wait.
+/* Counts wrong tokens per address, so that a client that guesses or is misconfigured can be told to wait.
  *
- * A rate per address (the cell-rate form of a token bucket): WRONG_BURST at once, then one every
- * WRONG_SECONDS_EACH. Only wrong tokens count and only they are answered so: a right one is never refused or
- * delayed, also from an address over its limit (many may share one). A fixed table: addresses beyond it push
- * out those that have been quiet longest. Pure but for its memory: the clock is passed in. Loop thread.
+ * The limit is a rate per address (the generic cell rate algorithm, a form of token bucket): WRONG_BURST at
+ * once, then one every WRONG_SECONDS_EACH. Only wrong tokens count, and only they are answered with the wait;
+ * a right token is never refused or delayed, even from an address over its limit, since many clients may
+ * share one. The table has a fixed size: a new address replaces the one that has been quiet longest. The
+ * clock is passed in. Loop thread.
  */
 #ifndef MOTLEY_API_HTTP_WRONG_H
 #define MOTLEY_API_HTTP_WRONG_H
@@ -22,9 +23,9 @@ struct wrong;
 struct wrong *wrong_create(struct err *err);
 void wrong_destroy(struct wrong *wrong);
 
-/* One more wrong token from 'address' (IPv6, or IPv4 mapped into it; of IPv6 the first 64 bits count) at
- * 'now_ns' of a clock that does not go back. Returns 0: within the rate; or the whole seconds until the next
- * would be. *first is set when this is the one with which the address goes over. */
+/* Counts a wrong token from 'address' (IPv6, or IPv4 mapped into it; of IPv6 the first 64 bits count) at
+ * 'now_ns' of a monotonic clock. Returns 0 within the rate, else the whole seconds until the next one would
+ * be within it. *first is set when this token is the first one over the limit. */
 unsigned wrong_note(struct wrong *wrong, const uint8_t address[WRONG_ADDRESS_BYTES], uint64_t now_ns,
                     bool *first);
 

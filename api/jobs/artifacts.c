@@ -1,4 +1,4 @@
-/* What a job made: its files by name, each a blob. */
+/* The files that a job made: each has a name and is a blob. */
 #include "api/request/route.h"
 
 #include "store/jobs.h"

@@ -1,4 +1,4 @@
-/* Jobs: lists, one job, commands, metrics, logs, plan, runs, trace, why. */
+/* Jobs: lists, one job, commands, metrics, logs, plan, runs, trace, and why a job waits. */
 #include "api/request/route.h"
 
 #include "common/json.h"
@@ -117,7 +117,7 @@ void jobs_share(struct call *call)
         call_fail(call, &err);
 }
 
-/* ---- what belongs to a job: asked for only when the job may be seen ---- */
+/* ---- parts of a job, read only after the job itself was found visible ---- */
 
 struct part {
     void (*begin)(struct call *call, int64_t id);
@@ -246,9 +246,9 @@ void jobs_runs(struct call *call)
 /* ---- the trace, as Chrome's format ---- */
 
 struct trace_parts {
-    struct pool_task task; /* first */
+    struct pool_task task; /* must come first */
     struct call *call;
-    json_t *plan, *parts, *answer; /* its own copies */
+    json_t *plan, *parts, *answer; /* copies for the pool thread */
     struct err err;
 };
 
@@ -352,7 +352,7 @@ static void why_found(void *arg, const struct err *err, json_t *doc)
     const json_t *planned = json_object_get(json_object_get(doc, "run"), "plan_answer");
     const char *planner = json_string_value(json_object_get(json_object_get(planned, "planner"), "why"));
     const char *state = json_string_value(json_object_get(doc, "state"));
-    char words[1200]; /* where it runs, and not as another planner wanted: why not */
+    char words[1200]; /* a running job's text also says why an external planner's plan was not used */
     snprintf(words, sizeof words, "the job is %s%s%.1000s", state ? state : "unknown", planner ? ". " : "",
              planner ? planner : "");
     call_json(call, 200,

@@ -1,15 +1,15 @@
-/* GET /v1/jobs/{id}/events: what happened and what happens, as Server-Sent Events.
+/* GET /v1/jobs/{id}/events: a job's past and future events as Server-Sent Events.
  *
  * Each event carries the database's id, so a follower that reconnects with Last-Event-ID misses and repeats
- * nothing. A follower is woken by NOTIFY, reads pages after its last id until one is short, and then sleeps.
- * One that takes its events slowly waits too: while more than UNSENT_BYTES_MAX are on their way nothing more
- * is read for it, so that it costs no more memory than that and one event, and misses nothing. One that takes
- * nothing at all for httpd's idle time is cut off and may come again with its last id. A user has a bounded
- * number of streams at a server, and each ends soon after the token it was opened with is not valid any more.
+ * nothing. NOTIFY wakes a follower; it reads pages after its last id until a page is short, and then sleeps.
+ * For a client that reads slowly, no further page is read while more than UNSENT_BYTES_MAX are unsent, so it
+ * costs at most that memory and one event, and misses nothing. A client that takes nothing for httpd's idle
+ * time is cut off; it may reconnect with its last id. A user has a limited number of streams at a server, and
+ * a stream ends soon after its token becomes invalid.
  *
- * The stream of a finished job ends with the event "end": after the job was seen to be over one more page is
- * read, since what was said before that may have become visible after the page before. Nothing of this waits
- * for a NOTIFY, which may come before the query it belongs to, meanwhile or after it.
+ * The stream of a finished job ends with the event "end". After the job was seen to be finished, one more
+ * page is read, because events that were written before may become visible after the previous page. None of
+ * this depends on a NOTIFY, which may arrive before, during or after the query that it belongs to.
  */
 #include "api/jobs/stream.h"
 
@@ -35,13 +35,13 @@ struct follower {
     struct followers *followers;
     struct call *call;
     int64_t job, last, user;
-    uint8_t token_hash[32]; /* of what it was opened with */
-    char type[32];          /* "" all */
-    json_t *over;           /* the job as it was seen to be over, or NULL; owned */
+    uint8_t token_hash[32]; /* SHA-256 of the token that opened the stream */
+    char type[32];          /* "" for all types */
+    json_t *over;           /* the job's document once it has finished, or NULL; owned */
     bool reading;           /* a query is under way */
-    bool waiting;           /* until the client has taken what was sent; then it reads on */
-    bool again;             /* something happened meanwhile */
-    bool closing;           /* a state event that may be the last has been seen */
+    bool waiting;           /* reading waits until the client has taken what was sent */
+    bool again;             /* a NOTIFY came during the query */
+    bool closing;           /* the last state event seen was a final one */
     bool gone;
 };
 
@@ -86,7 +86,7 @@ static bool is_final(const json_t *state)
     return number >= 0 && state_is_final(&job_machine, number);
 }
 
-/* The last event: the job is over and everything of it is sent. */
+/* Sends the last event: the job has finished and all its events are sent. */
 static int send_end(struct follower *follower)
 {
     json_t *data =
@@ -97,12 +97,12 @@ static int send_end(struct follower *follower)
     return rc;
 }
 
-/* The page is sent and nothing is left: is the job over? */
+/* The page is sent and no event is left: checks whether the job has finished. */
 static void follower_job(void *arg, const struct err *err, json_t *doc)
 {
     struct follower *follower = arg;
     follower->reading = false;
-    if (follower->gone || err) { /* the database's trouble: the follower comes again with its last id */
+    if (follower->gone || err) { /* after an error of the database the client reconnects with its last id */
         follower_end(follower, true);
         return;
     }
@@ -113,14 +113,14 @@ static void follower_job(void *arg, const struct err *err, json_t *doc)
         follower_read(follower);
 }
 
-/* One event of a page, as the store gives it. */
+/* Sends one event of a page. */
 static int send_row(struct follower *follower, const json_t *event)
 {
     const char *type = json_string_value(json_object_get(event, "type"));
     follower->last = json_integer_value(json_object_get(event, "id"));
     if (type && strcmp(type, "state") == 0) {
         follower->closing = is_final(json_object_get(json_object_get(event, "body"), "state"));
-        if (!follower->closing) { /* it was over and is resumed */
+        if (!follower->closing) { /* the job had finished and was resumed */
             json_decref(follower->over);
             follower->over = NULL;
         }
@@ -137,7 +137,7 @@ static void follower_page(void *arg, const struct err *err, json_t *doc)
 {
     struct follower *follower = arg;
     follower->reading = false;
-    if (follower->gone || err) { /* the database's trouble: the follower comes again with its last id */
+    if (follower->gone || err) { /* after an error of the database the client reconnects with its last id */
         follower_end(follower, true);
         return;
     }
@@ -150,7 +150,7 @@ static void follower_page(void *arg, const struct err *err, json_t *doc)
             return;
         }
         if (httpd_stream_unsent(follower->call->request) > UNSENT_BYTES_MAX) {
-            follower->waiting = true; /* what is left of the page is read again then */
+            follower->waiting = true; /* the rest of the page is read again later */
             return;
         }
     }
@@ -161,7 +161,7 @@ static void follower_page(void *arg, const struct err *err, json_t *doc)
         follower_end(follower, send_end(follower) < 0);
     } else if (follower->again) {
         follower_read(follower);
-    } else if (follower->closing || *follower->type) { /* of other types, it is not told of states */
+    } else if (follower->closing || *follower->type) { /* a follower of one type sees no state events */
         follower->reading = true;
         if (store_job_get(follower->followers->app->store, &follower->call->principal, follower->job,
                           follower_job, follower, &failed) < 0)
@@ -214,7 +214,7 @@ static void on_notify(void *arg, const char *channel, const char *payload)
     }
 }
 
-/* A question whether a token is still valid. */
+/* A query whether a token is still valid. */
 struct token_check {
     struct followers *followers;
     uint8_t hash[32];
@@ -229,7 +229,7 @@ static void token_checked(void *arg, const struct err *err, const struct princip
             next = LIST_NEXT(follower, link);
             if (memcmp(follower->token_hash, check->hash, sizeof check->hash) != 0)
                 continue;
-            follower->gone = true; /* a query that is under way ends it */
+            follower->gone = true; /* a query that is under way ends the follower */
             if (!follower->reading)
                 follower_end(follower, true);
         }
@@ -250,7 +250,7 @@ static void check_tokens(struct followers *followers)
         memcpy(check->hash, follower->token_hash, sizeof check->hash);
         checks[count++] = check;
     }
-    for (size_t i = 0; i < count; i++) /* an answer from the cache comes at once, and may end followers */
+    for (size_t i = 0; i < count; i++) /* an answer from the cache comes at once and may end followers */
         auth_find(followers->app->auth, checks[i]->hash, token_checked, checks[i]);
 }
 
@@ -265,7 +265,7 @@ static void on_check(evutil_socket_t fd, short what, void *arg)
     for (struct follower *follower = LIST_FIRST(&followers->all); follower; follower = next) {
         next = LIST_NEXT(follower, link);
         if (httpd_stream_unsent(follower->call->request) > 0)
-            continue; /* it has enough to take */
+            continue; /* the client still has bytes to take */
         if (httpd_stream_write(follower->call->request, ": beat\n\n", 8) < 0 && !follower->reading)
             follower_end(follower, true);
     }

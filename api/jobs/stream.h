@@ -1,4 +1,4 @@
-/* Server-Sent Events: everybody who follows a job. Loop thread. */
+/* Server-Sent Events for all clients that follow a job. Loop thread. */
 #ifndef MOTLEY_API_JOBS_STREAM_H
 #define MOTLEY_API_JOBS_STREAM_H
 

@@ -30,7 +30,8 @@ static void job_made(void *arg, const struct err *err, const struct store_job_ma
     call_json(call, 201, document, fields);
 }
 
-/* The key's header is visible ASCII, so that it means the same to everybody. */
+/* Reads the Idempotency-Key header, which must be visible ASCII, so that every client and proxy reads the
+ * same key. */
 static int take_key(struct call *call, const char **key)
 {
     *key = httpd_head_get(httpd_request_head(call->request), "idempotency-key");
@@ -73,7 +74,7 @@ static void checked_to_insert(void *arg, const struct err *err, struct checked *
     uint8_t digest[32];
     size_t size;
     const char *body = httpd_request_body(call->request, &size);
-    json_t *spec = json_copy(checked->spec); /* the name is each job's own */
+    json_t *spec = json_copy(checked->spec); /* jobs that share a check may differ in their name */
     json_t *name = json_object_get(call->body, "name");
     if (spec && name)
         json_object_set(spec, "name", name);
@@ -100,8 +101,8 @@ static void checked_to_insert(void *arg, const struct err *err, struct checked *
         call_fail(call, &failed);
 }
 
-/* Which planner is asked is the administrators' business: it is a program on the scheduler's host, and a slow
- * one holds up everybody's queue. What is no text check_spec refuses. */
+/* Only an administrator may choose the planner: it is a program on the scheduler's host, and a slow one
+ * delays everybody's queue. A planner that is not a string is refused by check_spec. */
 static int take_planner(struct call *call)
 {
     json_t *placement = json_object_get(call->body, "placement");

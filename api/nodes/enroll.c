@@ -1,10 +1,10 @@
-/* Joining: a join token, good once, becomes a certificate, a Redis user, a key to seal messages with and a
- * bearer token for one node. Renewing: a node's bearer token and its key become a new certificate.
+/* Enrolment turns a join token, which can be used once, into a certificate, a Redis user, a seal key and a
+ * bearer token for one node. Renewal turns a node's bearer token and its key into a new certificate.
  *
- * Order of joining: the token is looked at before anything else is done for the caller, then its request,
- * then the certificate is made, then the token is taken and the node made (one statement: of two callers
- * exactly one wins). The scheduler makes the Redis user from the node's row, within moments, and whenever
- * Redis has lost it.
+ * The order of enrolment: the join token is checked before anything else is done for the caller, then the
+ * request; then the certificate is made; then the token is used up and the node made in one statement, so of
+ * two callers exactly one succeeds. The scheduler makes the Redis user from the node's row, and again
+ * whenever Redis has lost it.
  */
 #include "api/request/route.h"
 
@@ -24,12 +24,12 @@
 enum { PEM_BYTES_MAX = 65536, JOIN_SECONDS = 3600 };
 
 struct enrolment {
-    struct pool_task task; /* first */
+    struct pool_task task; /* must come first */
     struct call *call;
-    bool renewal; /* no join token: the node has a bearer token already */
+    bool renewal; /* no join token: the node already has a bearer token */
     char node[65], address[256];
     char *csr;
-    uint8_t key_hash[TLS_FINGERPRINT_SIZE]; /* of the key that signed it */
+    uint8_t key_hash[TLS_FINGERPRINT_SIZE]; /* hash of the key that signed the request */
     uint8_t join_hash[32];
     char token[65];
     uint8_t token_hash[32];
@@ -55,7 +55,7 @@ static void enrolment_fail(struct enrolment *e, const struct err *err)
     enrolment_free(e);
 }
 
-/* What was sent is wrong: the join token, or the rest of it. */
+/* Answers an error in what was sent: in the join token, or in the rest of the request. */
 static void enrolment_refuse(struct enrolment *e, const struct err *err)
 {
     if (err->code == ERR_AUTH)
@@ -103,7 +103,7 @@ static void enrolment_answer(struct enrolment *e)
 static void enrolled(void *arg, const struct err *err, int64_t generation)
 {
     struct enrolment *e = arg;
-    (void)generation; /* the one that was signed for, or the store would not have made the node */
+    (void)generation; /* equals the signed generation, else store_enrol would have failed */
     if (err)
         enrolment_refuse(e, err);
     else
@@ -172,7 +172,7 @@ static void renewable(void *arg, const struct err *err, int64_t generation)
     sign(e);
 }
 
-/* Pool thread: whose request is it, and the secrets to come. */
+/* Pool thread: checks that the request is for this node, and makes the node's secrets. */
 static void request_work(struct pool_task *task)
 {
     struct enrolment *e = (struct enrolment *)task;
@@ -254,7 +254,7 @@ static int take_enrolment(struct call *call, struct enrolment *e, struct err *er
     return digest_sha256(secret, strlen(secret), e->join_hash, err);
 }
 
-/* New; NULL: the call is answered. */
+/* Returns new, or NULL after the call was answered. */
 static struct enrolment *enrolment_begin(struct call *call)
 {
     struct err err = {0};
@@ -284,8 +284,8 @@ void enroll_post(struct call *call)
         enrolment_fail(e, &err);
 }
 
-/* The node is who the bearer token says, which is an agent's (its route asks for that scope); its key must be
- * the one it was enrolled with. */
+/* The bearer token says which node asks (its route requires SCOPE_AGENT), and the node must use the key that
+ * it was enrolled with. */
 void renew_post(struct call *call)
 {
     struct err err = {0};
@@ -335,7 +335,8 @@ static int make_join_token(struct call *call, struct join_token *join, uint8_t h
     uint8_t fingerprint[TLS_FINGERPRINT_SIZE];
     char secret[65];
     buf_init(&ca, PEM_BYTES_MAX);
-    int rc = file_read_all(call->app->config->ca_cert, PEM_BYTES_MAX, &ca, err); /* small and local */
+    /* read on the loop's thread, since the file is small and local */
+    int rc = file_read_all(call->app->config->ca_cert, PEM_BYTES_MAX, &ca, err);
     if (rc < 0)
         err_set(err, ERR_INTERNAL, "the cluster's CA certificate cannot be read");
     if (rc == 0 && tls_fingerprint(buf_str(&ca), fingerprint, err) == 0 && random_hex(secret, 32, err) == 0 &&
@@ -347,7 +348,7 @@ static int make_join_token(struct call *call, struct join_token *join, uint8_t h
     return rc;
 }
 
-/* {"expires_in"?, "node"?, "replace"?}. Strings are the body's. */
+/* Reads {"expires_in"?, "node"?, "replace"?}. The texts are borrowed from the body. */
 static int take_join_token(const struct call *call, struct join_token *join, struct store_join_token *token,
                            struct err *err)
 {

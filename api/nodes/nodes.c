@@ -1,4 +1,4 @@
-/* Nodes, devices, profiles. */
+/* Nodes, devices and profiles. */
 #include "api/request/route.h"
 
 #include "api/people/auth.h"
@@ -19,7 +19,7 @@ static void removed(void *arg, const struct err *err, json_t *doc)
 {
     struct call *call = arg;
     if (!err)
-        auth_forget(call->app->auth); /* its token, which this server may still remember as good */
+        auth_forget(call->app->auth); /* this server may still remember the node's token as valid */
     call_answer_doc(call, err, doc);
 }
 
@@ -74,7 +74,7 @@ void profiles_list(struct call *call)
         call_fail(call, &err);
 }
 
-/* The document's profiles as the store keeps them. */
+/* The document's profiles as rows for the store. */
 static json_t *profile_rows(const json_t *document)
 {
     size_t index;

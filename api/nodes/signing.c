@@ -1,4 +1,4 @@
-/* One connection a request: connect, send a frame, read a frame, close. */
+/* Makes one connection per request: connects, sends a frame, reads a frame, closes. */
 #include "api/nodes/signing.h"
 
 #include <event2/buffer.h>
@@ -125,6 +125,6 @@ int signing_ask(struct event_base *base, const char *socket, const char *node, i
     bufferevent_setcb(a->stream, answered, NULL, stream_ended, a);
     bufferevent_enable(a->stream, EV_READ | EV_WRITE);
     if (bufferevent_socket_connect(a->stream, (struct sockaddr *)&where, sizeof where) < 0)
-        event_active(a->deadline, EV_TIMEOUT, 0); /* told later, like a connection that breaks */
+        event_active(a->deadline, EV_TIMEOUT, 0); /* reported later, like a connection that breaks */
     return 0;
 }

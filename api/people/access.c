@@ -1,4 +1,4 @@
-/* The rules about principals; see access.h. */
+/* The permissions described in access.h. */
 #include "api/people/access.h"
 
 #include <stdio.h>
@@ -13,7 +13,8 @@ static void name_scopes(unsigned scopes, char *text, size_t size)
             at += (size_t)snprintf(text + at, size - at, "%s%s", at ? " or " : "", store_scope_name(bit));
 }
 
-/* What a token opens, whatever its row says: an agent's no route for people, a person's no agent's. */
+/* The scopes that count, whatever the token's row says: an agent's token opens no route for people, and a
+ * person's none for agents. */
 static unsigned scopes_of(const struct principal *principal)
 {
     switch (principal->kind) {

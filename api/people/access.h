@@ -1,10 +1,11 @@
-/* Who may do what: the rules about a principal itself. Those about objects (owner, visibility, group) are
- * SQL, in migrations/0007_access.sql, because lists must filter by them; every call of the store that touches
- * an object takes the principal and asks them. So a handler decides nothing: it passes call->principal on.
+/* Permissions that depend on the principal alone. Those that depend on an object (owner, visibility, group)
+ * are SQL in migrations/0007_access.sql, because lists must filter by them; every store call for an object
+ * takes the principal and applies them. So a handler decides nothing: it passes call->principal on.
  *
- * Three kinds ask: people, agents and nobody. A person's token has scopes; with `admin` every route for
- * people is open and every object theirs to see and change. An agent's token opens the routes of SCOPE_AGENT
- * alone: the files of its runs (GET, HEAD, PUT), their manifests, a new certificate, and whoami.
+ * There are three kinds of askers: people, agents and nobody. A person's token has scopes; with the scope
+ * `admin` every route for people is open, and every object may be seen and changed. An agent's token opens
+ * only the routes of SCOPE_AGENT: the files of its runs (GET, HEAD, PUT), their manifests, certificate
+ * renewal, and whoami.
  */
 #ifndef MOTLEY_API_PEOPLE_ACCESS_H
 #define MOTLEY_API_PEOPLE_ACCESS_H
@@ -12,23 +13,25 @@
 #include "common/err.h"
 #include "store/users.h"
 
-/* May it use a route that any of these scopes opens? -1 with ERR_DENIED naming them. */
+/* Checks whether the principal may use a route that any of these scopes opens. -1 with ERR_DENIED naming
+ * them. */
 int access_route(const struct principal *principal, unsigned scopes, struct err *err);
 
-/* Only for administrators; `what` stands first in the sentence of ERR_DENIED ("path: …"). */
+/* Checks that the principal is an administrator. `what` begins the sentence of ERR_DENIED ("path: …"). */
 int access_admin(const struct principal *principal, const char *what, struct err *err);
 
-/* May `maker` make a token of `user` with these scopes that ends at *expires_us (0: not said)? Never with a
- * scope that it lacks itself, nor one that lives longer; *expires_us becomes its own end where none was said.
- * A scope of 0 becomes the usual ones that it has. ERR_DENIED says which. */
+/* Checks whether `maker` may make a token for `user` with these scopes that ends at *expires_us (0: not
+ * given). The token may not have a scope that the maker lacks, nor live longer than the maker's token;
+ * *expires_us becomes the maker's end when it was not given. Scopes of 0 become the usual scopes that the
+ * maker has. ERR_DENIED says what is not allowed. */
 int access_token(const struct principal *maker, const char *user, unsigned *scopes, int64_t *expires_us,
                  struct err *err);
 
-/* May it submit a job of this priority? ERR_DENIED names its ceiling. */
+/* Checks whether the principal may submit a job of this priority. ERR_DENIED names the highest priority it
+ * may use. */
 int access_priority(const struct principal *principal, int32_t priority, struct err *err);
 
-/* A number that tells whoever uploads apart from everybody else: a user's id, or of an agent its token's,
- * negative. */
+/* A number that identifies an uploader: a user's id, or the negative id of an agent's token. */
 int64_t access_owner(const struct principal *principal);
 
 #endif

@@ -11,7 +11,7 @@ enum { AUTH_SLOTS = 1024, AUTH_KEEP_SECONDS = 5 };
 
 struct auth_slot {
     uint8_t hash[32];
-    uint64_t until_ns; /* 0: empty */
+    uint64_t until_ns; /* 0: the slot is empty */
     bool known;
     struct principal principal;
 };
@@ -60,7 +60,7 @@ static void found(void *arg, const struct err *err, const struct principal *prin
     if (!err || err->code == ERR_AUTH) {
         struct auth_slot *slot = slot_of(query->auth, query->hash);
         bool wanted = principal || !slot->known || slot->until_ns <= clock_mono_ns();
-        if (!wanted) { /* guesses push out nobody who is known */
+        if (!wanted) { /* an unknown token does not replace a known one */
             query->done(query->arg, err, principal);
             free(query);
             return;

@@ -1,4 +1,4 @@
-/* Users and what they may at most, groups, the audit. */
+/* Users and their limits, groups, and the audit. */
 #include "api/request/route.h"
 
 #include "api/people/auth.h"
@@ -18,7 +18,7 @@ void users_list(struct call *call)
         call_fail(call, &err);
 }
 
-/* What was remembered of principals and checks may rest on what has changed. */
+/* Remembered principals and checks may depend on what has changed. */
 static void rights_changed(void *arg, const struct err *err, json_t *doc)
 {
     struct call *call = arg;

@@ -1,5 +1,5 @@
-/* Tokens: people's own, and for administrators everybody's. A token is shown once, when it is made; only its
- * hash is kept. */
+/* Tokens: a person's own, and for administrators everybody's. A token is shown once, when it is made; the
+ * database stores only its hash. */
 #include "api/request/route.h"
 
 #include "api/people/access.h"
@@ -85,7 +85,7 @@ static int take_scopes(struct json_reader *reader, unsigned *scopes)
     return 1;
 }
 
-/* Names and notes are shown on terminals. */
+/* Refuses control characters, since names and notes are shown on terminals. */
 static void check_plain(struct json_reader *reader, const char *key, const char *text)
 {
     for (; text && *text; text++)

@@ -1,4 +1,4 @@
-/* Files by content: written beside, hashed while written, synced, then renamed. */
+/* Stores files by content: a file is written and hashed under a temporary name, synced, and then renamed. */
 #include "api/request/blob_dir.h"
 
 #include "common/digest.h"
@@ -25,12 +25,13 @@ struct blob_dir {
 
 struct blob_writer {
     const struct blob_dir *dir;
-    int fd;              /* -1: none */
-    bool in_parts, keep; /* hashed at the end; what came stays for the next part */
+    int fd; /* -1: none */
+    /* in_parts: the bytes are hashed at the end; keep: the file remains for the next part */
+    bool in_parts, keep;
     char temp[BLOB_PATH_MAX];
     struct digest *whole, *chunk;
     uint64_t chunk_fill;
-    struct manifest manifest; /* chunks grow as they complete */
+    struct manifest manifest; /* its chunks grow as they are completed */
     uint32_t chunk_capacity;
 };
 
@@ -160,7 +161,8 @@ int blob_writer_resume(const struct blob_dir *dir, int64_t owner, const char *sh
         write_failed(errno, err);
     else
         *received = (uint64_t)opened.st_size;
-    /* locked: another request's; no more by this name: another request's until a moment ago */
+    /* No lock: another request writes to the file. Another inode, or no such name: another request has just
+     * finished it. */
     if (!good || flock(made->fd, LOCK_EX | LOCK_NB) < 0 || stat(made->temp, &named) < 0 ||
         named.st_ino != opened.st_ino || fstat(made->fd, &opened) < 0) {
         blob_writer_destroy(made);
@@ -243,7 +245,7 @@ int blob_writer_add(struct blob_writer *writer, const void *data, size_t size, s
     return hash_add(writer, data, size, err);
 }
 
-/* What all parts together are. */
+/* Hashes all parts of the file together. */
 static int hash_all(struct blob_writer *writer, struct err *err)
 {
     uint8_t *piece = malloc(READ_BYTES);
@@ -328,7 +330,8 @@ bool blob_remove(const struct blob_dir *dir, const char *sha256, int64_t before)
     if (found.st_mtime >= before || rename(path, aside) < 0)
         return false;
     if (lstat(aside, &taken) == 0 && taken.st_ino != found.st_ino) {
-        rename(aside, path); /* somebody sent it between the two: equal names hold equal bytes */
+        /* another request uploaded the file between the two calls; files of one name have equal bytes */
+        rename(aside, path);
         return false;
     }
     return unlink(aside) == 0;

@@ -1,7 +1,8 @@
-/* The content-addressed folder: every file under its SHA-256, complete or absent.
+/* The content-addressed folder: every file is stored under its SHA-256, and is complete or absent.
  *
- * DIR/xx/HEX is a file, DIR/tmp/ holds what is being written. Everything here blocks: pool threads
- * only. A struct blob_dir is immutable and shared; a struct blob_writer belongs to one thread at a time.
+ * DIR/xx/HEX is a file; DIR/tmp/ holds files that are being written. All functions block: call them on pool
+ * threads only. A struct blob_dir is immutable and shared; a struct blob_writer belongs to one thread at a
+ * time.
  */
 #ifndef MOTLEY_API_REQUEST_BLOB_DIR_H
 #define MOTLEY_API_REQUEST_BLOB_DIR_H
@@ -20,48 +21,50 @@ struct blob_writer;
 
 enum { BLOB_PATH_MAX = 4096 };
 
-/* Makes the folder if need be and tidies it. */
+/* Makes the folder if needed, and tidies it. */
 int blob_dir_open(const char *path, struct blob_dir **dir, struct err *err);
 void blob_dir_close(struct blob_dir *dir);
-/* Removes what writers that died, and parts that nobody went on with, left behind over a day ago. */
+/* Removes temporary files, and parts of uploads, that nobody has written to for a day. */
 void blob_dir_tidy(const struct blob_dir *dir);
-/* Bytes free on its file system; 0 when it cannot be told. */
+/* Free bytes on the folder's file system; 0 when unknown. */
 uint64_t blob_dir_free_bytes(const struct blob_dir *dir);
 
-/* 64 lower-case hex digits? */
+/* Whether the name has 64 lower-case hex digits. */
 bool blob_name_valid(const char *sha256);
-/* Where a blob lies (if it is there). */
+/* The path of a blob, whether or not it exists. */
 void blob_path(const struct blob_dir *dir, const char *sha256, char path[BLOB_PATH_MAX]);
 
-/* A file to be. ERR_TOO_BIG with "no space" (blob_is_full) when the disk is full: nothing is left behind
- * then. */
+/* Begins a new file. When the disk is full it fails with ERR_IO (blob_is_full) and leaves nothing behind. */
 int blob_writer_create(const struct blob_dir *dir, struct blob_writer **writer, struct err *err);
-/* The same for a file that an owner sends in parts: DIR/tmp/part-OWNER-HEX stays when the writer is destroyed
- * before it is finished, and is added to by the next. *received: its bytes so far. *writer is NULL while
- * another request adds to it. The bytes are hashed when it is finished. */
+/* Begins or continues a file that an owner uploads in parts. DIR/tmp/part-OWNER-HEX remains when the writer
+ * is destroyed before it is finished, and the next writer appends to it. *received is the number of its bytes
+ * so far. *writer is NULL while another request writes to it. The bytes are hashed when the file is finished.
+ */
 int blob_writer_resume(const struct blob_dir *dir, int64_t owner, const char *sha256,
                        struct blob_writer **writer, uint64_t *received, struct err *err);
-/* Bytes that lie in all parts of an owner but those of 'sha256'. */
+/* Bytes in all partly uploaded files of an owner except the file 'sha256'. */
 uint64_t blob_parts_bytes(const struct blob_dir *dir, int64_t owner, const char *sha256);
 int blob_writer_add(struct blob_writer *writer, const void *data, size_t size, struct err *err);
-/* Sync and make it visible. 'expected' (hex) or NULL: any. ERR_CORRUPT when the bytes hash otherwise.
- * *manifest (manifest_fini) is filled on success. The writer is empty afterwards; destroy it all the same. */
+/* Syncs the file and makes it visible. 'expected' is the SHA-256 it must have in hex, or NULL for any;
+ * ERR_CORRUPT when it differs. *manifest is filled on success (release it with manifest_fini). Destroy the
+ * writer afterwards in any case. */
 int blob_writer_finish(struct blob_writer *writer, const char *expected, struct manifest *manifest,
                        struct err *err);
 void blob_writer_destroy(struct blob_writer *writer);
 
-/* Remove a file that nothing refers to any more, unless it was sent again after 'before' (seconds since
- * 1970); one sent again meanwhile stays. Returns whether it is gone; a file that is not there is. */
+/* Removes a file that nothing refers to any more, unless it was uploaded again after 'before' (seconds since
+ * 1970) or during the call. Returns whether the file is gone, also when it did not exist. */
 bool blob_remove(const struct blob_dir *dir, const char *sha256, int64_t before);
 
-/* True when 'err' came from a full disk or quota: HTTP 507. */
+/* True when 'err' came from a full disk or quota, which is HTTP 507. */
 bool blob_is_full(const struct err *err);
 
-/* Where a model's files lie: 'files' is [{"name","sha256","path"?}], borrowed as long as *model is used. */
+/* The paths of a model's files. 'files' is [{"name","sha256","path"?}], borrowed as long as *model is used.
+ */
 struct blob_model {
     struct model_path *paths; /* with room for two more */
     uint32_t count;
-    char *text; /* its own */
+    char *text; /* memory of the paths */
 };
 int blob_model_paths(const struct blob_dir *dir, const json_t *files, struct blob_model *model,
                      struct err *err);

@@ -1,4 +1,4 @@
-/* Decoding a request's parameters and encoding its answer. */
+/* Decodes a request's parameters and encodes its answer. */
 #include "api/request/route.h"
 
 #include "api/request/blob_dir.h"
@@ -55,7 +55,7 @@ int call_id(struct call *call, unsigned index, const char *noun, int64_t *id)
     return 0;
 }
 
-/* A group is named exactly where the visibility is "group". */
+/* Reads a visibility and a group. A group must be given exactly when the visibility is "group". */
 static int take_sharing(const char *visibility, const char *group, enum visibility missing,
                         struct sharing *sharing, struct err *err)
 {
@@ -78,7 +78,8 @@ int call_sharing(struct json_reader *reader, enum visibility missing, struct sha
         return -1;
     if (take_sharing(visibility, group, missing, sharing, &err) == 0)
         return 0;
-    char *colon = strchr(err.text, ':'); /* the key, which the reader puts before the reason itself */
+    /* splits the text, because the reader itself puts the key before the reason */
+    char *colon = strchr(err.text, ':');
     *colon = '\0';
     return jr_fail(reader, err.text, "%s", colon + 2);
 }
@@ -172,7 +173,7 @@ static void problem_in(struct call *call, int status, const char *code, json_t *
     json_t *document =
         json_pack("{s:s, s:s, s:i, s:s%, s:s}", "type", "about:blank", "title", title_of(status), "status",
                   status, "detail", detail, strlen(detail), "code", code);
-    if (!document) /* a cut or foreign text that is not UTF-8 */
+    if (!document) /* the detail is not valid UTF-8 */
         document =
             json_pack("{s:s, s:s, s:i, s:s, s:s}", "type", "about:blank", "title", title_of(status), "status",
                       status, "detail", "the reason cannot be shown: it is not UTF-8", "code", code);

@@ -1,4 +1,4 @@
-/* Reading motley-api's configuration. */
+/* Reads motley-api's configuration. */
 #include "api/request/config.h"
 
 #include "common/document.h"
@@ -52,7 +52,7 @@ static int read_listen(struct json_reader *reader, struct api_config *config)
     return config->host && *config->host ? 0 : jr_fail(reader, "listen", "there is no host before the port");
 }
 
-/* {cert, key, ca} under 'key', or null. Returns 1 when it is there. */
+/* Reads {cert, key, ca} under 'key'. Returns 1 when it is present, 0 when it is absent. */
 static int read_tls(struct json_reader *reader, const char *key, bool server, struct tls_paths *paths)
 {
     struct json_reader sub;
@@ -65,7 +65,7 @@ static int read_tls(struct json_reader *reader, const char *key, bool server, st
     return jr_finish(&sub) < 0 ? -1 : 1;
 }
 
-/* What agents are told; the api itself has no business with Redis. */
+/* Reads what agents are told of Redis; the API itself does not use Redis. */
 static int read_redis(struct json_reader *reader, struct api_config *config)
 {
     struct json_reader sub;

@@ -1,5 +1,5 @@
-/* From an uploaded file to encoded rows: look in the store, else encode on the pool, record, answer all who
- * wait. */
+/* Makes encoded rows of an uploaded file: looks in the store, else encodes on the pool, records the result,
+ * and answers all waiters. */
 #include "api/request/dataset.h"
 
 #include "api/request/blob_dir.h"
@@ -16,25 +16,28 @@ enum { ENCODINGS_MAX = 256 };
 
 struct encoding;
 
-/* One request. Whether who asks may use the data set is asked first, for each; then it joins who makes it. */
+/* One request. Each request first asks whether its asker may use the data set; then it joins the encoding of
+ * the same data set, or begins one. */
 struct waiter {
     STAILQ_ENTRY(waiter) link;
-    struct encoding *encoding; /* its own, not begun; NULL once it has joined or begun it */
-    char what[32];             /* before this waiter's error */
+    /* an encoding of its own that has not begun; NULL once the waiter has joined an encoding or begun its own
+     */
+    struct encoding *encoding;
+    char what[32]; /* prefix of this waiter's error */
     dataset_done_fn *done;
     void *arg;
 };
 
 struct encoding {
-    struct pool_task task; /* first */
+    struct pool_task task; /* must come first */
     LIST_ENTRY(encoding) link;
-    bool begun; /* it is on the list */
+    bool begun; /* the encoding is on the list */
     struct datasets *datasets;
     STAILQ_HEAD(, waiter) waiters;
     char key[DIGEST_HEX_SIZE];
     char sha256[DIGEST_HEX_SIZE];
     char source_path[BLOB_PATH_MAX];
-    json_t *files; /* of the model; a copy of its own */
+    json_t *files; /* the model's files; a copy */
     json_t *chat;
     enum spec_format format;
     enum spec_learn learn;
@@ -46,7 +49,7 @@ struct encoding {
 struct datasets {
     struct app *app;
     LIST_HEAD(, encoding) under_way;
-    unsigned count; /* of all that there are, begun or not */
+    unsigned count; /* number of all encodings, begun or not */
 };
 
 int datasets_create(struct app *app, struct datasets **datasets, struct err *err)
@@ -101,7 +104,7 @@ static void waiter_end(struct waiter *waiter, const struct err *err, const struc
     free(waiter);
 }
 
-/* Tell everybody who waits and end. */
+/* Answers all waiters and frees the encoding. */
 static void encoding_end(struct encoding *encoding, const struct err *err,
                          const struct store_dataset *dataset)
 {
@@ -220,9 +223,9 @@ static void dataset_found(void *arg, const struct err *err, const struct store_d
         encoding_end(encoding, &encoding->err, NULL);
 }
 
-/* The key says all that decides the encoding: the model's content id stands for tokenizer and template. The
- * version rises when the same of both give another encoding (2: templates are rendered, no longer
- * recognised; 3: rows are passed on whole). */
+/* Computes the data set's key, which covers everything that decides the encoding; the model's content id
+ * covers the tokenizer and the template. The version rises when equal inputs give another encoding (2:
+ * templates are rendered instead of recognised; 3: rows are passed on whole). */
 static int make_key(const struct dataset_want *want, char key[DIGEST_HEX_SIZE], struct err *err)
 {
     struct buf text;
@@ -257,8 +260,8 @@ static struct encoding *encoding_create(struct datasets *datasets, const struct 
     encoding->datasets = datasets;
     snprintf(encoding->key, sizeof encoding->key, "%s", key);
     snprintf(encoding->sha256, sizeof encoding->sha256, "%s", want->sha256);
-    encoding->files =
-        json_deep_copy(json_object_get(want->model, "files")); /* reference counts are not atomic */
+    /* copied, since reference counts are not atomic */
+    encoding->files = json_deep_copy(json_object_get(want->model, "files"));
     encoding->chat = json_deep_copy(want->spec->data.chat_template);
     encoding->format = want->spec->data.format;
     encoding->learn = want->spec->data.learn;
@@ -267,7 +270,7 @@ static struct encoding *encoding_create(struct datasets *datasets, const struct 
     return encoding;
 }
 
-/* Join who makes the same, or begin. */
+/* Joins the encoding of the same data set, or begins one. */
 static void waiter_join(struct waiter *waiter)
 {
     struct encoding *mine = waiter->encoding, *encoding;

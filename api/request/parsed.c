@@ -1,4 +1,4 @@
-/* Questions to the parser, and answers checked. */
+/* Asks the parser process, and checks its answers. */
 #include "api/request/parsed.h"
 
 #include "api/request/blob_dir.h"
@@ -11,7 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Takes 'document'. 'files' of a model, or NULL; 'upload' and 'weights', paths, or NULL. */
+/* Asks one question and takes 'document' over. 'files' are a model's, or NULL; 'upload' and 'weights' are
+ * paths, or NULL. */
 static int ask(struct app *app, json_t *document, const json_t *files, const char *upload,
                const char *weights, parse_sink_fn *sink, void *arg, json_t **answer, struct err *err)
 {
@@ -80,16 +81,17 @@ static json_t *text_question(const char *what, const struct parsed_text *text)
 {
     return json_pack("{s:s, s:i, s:i, s:I, s:o*}", "do", what, "format", (int)text->format, "learn",
                      (int)text->learn, "sequence_tokens", (json_int_t)text->sequence_tokens, "chat",
-                     text->chat ? json_deep_copy(text->chat) : NULL); /* reference counts are not atomic */
+                     /* copied, since reference counts are not atomic */
+                     text->chat ? json_deep_copy(text->chat) : NULL);
 }
 
 struct rows_taken {
     struct parsed_rows *rows;
     struct blob_writer *writer;
-    size_t taken; /* of the sizes */
+    size_t taken; /* bytes of the sizes received so far */
 };
 
-/* Sizes first, into memory; then the file, into a blob. */
+/* Takes the answer's bytes: first the row sizes, into memory; then the encoded file, into a blob. */
 static int rows_take(void *arg, const json_t *answer, const void *bytes, size_t size, struct err *err)
 {
     struct rows_taken *taken = arg;
@@ -121,10 +123,10 @@ static int sizes_check(const struct parsed_rows *rows, struct err *err)
     return count ? 0 : err_set(err, ERR_INVALID, "there are no rows");
 }
 
-/* Of the first row, marked: three bytes for a control character, and the marks. */
+/* limit of the statistics' text of the first row, with its labelled parts marked */
 enum { FIRST_BYTES_MAX = 1 << 20 };
 
-/* Numbers where numbers belong: the answer itself is kept. */
+/* Checks that the statistics have numbers where they must, since the answer itself is stored. */
 static int stats_check(const json_t *stats, size_t rows, struct err *err)
 {
     static const char *const numbers[] = {"tokens",

@@ -1,34 +1,34 @@
-/* The one table of routes. */
+/* The table of routes. */
 #ifndef MOTLEY_API_REQUEST_ROUTE_H
 #define MOTLEY_API_REQUEST_ROUTE_H
 
 #include "api/request/app.h"
 
 enum route_body {
-    BODY_NONE,          /* what a client sends all the same is read over */
+    BODY_NONE,          /* a body that a client sends anyway is ignored */
     BODY_JSON,          /* an application/json object, required */
-    BODY_JSON_OPTIONAL, /* the same, or nothing */
-    BODY_STREAM,        /* the handler calls httpd_accept_stream itself, before any byte was read */
+    BODY_JSON_OPTIONAL, /* an application/json object, or no body */
+    BODY_STREAM,        /* the handler itself calls httpd_accept_stream, before any byte was read */
 };
 
 struct route {
     enum http_method method;
-    const char *pattern; /* "/v1/jobs/{id}/cancel": {…} matches one segment */
-    unsigned scope;      /* enum store_scope bits, any of which is enough (access.h); 0: no token asked for */
+    const char *pattern; /* for example "/v1/jobs/{id}/cancel"; {…} matches one segment */
+    unsigned scope;      /* enum store_scope bits, any of which is enough (access.h); 0: no token needed */
     enum route_body body;
     uint64_t body_max; /* bytes; 0: CALL_BODY_BYTES_MAX */
-    const char *query; /* known query parameters, separated by spaces; "" none */
+    const char *query; /* the known query parameters, separated by spaces; "" for none */
     void (*handle)(struct call *call);
 };
 
-/* The hooks for httpd_server_create; 'app' outlives the server. */
+/* The hooks for httpd_server_create; 'app' must outlive the server. */
 struct httpd_hooks route_hooks(struct app *app);
 
-/* The table, ended by a NULL pattern (for tests that compare it with openapi.yaml). */
+/* The table, ended by a NULL pattern. Tests compare it with openapi.yaml. */
 const struct route *route_table(void);
 
-/* Match 'path' (still percent-encoded) against a pattern; parameters are decoded into params. Returns true,
- * or false; *bad is set when a segment is no valid percent-encoded UTF-8. */
+/* Matches 'path' (still percent-encoded) against a pattern and decodes its parameters into params. Returns
+ * whether it matches; sets *bad when a segment is not valid percent-encoded UTF-8. */
 bool route_match(const char *pattern, const char *path, char params[CALL_PARAMS_MAX][CALL_PARAM_BYTES],
                  bool *bad);
 
@@ -55,7 +55,7 @@ void artifacts_get(struct call *call);
 void blobs_put(struct call *call); /* blobs.c */
 void blobs_get(struct call *call);
 void blobs_manifest(struct call *call);
-/* Answer with a stored file (Range and HEAD included); for artifacts too. */
+/* Answers with a stored file, including Range and HEAD; also used for artifacts. */
 void blob_stream(struct call *call, const char *sha256);
 void models_list(struct call *call); /* models.c */
 void models_get(struct call *call);
