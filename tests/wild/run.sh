@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # make wild: Motley beside the libraries, then the readers of what jobs leave. WILD_PYTHON names a Python that has the
 # libraries of requirements.txt, WILD_PYTHON_OLD one with those of requirements-old.txt; without them they are installed
-# into build/wild-venv and build/wild-venv-old, once. What cannot be had is skipped, and says so.
+# into build/wild-venv and build/wild-venv-old, once (pip's own variables hold, such as PIP_EXTRA_INDEX_URL for PyTorch
+# without CUDA). What cannot be had is skipped, and says so.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -10,8 +11,7 @@ make_venv()
 {
     [ -e "$1/ready" ] && return
     python3 -m venv "$1" && { [ -z "${3:-}" ] || echo "$3" >"$(echo "$1"/lib/python3*/site-packages)/newer.pth"; } &&
-        "$1/bin/pip" install --quiet --prefer-binary --retries 1 \
-            --extra-index-url https://download.pytorch.org/whl/cpu -r "$2" && touch "$1/ready" ||
+        "$1/bin/pip" install --quiet --prefer-binary --retries 1 -r "$2" && touch "$1/ready" ||
         { echo "make wild: the libraries of $2 cannot be installed here"; return 1; }
 }
 
