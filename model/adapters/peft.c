@@ -15,6 +15,7 @@ enum { CONFIG_BYTES_MAX = 1 << 20, PATH_BYTES = 4096, DEFAULT_KEY_BYTES = 192 };
 static const char config_name[] = "adapter_config.json";
 static const char weights_name[] = "adapter_model.safetensors";
 static const char prefix[] = "base_model.model.";
+static const char outer[] = "model.language_model."; /* "model." of a language model inside another */
 
 struct peft {
     struct peft_config config;
@@ -30,6 +31,24 @@ void peft_key(uint32_t layer, uint32_t target, char which, char name[128])
              target & LORA_ATTENTION ? "self_attn" : "mlp", last ? last : "none", which);
 }
 
+int peft_name(const struct model_config *model, const char *parameter, char *name, size_t size)
+{
+    bool inner = model->nested && strncmp(parameter, "model.", strlen("model.")) == 0;
+    int length = snprintf(name, size, "%s%s%s", prefix, inner ? outer : "",
+                          parameter + (inner ? strlen("model.") : 0));
+    return length >= 0 && (size_t)length < size ? 0 : -1;
+}
+
+/* A key without "base_model.model." and without what it begins with inside another model. */
+static const char *inner_name(const char *key, char name[DEFAULT_KEY_BYTES])
+{
+    const char *own = key + strlen(prefix);
+    if (strncmp(own, outer, strlen(outer)) != 0 ||
+        snprintf(name, DEFAULT_KEY_BYTES, "model.%s", own + strlen(outer)) >= DEFAULT_KEY_BYTES)
+        return own;
+    return name;
+}
+
 /* "….lora_A.weight" as "….lora_A.default.weight": how an adapter is called in memory, which peft 0.21 lets
  * stand in a file. false: it is no such name. */
 static bool default_key(const char *key, char other[DEFAULT_KEY_BYTES])
@@ -41,11 +60,22 @@ static bool default_key(const char *key, char other[DEFAULT_KEY_BYTES])
            DEFAULT_KEY_BYTES;
 }
 
-const struct safetensors_tensor *peft_find(const struct safetensors *weights, const char *key)
+static const struct safetensors_tensor *find_either(const struct safetensors *weights, const char *key)
 {
     char other[DEFAULT_KEY_BYTES];
     const struct safetensors_tensor *tensor = safetensors_find(weights, key);
     return tensor || !default_key(key, other) ? tensor : safetensors_find(weights, other);
+}
+
+const struct safetensors_tensor *peft_find(const struct safetensors *weights, const char *key)
+{
+    char name[DEFAULT_KEY_BYTES];
+    const struct model_config nested = {.nested = true};
+    const struct safetensors_tensor *tensor = find_either(weights, key);
+    if (tensor || strncmp(key, prefix, strlen(prefix)) != 0 ||
+        peft_name(&nested, key + strlen(prefix), name, sizeof(name)) < 0)
+        return tensor;
+    return find_either(weights, name);
 }
 
 struct peft_check {
@@ -130,8 +160,8 @@ static int check_table(struct peft_check *c, const struct model_config *model, c
     snprintf(original, sizeof(original), "%.*soriginal_module.weight", (int)(strlen(key) - strlen("weight")),
              key);
     /* what the module was before: peft keeps it and does not compute with it */
-    c->found += saved && safetensors_find(c->peft->weights, original);
-    const struct safetensors_tensor *t = safetensors_find(c->peft->weights, key);
+    c->found += saved && peft_find(c->peft->weights, original);
+    const struct safetensors_tensor *t = peft_find(c->peft->weights, key);
     if (saved || !t)
         return 0;
     *beside = true;
@@ -165,8 +195,8 @@ static int same_bytes(struct safetensors *weights, const struct safetensors_tens
 static int check_tied(struct peft *p, struct err *err)
 {
     struct peft_config *config = &p->config;
-    const struct safetensors_tensor *embedding = safetensors_find(p->weights, PEFT_EMBEDDING),
-                                    *head = safetensors_find(p->weights, PEFT_HEAD);
+    const struct safetensors_tensor *embedding = peft_find(p->weights, PEFT_EMBEDDING),
+                                    *head = peft_find(p->weights, PEFT_HEAD);
     bool same = config->tied && embedding && !head; /* Motley wrote that until 2026 */
     if (!config->saves_embedding && !config->saves_head)
         return 0;
@@ -209,10 +239,12 @@ static int know_matrix(const struct block_tensor *tensor, void *arg)
 static bool is_known(const struct peft *p, const struct model_config *model, const char *key)
 {
     static const char layers[] = "model.layers.";
-    struct peft_known known = {.name = key + strlen(prefix), .sites = &p->sites};
+    char name[DEFAULT_KEY_BYTES];
     if (strncmp(key, prefix, strlen(prefix)) != 0)
         return false;
-    if (strcmp(key, PEFT_EMBEDDING) == 0 || strcmp(key, PEFT_HEAD) == 0 ||
+    struct peft_known known = {.name = inner_name(key, name), .sites = &p->sites};
+    if (strcmp(known.name, PEFT_EMBEDDING + strlen(prefix)) == 0 ||
+        strcmp(known.name, PEFT_HEAD + strlen(prefix)) == 0 ||
         strcmp(known.name, "model.embed_tokens.original_module.weight") == 0 ||
         strcmp(known.name, "lm_head.original_module.weight") == 0)
         return true;
@@ -246,8 +278,8 @@ static int check_weights(struct peft *p, const struct model_config *model, struc
 {
     struct peft_check check = {.peft = p, .err = err};
     const struct peft_config *config = &p->config;
-    bool head = config->saves_head || (config->saves_embedding && model->tied && config->tied &&
-                                       safetensors_find(p->weights, PEFT_HEAD));
+    bool head = config->saves_head ||
+                (config->saves_embedding && model->tied && config->tied && peft_find(p->weights, PEFT_HEAD));
     if (model_block_tensors(model, 1, model->layers + 2, check_matrix, &check) < 0 ||
         check_table(&check, model, PEFT_EMBEDDING, config->saves_embedding, &p->embedding_beside) < 0 ||
         check_table(&check, model, PEFT_HEAD, head, &p->head_beside) < 0)
@@ -269,7 +301,7 @@ static int check_weights(struct peft *p, const struct model_config *model, struc
 /* One table, in pieces of rows. */
 static int same_as_base(struct peft *p, struct model *base, const char *key, struct err *err)
 {
-    const struct safetensors_tensor *t = safetensors_find(p->weights, key);
+    const struct safetensors_tensor *t = peft_find(p->weights, key);
     const struct model_tensor *own = model_tensor_find(base, key + strlen(prefix));
     bool same = t && own && own->rows == t->shape[0] && own->cols == t->shape[1];
     uint64_t rows = same ? t->shape[0] : 0, columns = same ? t->shape[1] : 1;
@@ -404,7 +436,7 @@ uint32_t peft_add_head(const struct peft_config *config, struct safetensors_item
     for (uint32_t i = 0; peft_saves_twice(config) && i < count; i++) {
         if (strcmp(items[i].name, PEFT_HEAD) == 0)
             return 0;
-        embedding = strcmp(items[i].name, PEFT_EMBEDDING) == 0 ? &items[i] : embedding;
+        embedding = strstr(items[i].name, ".embed_tokens.weight") ? &items[i] : embedding;
     }
     if (!embedding)
         return 0;

@@ -5,7 +5,8 @@
  * [out, rank] (mlp.gate_proj … for the FFN); adapters of experts stand under the names that the hub's files
  * give each expert's matrices (mlp.experts.E.gate_proj, Mixtral's block_sparse_moe.experts.E.w1), which peft
  * turns into what transformers 5 has instead. modules_to_save: base_model.model.lm_head.weight and
- * base_model.model.model.embed_tokens.weight, whole; of a tied model both, equal. What is read beside that:
+ * base_model.model.model.embed_tokens.weight, whole; of a tied model both, equal. Of a language model inside
+ * one that sees, too, they begin with base_model.model.model.language_model. What is read beside that:
  * keys that end in lora_A.default.weight, …original_module.weight (passed over), and an embedding or head
  * that was saved beside the adapter and equals the base's. What we do not compute is refused by its name,
  * ERR_UNSUPPORTED: use_dora, bias other than "none", layer_replication,
@@ -78,7 +79,8 @@ const struct peft_config *peft_get_config(const struct peft *peft);
 const struct lora_sites *peft_get_sites(const struct peft *peft);
 /* The tensors, under their keys. Borrowed until close. */
 struct safetensors *peft_tensors(struct peft *peft);
-/* A tensor by the key that peft writes; NULL. Finds "….lora_A.default.weight" for "….lora_A.weight", too. */
+/* A tensor by the key that peft writes; NULL. Finds "….lora_A.default.weight" for "….lora_A.weight", and
+ * "base_model.model.model.language_model.…" for "base_model.model.model.…", too. */
 const struct safetensors_tensor *peft_find(const struct safetensors *weights, const char *key);
 /* Refuse (ERR_UNSUPPORTED) an embedding or a head that was saved beside the adapter (peft's
  * save_embedding_layers) and is not the base's own: peft would load it over that. */
@@ -88,6 +90,9 @@ int peft_check_base(struct peft *peft, struct model *base, struct err *err);
 int peft_read(struct peft *peft, uint32_t layer, uint32_t target, char which, float *dst, uint64_t count,
               struct err *err);
 
+/* The key of a parameter of the adapter or of modules_to_save, NUL-terminated, by its name here
+ * ("model.layers.3.self_attn.q_proj.lora_A.weight"). 0, or -1 if it does not fit. */
+int peft_name(const struct model_config *model, const char *parameter, char *name, size_t size);
 /* The key of an adapter tensor, NUL-terminated, into name[128]: "base_model.model.model.layers.3…". */
 void peft_key(uint32_t layer, uint32_t target, char which, char name[128]);
 

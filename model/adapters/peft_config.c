@@ -363,15 +363,16 @@ static int portable_make(struct portable *p)
 }
 
 /* The rules to write: the config's own, with the patterns as both readers take them, and with the targets
- * listed where something is excluded or an expression may name Mixtral's matrices otherwise than its files
- * do. *shown borrows from config and *p. */
+ * listed where something is excluded, or where they may name Mixtral's matrices, or modules inside another
+ * model, otherwise than that model does. *shown borrows from config and *p. */
 static int portable_rules(struct portable *p, struct lora_rules *shown)
 {
     const struct lora_rules *own = &p->config->lora;
     bool excludes = own->exclude.names.count > 0 || own->exclude.expression;
     bool patterns = own->ranks.count > 0 || own->alphas.count > 0;
     *shown = *own;
-    p->listed = excludes || (p->config->w_names && own->targets.expression);
+    p->listed = excludes || (p->config->w_names && own->targets.expression) ||
+                (p->model && p->model->nested && !own->all_linear);
     if (!p->model || (!p->listed && !patterns))
         return 0;
     if (portable_make(p) < 0)

@@ -90,6 +90,7 @@ struct model_config {
     double norm_eps;
     struct rope_config rope;
     bool tied;        /* the head's matrix is the embedding */
+    bool nested;      /* the config was the text_config of a model that sees, too */
     bool qkv_bias;    /* biases on q, k, v */
     bool o_bias;      /* bias on o */
     bool mlp_bias;    /* biases on gate, up, down */

@@ -612,6 +612,7 @@ static int parse_nested(const json_t *document, struct model_config *config, str
         json_object_set_new(merged, "model_type", json_string(arch_of(arch)->model_type));
     if (status == 0)
         status = parse_flat(merged, "text_config", config, err);
+    config->nested = status == 0;
     json_decref(merged);
     return status;
 }

@@ -75,6 +75,41 @@ static void what_peft_wrote_is_read(void **state)
     peft_close(r.peft);
 }
 
+/* transformers' Gemma3ForConditionalGeneration calls its layers model.language_model.layers.N. */
+static void adapters_of_a_language_model_inside_another_have_its_names(void **state)
+{
+    static const char key[] = "base_model.model.model.language_model.layers.3.self_attn.o_proj.lora_A.weight";
+    static struct read r;
+    static float values[VALUES_MAX];
+    struct err err;
+    struct peft *again;
+    struct model_config nested;
+    struct scratch scratch;
+    char names[ITEMS][128];
+    (void)state;
+    must(model_config_load(MOTLEY_TEST_DATA "/folders/transformers4/gemma3-nested", &nested, &err), &err);
+    assert_true(nested.nested);
+    read_golden(&r);
+    assert_false(r.model.nested);
+    r.model.nested = true;
+    for (uint32_t i = 0; i < ITEMS; i++) {
+        assert_int_equal(0, peft_name(&r.model, r.keys[i] + strlen("base_model.model."), names[i], 128));
+        r.items[i].name = names[i];
+    }
+    assert_string_equal(key, names[ITEMS - 1]);
+    assert_int_equal(scratch_make(&scratch), 0);
+    const char *dir = scratch_path(&scratch, "nested");
+    must(peft_write(dir, peft_get_config(r.peft), "base", &r.model, r.items, ITEMS, &err), &err);
+    must(peft_open(dir, &r.model, &again, &err), &err);
+    assert_non_null(safetensors_find(peft_tensors(again), key));
+    uint64_t count = r.items[ITEMS - 1].shape[0] * r.items[ITEMS - 1].shape[1];
+    must(peft_read(again, 3, LORA_O, 'A', values, count, &err), &err);
+    assert_memory_equal(values, r.values[ITEMS - 1], count * sizeof(float));
+    peft_close(again);
+    peft_close(r.peft);
+    scratch_remove(&scratch);
+}
+
 static void tensors_are_written_as_peft_does(const char *dir)
 {
     struct err err;
@@ -251,6 +286,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_peft_wrote_is_read),
         cmocka_unit_test(what_is_written_has_the_keys_shapes_and_bytes_of_pefts),
+        cmocka_unit_test(adapters_of_a_language_model_inside_another_have_its_names),
         cmocka_unit_test(an_adapter_that_is_not_whole_is_not_written_at_all),
         cmocka_unit_test(what_is_not_computed_is_refused_by_its_key),
         cmocka_unit_test(what_targets_have_of_their_own_is_kept),

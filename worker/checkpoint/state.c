@@ -34,8 +34,6 @@ enum {
 };
 #define PART_BYTES_MAX ((uint64_t)2 << 30)
 
-static const char peft_prefix[] = "base_model.model.";
-
 /* Tensors to be written to a file. */
 struct items {
     struct safetensors_item *items;
@@ -89,9 +87,9 @@ static bool items_have(const struct items *items, const char *name)
     return false;
 }
 
-/* Adds one state of parameter `index`, named prefix + parameter name + suffix. */
+/* Adds one state of parameter `index`, named parameter name + suffix, or as the adapter of a model has it. */
 static int items_add_state(struct items *items, struct stages *stages, uint32_t index, enum stage_state state,
-                           const char *prefix, const char *suffix, struct err *err)
+                           const struct model_config *model, const char *suffix, struct err *err)
 {
     struct parameter parameter = stages_parameter_at(stages, index);
     size_t count = (size_t)parameter.rows * parameter.columns;
@@ -99,7 +97,8 @@ static int items_add_state(struct items *items, struct stages *stages, uint32_t 
     float *values = name ? items_alloc(items, count * sizeof *values, err) : NULL;
     if (!values || stages_state_read(stages, index, state, values, err) < 0)
         return -1;
-    if (snprintf(name, NAME_MAX_BYTES, "%s%s%s", prefix, parameter.name, suffix) >= NAME_MAX_BYTES)
+    if (model ? peft_name(model, parameter.name, name, NAME_MAX_BYTES) < 0
+              : snprintf(name, NAME_MAX_BYTES, "%s%s", parameter.name, suffix) >= NAME_MAX_BYTES)
         return err_set(err, ERR_TOO_BIG, "the parameter name %.64s… is too long", parameter.name);
     for (size_t i = 0; i < count; i++)
         if (!isfinite(values[i]))
@@ -191,7 +190,7 @@ static int stream_state(struct session *session, const char *kind, uint32_t *par
     for (uint32_t p = 0; p < stages_parameter_count(&session->stages) && result == 0; p++) {
         struct parameter parameter = stages_parameter_at(&session->stages, p);
         bytes += 4ull * parameter.rows * parameter.columns;
-        result = items_add_state(&items, &session->stages, p, state, "", suffix, err);
+        result = items_add_state(&items, &session->stages, p, state, NULL, suffix, err);
         if (result == 0 && bytes >= STREAM_BYTES) {
             result = flush_part(session, &items, kind, part, blobs, err);
             bytes = 0;
@@ -263,13 +262,14 @@ void snapshot_take(struct session *session, uint64_t step, struct snapshot *snap
         return;
     }
     for (uint32_t p = 0; p < stages_parameter_count(&session->stages) && result == 0; p++) {
-        result = items_add_state(&snapshot->moments, &session->stages, p, STATE_MOMENT1, "", ".exp_avg", err);
+        result =
+            items_add_state(&snapshot->moments, &session->stages, p, STATE_MOMENT1, NULL, ".exp_avg", err);
         if (result == 0)
-            result = items_add_state(&snapshot->moments, &session->stages, p, STATE_MOMENT2, "",
+            result = items_add_state(&snapshot->moments, &session->stages, p, STATE_MOMENT2, NULL,
                                      ".exp_avg_sq", err);
         if (result == 0)
-            result =
-                items_add_state(&snapshot->values, &session->stages, p, STATE_VALUE, peft_prefix, "", err);
+            result = items_add_state(&snapshot->values, &session->stages, p, STATE_VALUE, &session->config,
+                                     "", err);
     }
     snapshot->result = result;
 }
@@ -558,9 +558,9 @@ static int load_adapter(struct session *session, const struct buf *bytes, struct
         return -1;
     int result = 1;
     for (uint32_t p = 0; p < stages_parameter_count(&session->stages) && result > 0; p++) {
-        result = load_state(session, file, p, STATE_VALUE, peft_prefix, "", err);
+        result = load_state(session, file, p, STATE_VALUE, "base_model.model.", "", err);
         if (result == 0)
-            err_set(err, ERR_CORRUPT, "it has no %s%s", peft_prefix,
+            err_set(err, ERR_CORRUPT, "it has no base_model.model.%s",
                     stages_parameter_at(&session->stages, p).name);
     }
     safetensors_close(file);
