@@ -34,6 +34,25 @@ static int check_experts(const struct lora_sites *sites, const struct model_conf
     return 0;
 }
 
+/* peft 0.21 takes the names of the FFN's matrices in a mixture for those of experts, and passes over the
+ * adapters of layers without. */
+static int check_dense_layers(const struct lora_sites *sites, const struct model_config *config,
+                              struct err *err)
+{
+    for (uint32_t i = 0; i < config->layers * LORA_TARGET_COUNT; i++) {
+        uint32_t layer = i / LORA_TARGET_COUNT, site = i % LORA_TARGET_COUNT;
+        if (1u << site & LORA_ATTENTION || model_layer_is_sparse(config, layer) ||
+            lora_rank_at(sites, layer, site) == 0)
+            continue;
+        return err_set(err, ERR_INVALID,
+                       "method.targets: %s of layer %u, which has no experts: peft does not load adapters of "
+                       "such layers of a mixture; leave them out with method.exclude_modules "
+                       "(\".*layers\\.%u\\.mlp\\..*\"), or ask for result: {kind: merged}",
+                       lora_target_name(1u << site), layer, layer);
+    }
+    return 0;
+}
+
 /* A base kept as the file's blocks needs a file that has some. */
 static int check_packed(const struct model_packing *packing, struct err *err)
 {
@@ -73,6 +92,9 @@ int spec_check_model(const struct job_spec *spec, const struct model_config *con
     if (method->base == SPEC_BASE_PACKED && check_packed(&config->packing, err) < 0)
         return -1;
     if (config->experts > 0 && check_experts(&sites, config, err) < 0)
+        return -1;
+    if (config->experts > 0 && spec->result.kind == SPEC_RESULT_ADAPTER &&
+        check_dense_layers(&sites, config, err) < 0)
         return -1;
     if (config->tied && method->modules_to_save.count == 1 &&
         strcmp(method->modules_to_save.names[0], "lm_head") == 0)

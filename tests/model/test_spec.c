@@ -297,6 +297,9 @@ static void the_learning_rate_is_warm_up_then_the_schedule(void **state)
     assert_true(spec_learning_rate(&train, 20, 19) == 0.005 * 20 / 100);
 }
 
+/* Layer 1 of three has no experts. */
+#define MIXED "../folders/transformers4/qwen3-moe/config"
+
 static void what_a_model_does_not_have_is_refused_with_what_it_has(void **state)
 {
     (void)state;
@@ -312,6 +315,10 @@ static void what_a_model_does_not_have_is_refused_with_what_it_has(void **state)
         {"tiny-olmoe", "{targets: [gate_proj, down_proj]}", "method.targets: gate_proj and up_proj"},
         {"tiny-olmoe", "{targets: [down_proj], rank_pattern: {down_proj: 2}}", "method.rank_pattern"},
         {"tiny-olmoe", "{targets: [q_proj, down_proj], alpha_pattern: {q_proj: 2}}", NULL},
+        {MIXED, "{targets: [gate_proj, up_proj]}",
+         "method.targets: gate_proj of layer 1, which has no experts"},
+        {MIXED, "{targets: [gate_proj, up_proj], exclude_modules: '.*layers\\.1\\.mlp\\..*'}", NULL},
+        {MIXED, "{targets: [gate_proj, up_proj]}, result: {kind: merged}", NULL},
         {"tiny-olmoe", "{kind: full}", NULL},
         {"tiny-qwen2", "{base: packed}", "method.base: packed keeps the quantised blocks of a GGUF"},
         {"tiny-qwen2", "{kind: full}, train: {router_aux: true}",

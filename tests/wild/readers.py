@@ -106,6 +106,8 @@ def methods_of(family, folder):
                "merged-as-base": (lora, {"kind": "merged"}), "full": ({"kind": "full"}, {"dtype": "fp32"})}
     if mixture:
         experts = {**lora, "targets": ATTENTION + MLP}
+        if config_of(folder).get("mlp_only_layers"):
+            experts["exclude_modules"] = r".*\.1\.mlp\..*"
         methods.update({"experts": (experts, None), "experts-merged": (experts, merged)})
     return methods
 
