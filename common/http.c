@@ -312,6 +312,13 @@ static int curl_failed(const struct http_exchange *exchange, CURLcode code)
         if (verified == X509_V_ERR_APPLICATION_VERIFICATION) {
             text = "its certificate is of the cluster's CA, but not a server's";
         }
+        if (verified == X509_V_ERR_CERT_NOT_YET_VALID || verified == X509_V_ERR_CERT_HAS_EXPIRED) {
+            return err_set(err, ERR_PEER,
+                           "the certificate of %s %s by this machine's clock: set the clock of this machine "
+                           "and of that one",
+                           http->url,
+                           verified == X509_V_ERR_CERT_HAS_EXPIRED ? "has expired" : "is not valid yet");
+        }
         return err_set(err, ERR_PEER, "%s is not the cluster expected: %s", http->url, text);
     case CURLE_SSL_CACERT_BADFILE:
         return err_set(err, ERR_IO, "%s: %s", http->url, text);

@@ -10,6 +10,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <sys/socket.h>
+#include <time.h>
 
 #include "common/clock.h"
 #include "common/digest.h"
@@ -607,6 +608,46 @@ static void a_joining_node_trusts_only_the_pinned_ca(void **state)
     SSL_CTX_free(tls);
 }
 
+static _Atomic int64_t clock_shift_s;
+
+/* Stands for the C library's time(), by which OpenSSL checks certificates, too. */
+__attribute__((visibility("default"))) time_t time(time_t *out)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    now.tv_sec += clock_shift_s;
+    if (out)
+        *out = now.tv_sec;
+    return now.tv_sec;
+}
+
+static void a_clock_that_jumped_is_named(void **state)
+{
+    (void)state;
+    static const struct {
+        int64_t shift_s;
+        const char *says;
+    } cases[] = {{-172800, "is not valid yet by this machine's clock"},
+                 {3600ll * 24 * 365 * 30, "has expired by this machine's clock"}};
+    struct server server;
+    struct err err = {0};
+    json_t *out = NULL;
+    SSL_CTX *tls = context(&ours, &server_cert, TLS_ROLE_SERVER);
+    server_start(&server, tls);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct http *http = client(&server, ours.ca_file, NULL);
+        clock_shift_s = cases[i].shift_s;
+        assert_int_equal(http_json(http, "GET", "/", NULL, 0, &out, &err), -1);
+        clock_shift_s = 0;
+        assert_int_equal(err.code, ERR_PEER);
+        if (!strstr(err.text, cases[i].says))
+            fail_msg("%s", err.text);
+        http_destroy(http);
+    }
+    server_stop(&server);
+    SSL_CTX_free(tls);
+}
+
 /* This holds with the CA configured and also while joining. */
 static void an_agent_that_poses_as_the_api_is_left_at_once(void **state)
 {
@@ -641,6 +682,7 @@ int main(void)
         cmocka_unit_test(requests_answers_and_refusals),
         cmocka_unit_test(ranges_and_limits_are_kept),
         cmocka_unit_test(a_joining_node_trusts_only_the_pinned_ca),
+        cmocka_unit_test(a_clock_that_jumped_is_named),
         cmocka_unit_test(an_agent_that_poses_as_the_api_is_left_at_once),
     };
     return cmocka_run_group_tests(tests, cluster_up, cluster_down);
