@@ -390,6 +390,7 @@ static int write_config(struct writer *w, const char *dir)
                      : 0;
     json_object_del(document, "quantization_config");
     json_object_del(document, "motley_packing");
+    json_object_del(document, "motley_nested");
     if (status == 0)
         status = write_json(dir, config_name, document, w->err);
     json_decref(document);

@@ -159,6 +159,8 @@ json_t *model_config_to_json(const struct model_config *c, struct err *err)
     json_t *packing = packing_to_json(c);
     if (packing)
         json_object_set_new(out, "motley_packing", packing);
+    if (c->nested)
+        json_object_set_new(out, "motley_nested", json_true());
     return out;
 }
 

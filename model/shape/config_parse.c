@@ -575,6 +575,7 @@ static int parse_flat(const json_t *document, const char *path, struct model_con
         return -1;
     arch_fill(&c);
     parse_dtype(document, &c);
+    c.nested = json_is_true(json_object_get(document, "motley_nested"));
     if (parse_rope(&r, &c) < 0 || check_factors(&c, err) < 0 || parse_no_rope(&r, &c) < 0 ||
         parse_window(&r, &c) < 0 || parse_experts(&r, &c) < 0 || parse_tokens(&r, &c) < 0 ||
         parse_packing(document, &c, err) < 0 || jr_finish_loose(&r) < 0)
@@ -612,7 +613,7 @@ static int parse_nested(const json_t *document, struct model_config *config, str
         json_object_set_new(merged, "model_type", json_string(arch_of(arch)->model_type));
     if (status == 0)
         status = parse_flat(merged, "text_config", config, err);
-    config->nested = status == 0;
+    config->nested = true;
     json_decref(merged);
     return status;
 }
