@@ -272,19 +272,29 @@ void cpu_glu_backward(struct cpu_runner *runner, const struct op *op)
     run_parts(runner, op, NULL, op->glu_backward.tokens, ROWS_PER_PART, glu_backward_part);
 }
 
-static void dropout_part(const struct parts_job *job, uint64_t begin, uint64_t end)
+/* Rows [begin, end) of dropout, or of its gradient, for which dx may be NULL. */
+static void dropout_rows(const struct kernels *kernels, const struct op_dropout *op, bool backward, float *dx,
+                         uint64_t begin, uint64_t end)
 {
-    const struct op_dropout *op = &job->op->dropout;
     const uint32_t *positions = operand_at(&op->positions), *row_ids = operand_at(&op->row_ids);
     const float *x = operand_at(&op->x);
     float *y = operand_at(&op->y);
     struct dropout_key key = dropout_key_of(op->p, op->seed, op->layer, op->target);
     key.step = *(const uint32_t *)operand_at(&op->step);
     for (uint64_t i = begin; i < end; i++) {
+        uint64_t at = i * op->width;
         key.position = positions[i];
         key.row_id = row_ids[i];
-        job->runner->kernels->dropout(&key, x + i * op->width, y + i * op->width, op->width);
+        if (backward)
+            kernels->dropout_backward(&key, x + at, y + at, dx == NULL ? NULL : dx + at, op->width);
+        else
+            kernels->dropout(&key, x + at, y + at, op->width);
     }
+}
+
+static void dropout_part(const struct parts_job *job, uint64_t begin, uint64_t end)
+{
+    dropout_rows(job->runner->kernels, &job->op->dropout, false, NULL, begin, end);
 }
 
 void cpu_dropout(struct cpu_runner *runner, const struct op *op)
@@ -295,22 +305,12 @@ void cpu_dropout(struct cpu_runner *runner, const struct op *op)
 static void dropout_backward_part(const struct parts_job *job, uint64_t begin, uint64_t end)
 {
     const struct op_dropout_backward *op = &job->op->dropout_backward;
-    const uint32_t *positions = operand_at(&op->positions), *row_ids = operand_at(&op->row_ids);
-    const float *x = operand_at(&op->x);
-    float *t = operand_at(&op->t), *dx = operand_at(&op->dx);
-    struct dropout_key key = dropout_key_of(op->p, op->seed, op->layer, op->target);
-    key.step = *(const uint32_t *)operand_at(&op->step);
-    for (uint64_t i = begin; i < end; i++) {
-        key.position = positions[i];
-        key.row_id = row_ids[i];
-        job->runner->kernels->dropout_backward(&key, x + i * op->width, t + i * op->width,
-                                               dx == NULL ? NULL : dx + i * op->width, op->width);
-    }
+    dropout_rows(job->runner->kernels, &op->forward, true, operand_at(&op->dx), begin, end);
 }
 
 void cpu_dropout_backward(struct cpu_runner *runner, const struct op *op)
 {
-    run_parts(runner, op, NULL, op->dropout_backward.tokens, ROWS_PER_PART, dropout_backward_part);
+    run_parts(runner, op, NULL, op->dropout_backward.forward.tokens, ROWS_PER_PART, dropout_backward_part);
 }
 
 void cpu_gather_rows(struct cpu_runner *runner, const struct op *op)

@@ -185,26 +185,26 @@ static void attention_cached_operands(const struct op *any, struct uses *uses)
     use_as(uses, AS_F32 | 1u << op->compute, "out", op->out, OPERAND_WRITE, op->tokens, q, q);
 }
 
-static void dropout_operands(const struct op *any, struct uses *uses)
+static void dropout_use(struct uses *uses, const struct op_dropout *op, enum operand_access access)
 {
-    const struct op_dropout *op = &any->dropout;
     use(uses, "x", op->x, OPERAND_READ, op->tokens, op->width, op->width);
     use_flat(uses, AS_U32, "positions", op->positions, OPERAND_READ, op->tokens);
     use_flat(uses, AS_U32, "row_ids", op->row_ids, OPERAND_READ, op->tokens);
     use_flat(uses, AS_U32, "step", op->step, OPERAND_READ, 1);
-    use(uses, "y", op->y, OPERAND_WRITE, op->tokens, op->width, op->width);
+    use(uses, "y", op->y, access, op->tokens, op->width, op->width);
+}
+
+static void dropout_operands(const struct op *any, struct uses *uses)
+{
+    dropout_use(uses, &any->dropout, OPERAND_WRITE);
 }
 
 static void dropout_backward_operands(const struct op *any, struct uses *uses)
 {
     const struct op_dropout_backward *op = &any->dropout_backward;
-    use(uses, "x", op->x, OPERAND_READ, op->tokens, op->width, op->width);
-    use_flat(uses, AS_U32, "positions", op->positions, OPERAND_READ, op->tokens);
-    use_flat(uses, AS_U32, "row_ids", op->row_ids, OPERAND_READ, op->tokens);
-    use_flat(uses, AS_U32, "step", op->step, OPERAND_READ, 1);
-    use(uses, "t", op->t, op->dx.buffer == NULL ? OPERAND_WRITE : OPERAND_UPDATE, op->tokens, op->width,
-        op->width);
-    use_optional(uses, "dx", op->dx, OPERAND_UPDATE, op->tokens, op->width, op->width);
+    dropout_use(uses, &op->forward, op->dx.buffer == NULL ? OPERAND_WRITE : OPERAND_UPDATE);
+    use_optional(uses, "dx", op->dx, OPERAND_UPDATE, op->forward.tokens, op->forward.width,
+                 op->forward.width);
 }
 
 static void norm_operands(const struct op *op, struct uses *uses)

@@ -221,14 +221,11 @@ struct op_dropout {
     struct operand x, positions /* u32 [tokens] */, row_ids /* u32 [tokens] */, step /* u32 [1] */, y;
 };
 
-/* Gradient of op_dropout with the same mask. t holds the gradient of op_dropout's output. First dx += mask *
- * t / (1 - p) (unless dx is absent), then t = mask * x / (1 - p), which is op_dropout's output again. f32. */
+/* Gradient of op_dropout with the same mask. forward.y holds the gradient of the output. First dx += mask * y
+ * / (1 - p) (unless dx is absent), then y = mask * x / (1 - p), which is the output again. f32. */
 struct op_dropout_backward {
-    uint32_t tokens, width;
-    float p;
-    uint64_t seed;
-    uint32_t layer, target;
-    struct operand x, positions, row_ids, step, t, dx;
+    struct op_dropout forward;
+    struct operand dx;
 };
 
 /* y[i] = x[index[i]] for i < rows; x has x_rows rows. f32. */

@@ -24,14 +24,14 @@ static int run_dropout(struct gpu_call *call, const struct op *op)
 
 static int run_dropout_backward(struct gpu_call *call, const struct op *op)
 {
-    const struct op_dropout_backward *o = &op->dropout_backward;
+    const struct op_dropout *o = &op->dropout_backward.forward;
     struct dropout_key key = dropout_key_of(o->p, o->seed, o->layer, o->target);
     struct dropout_backward_args args = {.x = gpu_at(&o->x),
                                          .positions = gpu_at(&o->positions),
                                          .row_ids = gpu_at(&o->row_ids),
                                          .step = gpu_at(&o->step),
-                                         .t = gpu_at(&o->t),
-                                         .dx = gpu_at(&o->dx),
+                                         .t = gpu_at(&o->y),
+                                         .dx = gpu_at(&op->dropout_backward.dx),
                                          .key0 = key.key[0],
                                          .key1 = key.key[1],
                                          .site = key.site,

@@ -251,6 +251,8 @@ int owned_layout_create(const struct stage_options *options, struct owned_layout
     if (all == NULL)
         return err_set(err, ERR_NOMEM, "out of memory for a stage's layout");
     all->options = *options;
+    all->config = *options->config;
+    all->options.config = &all->config;
     if (stage_layout_init(&all->options, &all->model, &all->layout, err) == 0)
         return 0;
     free(all);

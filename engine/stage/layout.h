@@ -14,7 +14,8 @@ int stage_layout_init(struct stage_options *options, struct footprint_model *mod
 /* The same in memory of its own (half a megabyte), for callers that only predict. Returns new in *out, to be
  * freed with free(); NULL with an error. */
 struct owned_layout {
-    struct stage_options options;
+    struct stage_options options; /* options.config points to `config` */
+    struct model_config config;
     struct footprint_model model;
     struct footprint layout;
 };

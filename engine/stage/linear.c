@@ -293,47 +293,38 @@ static void base_multiply(struct layer_run *run, const struct layer_step *step, 
 
 /* --- adapters --- */
 
+static struct op_dropout dropout_of(const struct layer_run *run, const struct layer_step *step,
+                                    const struct layer_member *member, struct operand x, struct operand y)
+{
+    const struct stage_pass *pass = run->pass;
+    const struct stage *stage = pass->stage;
+    return (struct op_dropout){.tokens = pass->tokens,
+                               .width = step->inputs,
+                               .p = (float)stage->options.lora.dropout,
+                               .seed = stage->options.seed,
+                               .layer = run->layer,
+                               .target = member->site,
+                               .x = x,
+                               .positions = pass_meta(pass, stage->layout.slot.positions, DTYPE_U32),
+                               .row_ids = pass_meta(pass, stage->layout.slot.row_ids, DTYPE_U32),
+                               .step = pass_meta(pass, stage->layout.slot.step, DTYPE_U32),
+                               .y = y};
+}
+
 static void drop(struct layer_run *run, const struct layer_step *step, const struct layer_member *member,
                  struct operand x, struct operand y)
 {
-    struct stage_pass *pass = run->pass;
-    const struct stage *stage = pass->stage;
-    queue_op(&pass->queue,
-             &(struct op){.kind = OP_DROPOUT,
-                          .dropout = {.tokens = pass->tokens,
-                                      .width = step->inputs,
-                                      .p = (float)stage->options.lora.dropout,
-                                      .seed = stage->options.seed,
-                                      .layer = run->layer,
-                                      .target = member->site,
-                                      .x = x,
-                                      .positions = pass_meta(pass, stage->layout.slot.positions, DTYPE_U32),
-                                      .row_ids = pass_meta(pass, stage->layout.slot.row_ids, DTYPE_U32),
-                                      .step = pass_meta(pass, stage->layout.slot.step, DTYPE_U32),
-                                      .y = y}});
+    queue_op(&run->pass->queue,
+             &(struct op){.kind = OP_DROPOUT, .dropout = dropout_of(run, step, member, x, y)});
 }
 
 static void drop_backward(struct layer_run *run, const struct layer_step *step,
-                          const struct layer_member *member, struct operand x, struct operand t,
+                          const struct layer_member *member, struct operand x, struct operand y,
                           struct operand dx)
 {
-    struct stage_pass *pass = run->pass;
-    const struct stage *stage = pass->stage;
-    queue_op(&pass->queue,
-             &(struct op){
-                 .kind = OP_DROPOUT_BACKWARD,
-                 .dropout_backward = {.tokens = pass->tokens,
-                                      .width = step->inputs,
-                                      .p = (float)stage->options.lora.dropout,
-                                      .seed = stage->options.seed,
-                                      .layer = run->layer,
-                                      .target = member->site,
-                                      .x = x,
-                                      .positions = pass_meta(pass, stage->layout.slot.positions, DTYPE_U32),
-                                      .row_ids = pass_meta(pass, stage->layout.slot.row_ids, DTYPE_U32),
-                                      .step = pass_meta(pass, stage->layout.slot.step, DTYPE_U32),
-                                      .t = t,
-                                      .dx = dx}});
+    queue_op(&run->pass->queue,
+             &(struct op){.kind = OP_DROPOUT_BACKWARD,
+                          .dropout_backward = {.forward = dropout_of(run, step, member, x, y), .dx = dx}});
 }
 
 static float adapter_scale(const struct layer_run *run, const struct layer_member *member)

@@ -67,23 +67,23 @@ static void run(struct op_queue *queue, uint64_t key, void (*queue_all)(void *co
     queue_all(context);
 }
 
-struct ranged {
+struct pass_job {
     struct stage_pass *pass;
     const struct pass_range *range;
     void (*queue_all)(struct stage_pass *pass, const struct pass_range *range);
 };
 
-static void ranged_queue(void *context)
+static void pass_job_queue(void *context)
 {
-    const struct ranged *x = context;
+    const struct pass_job *x = context;
     x->queue_all(x->pass, x->range);
 }
 
 void pass_run(struct stage_pass *pass, const struct pass_range *range,
               void (*queue_all)(struct stage_pass *pass, const struct pass_range *range))
 {
-    struct ranged x = {.pass = pass, .range = range, .queue_all = queue_all};
-    run(&pass->queue, pass_key(pass, range), ranged_queue, &x);
+    struct pass_job x = {.pass = pass, .range = range, .queue_all = queue_all};
+    run(&pass->queue, pass_key(pass, range), pass_job_queue, &x);
 }
 
 void sums_run(struct op_queue *queue, struct area_view sums, bool of_gradients,

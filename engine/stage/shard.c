@@ -30,7 +30,8 @@ enum { LOSS_SCALE_EXPONENT_MAX = 24 };
 struct shard {
     struct device *device;
     const struct stage_options *options;
-    struct shard_home *home; /* owns options and layout of a shard without a stage; NULL: a stage owns them */
+    struct owned_layout
+        *own_layout; /* owns options and layout of a shard without a stage; NULL: a stage owns them */
     bool trains, on_host;
     uint32_t range_count, piece_count;
     struct range_state *ranges;
@@ -44,13 +45,6 @@ struct shard {
 };
 
 /* Options and layout of a shard without a stage. */
-struct shard_home {
-    struct stage_options options;
-    struct model_config config;
-    struct footprint_model model;
-    struct footprint layout;
-};
-
 /* --- what it takes --- */
 
 struct needs {
@@ -267,18 +261,6 @@ void shard_sums_set(struct shard *shard, struct area_view sums)
     shard->sums = sums;
 }
 
-static int layout_make(const struct stage_options *options, struct shard_home **out, struct err *err)
-{
-    struct shard_home *home = calloc(1, sizeof *home);
-    *out = home;
-    if (home == NULL)
-        return err_set(err, ERR_NOMEM, "out of memory for a shard");
-    home->options = *options;
-    home->config = *options->config;
-    home->options.config = &home->config;
-    return stage_layout_init(&home->options, &home->model, &home->layout, err);
-}
-
 static int shard_fill(struct shard *shard, const struct weight_source *source, struct err *err)
 {
     uint64_t bytes = 8ull * shard->piece_count;
@@ -295,23 +277,23 @@ int shard_create(struct device *device, const struct weight_source *source,
                  const struct stage_options *options, uint32_t range_count, const struct shard_range *ranges,
                  struct shard **out, struct err *err)
 {
-    struct shard_home *home;
+    struct owned_layout *own;
     *out = NULL;
-    int status = layout_make(options, &home, err);
+    int status = owned_layout_create(options, &own, err);
     for (uint32_t r = 0; r < range_count && status == 0; r++)
-        status = range_check(&home->options, &home->layout, &ranges[r], err);
+        status = range_check(&own->options, &own->layout, &ranges[r], err);
     if (status == 0)
         status = shard_make(&(struct shard_plan){.device = device,
-                                                 .options = &home->options,
-                                                 .layout = &home->layout,
+                                                 .options = &own->options,
+                                                 .layout = &own->layout,
                                                  .range_count = range_count,
                                                  .ranges = ranges},
                             out, err);
     if (status != 0) {
-        free(home);
+        free(own);
         return -1;
     }
-    (*out)->home = home;
+    (*out)->own_layout = own;
     if (shard_fill(*out, source, err) == 0)
         return 0;
     shard_destroy(*out);
@@ -331,7 +313,7 @@ void shard_destroy(struct shard *shard)
     free(shard->ranges);
     free(shard->pieces);
     free(shard->host_sums);
-    free(shard->home);
+    free(shard->own_layout);
     free(shard);
 }
 
@@ -375,7 +357,7 @@ int shard_step_begin(struct shard *shard, struct err *err)
     return 0;
 }
 
-struct summed {
+struct sums_job {
     struct op_queue queue;
     const struct shard *shard;
     bool gradients;
@@ -384,7 +366,7 @@ struct summed {
 /* Queues each piece's sum of squares, written to the shard's buffer of sums. */
 static void sums_queue(void *context)
 {
-    struct summed *s = context;
+    struct sums_job *s = context;
     const struct shard *shard = s->shard;
     for (uint32_t i = 0; i < shard->piece_count; i++) {
         const struct named_piece *piece = &shard->pieces[i];
@@ -402,7 +384,7 @@ static void sums_queue(void *context)
 /* Computes the sum of squares of each piece's values or gradients into host_sums. Waits. */
 static int square_sums(struct shard *shard, bool gradients, struct err *err)
 {
-    struct summed s = {
+    struct sums_job s = {
         .queue = {.device = shard->device, .err = err}, .shard = shard, .gradients = gradients};
     if (shard->piece_count > 0)
         sums_run(&s.queue, shard->sums, gradients, sums_queue, &s);
@@ -453,7 +435,7 @@ struct step_constants {
 
 /* A range that is being updated, with its moments on the device: its own buffers, or the pages that hold them
  * for now. */
-struct stepped {
+struct range_update {
     struct op_queue queue;
     const struct range_state *range;
     struct buffer *moments[2];
@@ -472,7 +454,7 @@ static struct adamw_rule rule_of(const struct step_constants *c, double decay)
                                .bias_correction2 = c->correction2};
 }
 
-static void adamw_queue(struct stepped *s, uint64_t at, uint64_t count, uint64_t moment, double decay)
+static void adamw_queue(struct range_update *s, uint64_t at, uint64_t count, uint64_t moment, double decay)
 {
     queue_op(&s->queue, &(struct op){.kind = OP_ADAMW,
                                      .adamw = {.count = count,
@@ -488,7 +470,7 @@ static struct operand bytes_at(struct buffer *buffer, uint64_t at)
     return (struct operand){.buffer = buffer, .at = at, .dtype = DTYPE_U8};
 }
 
-static void adamw8_queue(struct stepped *s, const struct flat_piece *piece, double decay)
+static void adamw8_queue(struct range_update *s, const struct flat_piece *piece, double decay)
 {
     uint64_t moment = piece->moment, absmax = piece->moment + piece->absmax;
     queue_op(&s->queue, &(struct op){.kind = OP_ADAMW8,
@@ -510,7 +492,7 @@ static double decay_of(const struct named_piece *piece, const struct step_update
 /* Updates piece `index` of a range together with those after it that are adjacent and have the same weight
  * decay, as one op. Padding between them is zero in values, gradients and moments, and stays zero. Returns
  * the index after the last one. */
-static uint32_t run_update(const struct shard *shard, struct stepped *s, uint32_t index)
+static uint32_t run_update(const struct shard *shard, struct range_update *s, uint32_t index)
 {
     const struct named_piece *first = &shard->pieces[index], *last = first;
     double decay = decay_of(first, s->c->update);
@@ -533,7 +515,7 @@ static uint32_t run_update(const struct shard *shard, struct stepped *s, uint32_
 }
 
 /* Copies a range's moments from the host to the pages, or back. */
-static void moments_move(const struct shard *shard, struct stepped *s, bool back)
+static void moments_move(const struct shard *shard, struct range_update *s, bool back)
 {
     const struct range_state *range = s->range;
     for (int i = 0; i < 2 && shard->on_host && range->moment_bytes > 0 && !s->queue.failed; i++) {
@@ -553,7 +535,7 @@ int shard_update(struct shard *shard, const struct step_update *update, struct e
                                        .grad_scale = update->grad_scale / shard->loss_scale,
                                        .correction1 = 1 - pow(update->beta1, step),
                                        .correction2 = 1 - pow(update->beta2, step)};
-    struct stepped s = {.queue = {.device = shard->device, .err = err}, .c = &constants};
+    struct range_update s = {.queue = {.device = shard->device, .err = err}, .c = &constants};
     for (uint32_t i = 0; i < shard->piece_count && !s.queue.failed;) {
         uint32_t r = shard->pieces[i].range;
         s.range = &shard->ranges[r];

@@ -334,16 +334,15 @@ static double glu_loss(const struct trial *t)
 
 /* --- dropout */
 
-static void dropout_draw(struct trial *t)
+/* Dropout of random values, into a bound y. */
+static void dropout_bind(struct trial *t, struct op_dropout *o)
 {
-    struct op_dropout *o = &t->op.dropout;
     *o = (struct op_dropout){.tokens = draw_rows(t, 30),
                              .width = 1 + draw_below(t, 300),
                              .p = 0.3f,
                              .seed = 0x123456789abcull,
                              .layer = 5,
                              .target = 3};
-    t->op.kind = OP_DROPOUT;
     bind(t, &o->x);
     bind_as(t, &o->positions, FILL_BELOW, 1000);
     bind_as(t, &o->row_ids, FILL_BELOW, 1000);
@@ -351,23 +350,19 @@ static void dropout_draw(struct trial *t)
     bind(t, &o->y);
 }
 
+static void dropout_draw(struct trial *t)
+{
+    t->op.kind = OP_DROPOUT;
+    dropout_bind(t, &t->op.dropout);
+}
+
 static void dropout_backward_draw(struct trial *t)
 {
-    struct op_dropout_backward *o = &t->op.dropout_backward;
-    *o = (struct op_dropout_backward){.tokens = draw_rows(t, 30),
-                                      .width = 1 + draw_below(t, 300),
-                                      .p = 0.3f,
-                                      .seed = 0x123456789abcull,
-                                      .layer = 5,
-                                      .target = 3};
     t->op.kind = OP_DROPOUT_BACKWARD;
-    bind(t, &o->x);
-    bind_as(t, &o->positions, FILL_BELOW, 1000);
-    bind_as(t, &o->row_ids, FILL_BELOW, 1000);
-    bind_as(t, &o->step, FILL_BELOW, 1000);
-    bind(t, &o->t);
+    t->op.dropout_backward = (struct op_dropout_backward){0};
+    dropout_bind(t, &t->op.dropout_backward.forward);
     if (draw_below(t, 2))
-        bind(t, &o->dx);
+        bind(t, &t->op.dropout_backward.dx);
 }
 
 /* What feature i of token is multiplied by, with the seed and site that both draws give. */
@@ -392,13 +387,13 @@ static void dropout_want(struct trial *t)
 
 static void dropout_backward_want(struct trial *t)
 {
-    const struct op_dropout_backward *o = &t->op.dropout_backward;
-    double *x = values(t, "x"), *to = expected(t, "t"), *dx = expected(t, "dx");
+    const struct op_dropout *o = &t->op.dropout_backward.forward;
+    double *x = values(t, "x"), *y = expected(t, "y"), *dx = expected(t, "dx");
     for (size_t i = 0; i < o->tokens * (size_t)o->width; i++) {
         double factor = dropout_factor(t, i / o->width, i % o->width);
         if (dx != NULL)
-            dx[i] += to[i] * factor;
-        to[i] = x[i] * factor;
+            dx[i] += y[i] * factor;
+        y[i] = x[i] * factor;
     }
 }
 

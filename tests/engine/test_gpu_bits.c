@@ -124,7 +124,7 @@ static void table_shape(struct op *op)
         op->dropout.tokens = tokens, op->dropout.width = width;
         break;
     case OP_DROPOUT_BACKWARD:
-        op->dropout_backward.tokens = tokens, op->dropout_backward.width = width;
+        op->dropout_backward.forward.tokens = tokens, op->dropout_backward.forward.width = width;
         break;
     case OP_ROPE:
         op->rope.tokens = tokens, op->rope.head_dim = 24, op->rope.rotary_dim = large ? 0 : 16;
