@@ -6,6 +6,7 @@
 #include <math.h>
 
 #include "planner/cost/fill.h"
+#include "planner/kind/expert_wave.h"
 
 extern const struct placement_kind kind_expert;
 
@@ -550,9 +551,31 @@ static void what_is_settled_runs_as_estimated(void **state)
     assert_true(settled > 40 && apart > 5 && mean / settled < 0.15);
 }
 
+/* One device attends (1 s forward, 2 s backward), another has the experts (2 s and 3 s); an exchange takes
+ * half a second, and the dense blocks a quarter. Two micro-batches overlap; the closed form is an upper
+ * bound. */
+static void a_wave_takes_what_its_parts_take(void **state)
+{
+    (void)state;
+    struct expert_times t = {.devices = 2, .layers = 1, .micro_batches = 1, .exchange_s = 0.5};
+    double scratch[4];
+    t.attend[0][0] = 1;
+    t.attend[0][1] = t.expert[1][0] = 2;
+    t.expert[1][1] = 3;
+    t.dense[0] = 0.25;
+    t.attends[0] = true;
+    assert_true(fabs(expert_times_closed(&t, 1) - 10.25) < 1e-12);
+    assert_true(fabs(expert_times_simulated(&t, 1, 1, scratch) - 10.25) < 1e-12);
+    t.micro_batches = 2;
+    assert_true(fabs(expert_times_closed(&t, 2) - 15.5) < 1e-12);
+    assert_true(fabs(expert_times_simulated(&t, 2, 1, scratch) - 14) < 1e-12);
+    assert_true(fabs(expert_times_simulated(&t, 1, 1, scratch) - 20.5) < 1e-12);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_wave_takes_what_its_parts_take),
         cmocka_unit_test(the_simulator_gives_the_closed_form_to_rounding),
         cmocka_unit_test(water_filling_beats_every_other_division),
         cmocka_unit_test(experts_are_dealt_whole_and_what_is_left_is_carried),
