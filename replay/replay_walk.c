@@ -8,15 +8,10 @@
 
 /* --- decomposition --- */
 
-static bool sends(const struct instr *x)
-{
-    return x->op == INSTR_SEND || x->op == INSTR_PUSH;
-}
-
 static void transfer_ends(const struct plan_graph *g, uint32_t meeting, uint32_t *send, uint32_t *recv)
 {
     uint32_t a = g->members[g->member_first[meeting]], b = g->members[g->member_first[meeting] + 1];
-    bool first = sends(graph_instr(g, a));
+    bool first = instr_sends(graph_instr(g, a));
     *send = first ? a : b;
     *recv = first ? b : a;
 }

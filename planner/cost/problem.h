@@ -80,6 +80,12 @@ static inline uint32_t problem_listed(const struct problem *problem, uint32_t i)
     return problem->listed ? problem->listed[i] : i;
 }
 
+/* The bytes that plans may allocate on a device. */
+static inline uint64_t problem_limit(const struct problem *problem, uint32_t device)
+{
+    return problem->cluster->devices[device].memory_limit_bytes;
+}
+
 /* Bytes of a boundary tensor of a micro-batch. */
 static inline double problem_boundary_bytes(const struct problem *problem, double tokens, double rows)
 {

@@ -140,7 +140,7 @@ static int facts_init(struct expert_facts *f, struct workbench *bench, const str
         struct cost_load load = problem_mean_rows(f->p, f->rows);
         device[i] = x->device = c->members[i].device;
         const struct cost_device *cost = &f->p->costs[x->device];
-        x->limit = f->p->cluster->devices[x->device].memory_limit_bytes;
+        x->limit = problem_limit(f->p, x->device);
         x->speed_s =
             attention_seconds(cost, COST_FORWARD, &load) + attention_seconds(cost, COST_BACKWARD, &load);
         for (int way = 0; way < COST_WAYS; way++)

@@ -19,11 +19,6 @@ static uint32_t sides(const struct candidate *c, uint32_t s)
     return (s > 0) + (s + 1 < c->stage_count);
 }
 
-static uint64_t limit_of(const struct problem *p, const struct member *m)
-{
-    return p->cluster->devices[m->device].memory_limit_bytes;
-}
-
 /* A member's part of a stage's window, by its speed; one more in a group, where micro-batches come
  * irregularly. */
 static uint32_t window_part(uint32_t window, double share, uint32_t members)
@@ -57,7 +52,7 @@ static double missing_bytes(struct workbench *bench, const struct candidate *c, 
     const struct problem *p = bench->problem;
     const struct memory_need *need = need_of(bench, c, s, m);
     uint32_t all = micro_count(p, c->micro_batch_rows), more = (window < all ? window : all) - 1;
-    return (double)(need->total + more * need->saved_bytes) - (double)limit_of(p, &c->members[m]);
+    return (double)(need->total + more * need->saved_bytes) - (double)problem_limit(p, c->members[m].device);
 }
 
 /* Seconds per micro-batch for all-reducing a group's gradients, or for moving its shards. */
@@ -133,10 +128,11 @@ static uint32_t group_most(struct capping *k, uint32_t s)
         const struct member *m = &k->c->members[x->member_first + i];
         const struct stage_price *price = &k->prices[x->member_first + i];
         const struct memory_need *need = need_of(k->bench, k->c, s, x->member_first + i);
-        double left = (double)limit_of(p, m) - (double)need->total;
+        double left = (double)problem_limit(p, m->device) - (double)need->total;
         double share = period / (price->forward_s + price->backward_s);
         if (left < 0) {
-            shortage_note(&k->bench->shortage[k->c->placement], m->device, need->total, limit_of(p, m));
+            shortage_note(&k->bench->shortage[k->c->placement], m->device, need->total,
+                          problem_limit(p, m->device));
             return 0;
         }
         uint64_t each = need->saved_bytes + 2 * need->boundary_bytes;
@@ -164,9 +160,10 @@ static uint32_t single_most(struct capping *k, uint32_t s, uint32_t wish, const 
     const struct candidate *c = k->c;
     const struct member *m = &c->members[c->stages[s].member_first];
     const struct memory_need *need = need_of(k->bench, c, s, c->stages[s].member_first);
-    double left = (double)limit_of(p, m) - (double)need->total, boundary = (double)need->boundary_bytes;
+    double left = (double)problem_limit(p, m->device) - (double)need->total,
+           boundary = (double)need->boundary_bytes;
     if (left < 0) {
-        shortage_note(&k->bench->shortage[c->placement], m->device, need->total, limit_of(p, m));
+        shortage_note(&k->bench->shortage[c->placement], m->device, need->total, problem_limit(p, m->device));
         return 0;
     }
     /* A window of w needs w − 1 more places for activations; the rings to the stage behind grow by w − w'

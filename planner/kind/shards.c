@@ -164,11 +164,6 @@ uint64_t shards_need(const struct shards *s, uint32_t m, const struct member *as
     return need.total;
 }
 
-static uint64_t limit_of(const struct shards *s, uint32_t m)
-{
-    return s->p->cluster->devices[s->c->members[m].device].memory_limit_bytes;
-}
-
 /* Memory that members lack: what they have and need, summed. */
 struct lack {
     uint64_t has, needs;
@@ -194,7 +189,7 @@ int shards_short(struct shards *s, double state)
         struct member least = {.rows = 1,
                                .count = s->c->placement != PLACE_SERVER || m > 0,
                                .recompute = s->p->workload->recompute != RECOMPUTE_NO};
-        uint64_t need = shards_need(s, m, &least), limit = limit_of(s, m);
+        uint64_t need = shards_need(s, m, &least), limit = problem_limit(s->p, s->c->members[m].device);
         lack_add(&lack, s->c->members[m].device, limit, need);
         room += limit > need ? (double)(limit - need) : 0;
         has += limit;
@@ -225,7 +220,7 @@ int shards_estimate(struct shards *s, const struct transfer_rates *moving, doubl
         if (x->count)
             rows_cost(s->p, x->device, x->rows, &cost);
         slowest = fmax(slowest, member_seconds(s, &cost, x->count, x->recompute, moving));
-        lack_add(&lack, x->device, limit_of(s, m), shards_need(s, m, x));
+        lack_add(&lack, x->device, problem_limit(s->p, s->c->members[m].device), shards_need(s, m, x));
     }
     c->estimate_s = lack.count ? INFINITY : slowest + after_s;
     if (lack.count)
@@ -355,7 +350,7 @@ static bool option_beaten(const struct split_member *member, const struct split_
 static void options_fill(struct shards *s, uint32_t m, const struct transfer_rates *moving,
                          int64_t least_room, int64_t state, double limit, bool *all)
 {
-    int64_t has = (int64_t)limit_of(s, m) - (state ? ROUNDING_BYTES : 0);
+    int64_t has = (int64_t)problem_limit(s->p, s->c->members[m].device) - (state ? ROUNDING_BYTES : 0);
     uint64_t replica[2] = {0};
     for (int recompute = 0; recompute < 2 && s->whole; recompute++)
         replica[recompute] = shards_need(s, m, &(struct member){.recompute = recompute});
@@ -402,7 +397,7 @@ static bool room_may_do(const struct shards *s, double state)
     for (uint32_t i = 0; i < s->way_count; i++)
         least = fmin(least, (double)s->ways[i].need[1] - row * s->ways[i].total);
     for (uint32_t m = 0; m < s->c->member_count; m++)
-        room += (double)limit_of(s, m) - least;
+        room += (double)problem_limit(s->p, s->c->members[m].device) - least;
     return room - row * batch >= state;
 }
 

@@ -380,11 +380,6 @@ static uint64_t partials_of(const struct tensor_case *t, uint32_t s, uint32_t wi
     return last ? count : count + live_of(t, 2) + live_of(t, tensor_ring(window, b->window));
 }
 
-static uint64_t limit_of(const struct tensor_case *t, const struct tensor_group *g, uint32_t i)
-{
-    return t->p->cluster->devices[g->members[i].device].memory_limit_bytes;
-}
-
 /* The most units in flight, up to `most`, for which all members have memory with the given parts; 0: none.
  * *spare: units that then fit in the ring in front. */
 static uint32_t window_held(const struct tensor_case *t, const struct tensor_group *g, bool again,
@@ -395,7 +390,7 @@ static uint32_t window_held(const struct tensor_case *t, const struct tensor_gro
         *spare = UINT32_MAX / 2;
         for (uint32_t i = 0; i < g->count && window > 0; i++) {
             struct tensor_need need;
-            uint64_t limit = limit_of(t, g, i), total = 0;
+            uint64_t limit = problem_limit(t->p, g->members[i].device), total = 0;
             part_need(t, g, &g->members[i].tensor, again, &need);
             for (; window > 0; window--) {
                 total = tensor_need_total(&need, live_of(t, window), partials_of(t, g->s, window, b));
@@ -419,7 +414,7 @@ static void way_try(const struct tensor_case *t, struct tensor_group *g, struct 
     double room[GROUP_MAX], part[GROUP_MAX];
     struct stage_price price;
     for (uint32_t i = 0; i < g->count; i++)
-        room[i] = (double)limit_of(t, g, i) - need.fixed;
+        room[i] = (double)problem_limit(t->p, g->members[i].device) - need.fixed;
     parts_aim(g, room, mix, part);
     now->period_s = INFINITY;
     if (!parts_deal(t, g, now->again, &need, room, part))
@@ -463,7 +458,7 @@ static uint64_t stage_lacks(const struct tensor_case *t, const struct tensor_gro
     struct need_line need = need_line(t, g, again, live_of(t, 1), partials_of(t, g->s, 1, b));
     double needs = g->count * need.fixed + need.heads + need.columns + need.vocabulary, room = 0;
     for (uint32_t i = 0; i < g->count; i++)
-        room += (double)limit_of(t, g, i);
+        room += (double)problem_limit(t->p, g->members[i].device);
     *has += (uint64_t)room;
     return needs > room ? (uint64_t)(needs - room) : 1;
 }
@@ -639,7 +634,7 @@ static int tensor_estimate(struct workbench *bench, struct candidate *c)
         group_init(&t, s, &g);
         for (uint32_t i = 0; i < g.count; i++) {
             struct tensor_need need;
-            uint64_t limit = limit_of(&t, &g, i);
+            uint64_t limit = problem_limit(t.p, g.members[i].device);
             part_need(&t, &g, &g.members[i].tensor, g.members[i].recompute, &need);
             uint64_t total = tensor_need_total(&need, live_of(&t, g.members[i].window),
                                                tensor_partials(c, s, t.micro_batches));

@@ -23,11 +23,6 @@ struct sim_progress {
     uint32_t top, finished;
 };
 
-static bool sends(const struct instr *x)
-{
-    return x->op == INSTR_SEND || x->op == INSTR_PUSH;
-}
-
 /* Does the meeting move tensors? Scalars are so short that they do not occupy shared cards. */
 static bool moves_tensors(const struct plan_graph *g, uint32_t n)
 {
@@ -294,7 +289,7 @@ static void costs_ask(struct sim *sim, const struct sim_costs *costs, struct sim
             if (meeting == NONE) {
                 seconds = factor * costs->compute_s(costs->context, rank, x);
                 compute += seconds;
-            } else if (sends(x)) {
+            } else if (instr_sends(x)) {
                 double bytes = costs->bytes(costs->context, rank, x);
                 seconds =
                     bytes < 0 ? -1 : factor * bytes / sim->pairs[sim->pair_of[meeting]].wire.bytes_per_s;

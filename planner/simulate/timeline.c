@@ -9,11 +9,6 @@
 
 #define NONE UINT32_MAX
 
-static bool sends(const struct instr *x)
-{
-    return x->op == INSTR_SEND || x->op == INSTR_PUSH;
-}
-
 /* The predecessor on the same rank that ended last, which made instruction n ready; NONE: there is none. */
 static uint32_t sim_blocker(const struct sim *sim, uint32_t n)
 {
@@ -77,7 +72,7 @@ static void rank_time(const struct sim *sim, uint32_t rank, double step_s, doubl
     for (uint32_t n = g->base[rank]; n < g->base[rank + 1]; n++) {
         const struct instr *x = graph_instr_of(g, rank, n);
         double begin = sim->nodes[n].ready, end = sim->end[n];
-        if (sends(x))
+        if (instr_sends(x))
             sums->send_s += end - sim->meeting_start[g->meeting[n]];
         if (x->queue != QUEUE_COMPUTE)
             continue;
