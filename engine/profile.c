@@ -55,7 +55,7 @@ struct point {
     struct sample samples[SAMPLES_MAX];
 };
 
-struct kind {
+struct profile_kind {
     const char *name;
     uint32_t block_begin, layers; /* layers 0: the embedding or the head alone */
     uint32_t count;
@@ -67,7 +67,7 @@ struct kind {
 struct profile {
     const struct profile_request *request;
     struct device *device;
-    struct kind kinds[3];
+    struct profile_kind kinds[3];
     uint32_t tokens_max;
     struct err *err;
     int32_t *ids, *labels;
@@ -100,7 +100,7 @@ static int random_read(void *context, const char *name, uint64_t begin, uint64_t
     return 0;
 }
 
-static void point_add(struct kind *kind, uint32_t rows, uint32_t row_tokens, uint32_t labelled)
+static void point_add(struct profile_kind *kind, uint32_t rows, uint32_t row_tokens, uint32_t labelled)
 {
     if (kind->count == POINTS_MAX || rows == 0 || rows > ROWS_MAX || row_tokens == 0 ||
         labelled > rows * (row_tokens - 1))
@@ -124,7 +124,8 @@ static uint32_t max_u32(uint32_t a, uint32_t b)
 static void points_make(struct profile *profile)
 {
     uint32_t longest = profile->request->sequence_tokens, most = profile->tokens_max;
-    struct kind *embedding = &profile->kinds[0], *layer = &profile->kinds[1], *head = &profile->kinds[2];
+    struct profile_kind *embedding = &profile->kinds[0], *layer = &profile->kinds[1],
+                        *head = &profile->kinds[2];
     for (uint32_t tokens = 16; tokens < longest; tokens *= 4)
         point_add(layer, 1, tokens + 3 < longest ? tokens + 3 : tokens, 0);
     point_add(layer, 1, longest, 0);
@@ -142,7 +143,7 @@ static void points_make(struct profile *profile)
     point_add(head, most / longest, longest, max_u32(longest / 16, 1));
 }
 
-static struct stage_options options_of(const struct profile *profile, const struct kind *kind)
+static struct stage_options options_of(const struct profile *profile, const struct profile_kind *kind)
 {
     const struct stage_options *method = &profile->request->method;
     return (struct stage_options){
@@ -191,7 +192,7 @@ static int marks_apart(struct profile *profile, uint32_t from, double *seconds)
     return event_elapsed(profile->marks[from], profile->marks[from + 1], seconds, profile->err);
 }
 
-static uint64_t waited_until_now(const struct profile *profile)
+static uint64_t cpu_wait_ns(const struct profile *profile)
 {
     return profile->request->waited_ns != NULL ? profile->request->waited_ns() : 0;
 }
@@ -208,7 +209,7 @@ static void sample_add(struct profile *profile, struct point *point, struct samp
     point->samples[point->taken++ % SAMPLES_MAX] = sample;
 }
 
-static int step_time(struct profile *profile, struct kind *kind, struct stage *stage)
+static int step_time(struct profile *profile, struct profile_kind *kind, struct stage *stage)
 {
     const struct step_update update = {
         .learning_rate = 0, .beta1 = 0.9, .beta2 = 0.99, .eps = 1, .grad_scale = 0};
@@ -233,7 +234,7 @@ static bool is_short_of_memory(const struct err *err)
  * head. Without it, samples with few labels were up to a fifth too fast. */
 static int layers_make(struct profile *profile)
 {
-    const struct kind one = {.block_begin = 1, .layers = 1};
+    const struct profile_kind one = {.block_begin = 1, .layers = 1};
     struct stage_options options = options_of(profile, &one);
     struct stage_memory memory;
     if (stage_memory_predict(&options, &memory, profile->err) != 0)
@@ -264,7 +265,8 @@ static int layers_pass(struct profile *profile)
     return 0;
 }
 
-static int point_time(struct profile *profile, struct kind *kind, struct stage *stage, struct point *point)
+static int point_time(struct profile *profile, struct profile_kind *kind, struct stage *stage,
+                      struct point *point)
 {
     uint32_t row_start[ROWS_MAX + 1], tokens = point->rows * point->row_tokens, left = point->labelled;
     double layers = max_u32(kind->layers, 1);
@@ -285,7 +287,7 @@ static int point_time(struct profile *profile, struct kind *kind, struct stage *
     struct sample sample;
     if (stage_step_begin(stage, profile->err) != 0 || layers_pass(profile) != 0)
         return -1;
-    uint64_t waited_ns = waited_until_now(profile);
+    uint64_t waited_ns = cpu_wait_ns(profile);
     if (mark(profile, 0) != 0 ||
         stage_forward(stage, &batch, first ? NULL : profile->in, last ? NULL : profile->out, &saved,
                       profile->err) != 0 ||
@@ -299,11 +301,11 @@ static int point_time(struct profile *profile, struct kind *kind, struct stage *
             return -1;
         sample.seconds[phase] /= layers;
     }
-    sample_add(profile, point, sample, layers, (double)(waited_until_now(profile) - waited_ns) * 1e-9);
+    sample_add(profile, point, sample, layers, (double)(cpu_wait_ns(profile) - waited_ns) * 1e-9);
     return 0;
 }
 
-static int stopped(const struct profile *profile)
+static int stop_check(const struct profile *profile)
 {
     const struct profile_request *request = profile->request;
     if (request->stop != NULL && request->stop(request->context))
@@ -313,7 +315,7 @@ static int stopped(const struct profile *profile)
 
 /* Creates a stage of the kind, with fewer layers where memory is short. *stage is NULL when not even one
  * layer fits. */
-static int kind_stage(struct profile *profile, struct kind *kind, struct stage **stage)
+static int kind_stage(struct profile *profile, struct profile_kind *kind, struct stage **stage)
 {
     const struct weight_source source = {.read = random_read,
                                          .context = (void *)(uintptr_t)profile->request->config};
@@ -337,7 +339,7 @@ static int double_compare(const void *a, const void *b)
 /* The mean of the undisturbed samples, or of all if every one was disturbed, without the slowest fifth. A
  * step is a sum of many passes, so a frequent delay should count in proportion and a single one should not.
  * Writes the least of them to *least unless that is NULL. */
-static double typical(const struct point *point, enum phase phase, double *least)
+static double typical_seconds(const struct point *point, enum phase phase, double *least)
 {
     double seconds[SAMPLES_MAX], sum = 0;
     uint32_t held = point->taken < SAMPLES_MAX ? point->taken : SAMPLES_MAX, undisturbed = 0, count = 0;
@@ -359,20 +361,20 @@ static double typical(const struct point *point, enum phase phase, double *least
 
 /* By how much repeats of the same work differ: the points' typical times over their least, minus 1, on
  * average over the kind's points. */
-static double spread_of(const struct kind *kind)
+static double spread_of(const struct profile_kind *kind)
 {
     double sum = 0;
     for (uint32_t i = 0; i < kind->count; i++) {
         double least[PHASES] = {0}, seconds = 0;
         for (int phase = 0; phase < PHASES; phase++)
-            seconds += typical(&kind->points[i], phase, &least[phase]);
+            seconds += typical_seconds(&kind->points[i], phase, &least[phase]);
         if (least[PHASE_FORWARD] + least[PHASE_BACKWARD] > 0)
             sum += seconds / (least[PHASE_FORWARD] + least[PHASE_BACKWARD]) - 1;
     }
     return kind->count > 0 ? sum / kind->count : 0;
 }
 
-static bool has_undisturbed(const struct kind *kind)
+static bool has_undisturbed(const struct profile_kind *kind)
 {
     for (uint32_t i = 0; i < kind->count; i++)
         if (kind->points[i].undisturbed < PASSES_LEAST)
@@ -381,12 +383,12 @@ static bool has_undisturbed(const struct kind *kind)
 }
 
 /* Is a shape that is no smaller in any respect clearly faster? That is noise, which another pass reduces. */
-static bool times_fall(struct kind *kind)
+static bool times_fall(struct profile_kind *kind)
 {
     double seconds[POINTS_MAX][PHASES];
     for (uint32_t i = 0; i < kind->count; i++)
         for (int phase = 0; phase < PHASES; phase++)
-            seconds[i][phase] = typical(&kind->points[i], phase, NULL);
+            seconds[i][phase] = typical_seconds(&kind->points[i], phase, NULL);
     for (uint32_t i = 0; i < kind->count; i++)
         for (uint32_t k = 0; k < kind->count; k++) {
             const struct point *less = &kind->points[i], *more = &kind->points[k];
@@ -401,14 +403,14 @@ static bool times_fall(struct kind *kind)
 }
 
 /* Keep a device with its own clock busy until its times no longer change, at most until `until_ns`. */
-static int warm_up(struct profile *profile, struct kind *kind, struct stage *stage, struct point *point,
-                   uint64_t until_ns)
+static int warm_up(struct profile *profile, struct profile_kind *kind, struct stage *stage,
+                   struct point *point, uint64_t until_ns)
 {
     double last = 0;
     for (uint32_t window = 0; window < WARM_WINDOWS_MAX && device_has_clock(profile->device); window++) {
         double seconds = 0;
         for (uint32_t i = 0; i < WARM_PASSES; i++) {
-            if (stopped(profile) != 0 || point_time(profile, kind, stage, point) != 0)
+            if (stop_check(profile) != 0 || point_time(profile, kind, stage, point) != 0)
                 return -1;
             seconds += point->samples[0].seconds[PHASE_FORWARD] + point->samples[0].seconds[PHASE_BACKWARD];
             point->taken = point->undisturbed = 0;
@@ -423,7 +425,8 @@ static int warm_up(struct profile *profile, struct kind *kind, struct stage *sta
 /* Measure the points of one kind in passes until `until_ns`; until `latest_ns` if by then a point has few
  * undisturbed samples or times fall. There is at least one pass. Before it, the largest point runs once, to
  * touch all of the memory. */
-static int kind_measure(struct profile *profile, struct kind *kind, uint64_t until_ns, uint64_t latest_ns)
+static int kind_measure(struct profile *profile, struct profile_kind *kind, uint64_t until_ns,
+                        uint64_t latest_ns)
 {
     struct stage *stage;
     uint32_t largest = 0, passes = 0;
@@ -445,7 +448,7 @@ static int kind_measure(struct profile *profile, struct kind *kind, uint64_t unt
         status = warm_up(profile, kind, stage, &kind->points[largest], until_ns);
     do {
         for (uint32_t i = 0; i < kind->count && status == 0; i++)
-            status = stopped(profile) != 0 ? -1 : point_time(profile, kind, stage, &kind->points[i]);
+            status = stop_check(profile) != 0 ? -1 : point_time(profile, kind, stage, &kind->points[i]);
         if (status == 0)
             status = step_time(profile, kind, stage);
         now_ns = profile->request->now_ns();
@@ -469,13 +472,13 @@ static double recomputed_share(const struct model_config *config)
 }
 
 /* The point's times, and the bytes of one block for exactly this many tokens. */
-static json_t *point_json(const struct profile *profile, const struct kind *kind, struct point *point)
+static json_t *point_json(const struct profile *profile, const struct profile_kind *kind, struct point *point)
 {
     struct stage_options options = options_of(profile, kind);
     struct owned_layout *all;
     struct err ignored;
     uint32_t tokens = point->rows * point->row_tokens;
-    double forward = typical(point, PHASE_FORWARD, NULL);
+    double forward = typical_seconds(point, PHASE_FORWARD, NULL);
     options.block_end = options.block_begin + 1;
     options.tokens_max = tokens;
     options.row_tokens_max = point->row_tokens;
@@ -487,7 +490,7 @@ static json_t *point_json(const struct profile *profile, const struct kind *kind
         json_pack("{s:s, s:i, s:i, s:i, s:f, s:f, s:f, s:f, s:I, s:I, s:I}", "block", kind->name, "rows",
                   (int)point->rows, "tokens", (int)tokens, "labelled", (int)point->labelled, "sum_sq",
                   (double)point->rows * point->row_tokens * point->row_tokens, "forward_s", forward,
-                  "backward_s", typical(point, PHASE_BACKWARD, NULL), "recompute_s",
+                  "backward_s", typical_seconds(point, PHASE_BACKWARD, NULL), "recompute_s",
                   forward * (kind->layers > 0 ? recomputed_share(profile->request->config) : 1),
                   "saved_bytes", (json_int_t)(all->layout.slot.bytes - all->layout.slot.meta_bytes),
                   "boundary_bytes", (json_int_t)(4ull * tokens * all->model.shape.hidden), "workspace_bytes",
@@ -560,7 +563,7 @@ static json_t *document_make(struct profile *profile)
     struct stage_memory memory[3];
     char shape[DIGEST_HEX_SIZE];
     for (int k = 0; k < 3; k++) {
-        struct kind one = profile->kinds[k];
+        struct profile_kind one = profile->kinds[k];
         one.layers = k == 1;
         struct stage_options options = options_of(profile, &one);
         if (stage_memory_predict(&options, &memory[k], profile->err) != 0)
@@ -626,10 +629,10 @@ static int profile_init(struct profile *profile, struct device *device, const st
     *profile = (struct profile){.request = request, .device = device, .err = err};
     profile->tokens_max = request->tokens_max != 0 ? request->tokens_max : request->sequence_tokens;
     profile->tokens_max = max_u32(profile->tokens_max, max_u32(request->sequence_tokens, 32));
-    profile->kinds[0] = (struct kind){.name = "embedding"};
-    profile->kinds[1] = (struct kind){
+    profile->kinds[0] = (struct profile_kind){.name = "embedding"};
+    profile->kinds[1] = (struct profile_kind){
         .name = "layer", .block_begin = 1, .layers = layers < LAYERS_MEASURED ? layers : LAYERS_MEASURED};
-    profile->kinds[2] = (struct kind){.name = "head", .block_begin = layers + 1};
+    profile->kinds[2] = (struct profile_kind){.name = "head", .block_begin = layers + 1};
     return boundaries_make(profile);
 }
 

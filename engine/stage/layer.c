@@ -161,14 +161,14 @@ static struct op_attention attention_of(const struct layer_run *run, const struc
                                  .lse = run_value(run, VALUE_LSE)};
 }
 
-static void attend(const struct layer_run *run, const struct layer_step *step)
+static void attention_forward(const struct layer_run *run, const struct layer_step *step)
 {
     queue_step(run, &(struct op){.kind = OP_ATTENTION, .attention = attention_of(run, step)});
 }
 
 /* Append this call's keys and values to the cache, then attend to the whole cache. It is in fp32; attention
  * rounds what it reads. */
-static void attend_cached(const struct layer_run *run)
+static void attention_cached_forward(const struct layer_run *run)
 {
     struct stage_pass *pass = run->pass;
     const struct stage *stage = pass->stage;
@@ -199,8 +199,8 @@ static void attend_cached(const struct layer_run *run)
                                                  .out = run_value(run, VALUE_ATT)}});
 }
 
-static void attend_backward(const struct layer_run *run, const struct layer_step *step,
-                            const struct tape_entry *entry)
+static void attention_backward(const struct layer_run *run, const struct layer_step *step,
+                               const struct tape_entry *entry)
 {
     const struct footprint_shape *s = shape(run);
     struct operand d = run_gradient(run, step->in);
@@ -410,9 +410,9 @@ static void step_forward(struct layer_run *run, const struct layer_step *step, b
         break;
     case STEP_ATTENTION:
         if (run->pass->cache != NULL)
-            attend_cached(run);
+            attention_cached_forward(run);
         else
-            attend(run, step);
+            attention_forward(run, step);
         break;
     case STEP_ADD:
         add_forward(run, step);
@@ -462,7 +462,7 @@ static void step_backward(struct layer_run *run, const struct layer_step *step,
         rotate(run, run_gradient(run, step->out), true);
         break;
     case STEP_ATTENTION:
-        attend_backward(run, step, entry);
+        attention_backward(run, step, entry);
         break;
     case STEP_ROUND: /* in and out share one gradient, and so do both summands of an addition */
     case STEP_ADD:

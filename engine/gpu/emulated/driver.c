@@ -326,7 +326,7 @@ static int peer_enable(struct gpu_context *context, struct gpu_context *peer, bo
 /* --- commands */
 
 /* Pauses in the middle of a copy: tells the test, and waits until the test lets it go on. */
-static void hold(void)
+static void copy_hold(void)
 {
     const char *fifo = getenv("MOTLEY_EMULATED_HOLD");
     static const int turns[] = {O_WRONLY, O_RDONLY};
@@ -360,7 +360,7 @@ static int copy_run(struct gpu_context *context, const struct queue_command *com
         memset(to, command->value, command->bytes);
     } else if (held) {
         memcpy(to, from, half);
-        hold();
+        copy_hold();
         memcpy((uint8_t *)to + half, (const uint8_t *)from + half, command->bytes - half);
     } else {
         memmove(to, from, command->bytes);

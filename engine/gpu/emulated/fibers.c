@@ -102,7 +102,7 @@ static void fiber_switch(struct fiber *from, struct fiber *to)
 }
 #endif
 
-static void give_way(enum fiber_state state)
+static void fiber_yield(enum fiber_state state)
 {
     struct fiber *self = &runner->fibers[runner->current];
     self->state = state;
@@ -113,7 +113,7 @@ static void fiber_main(void)
 {
     runner->function->run(runner->args);
     for (;;) /* a finished fiber is never resumed */
-        give_way(FIBER_DONE);
+        fiber_yield(FIBER_DONE);
 }
 
 static void fiber_begin(struct fiber *fiber, uint8_t *stack)
@@ -152,7 +152,7 @@ static _Noreturn void fault(const char *what)
                 emulated_now.thread, what);
     r->failed = true;
     for (;;)
-        give_way(FIBER_DONE);
+        fiber_yield(FIBER_DONE);
 }
 
 void emulated_assert(const char *text)
@@ -162,7 +162,7 @@ void emulated_assert(const char *text)
     fault(what);
 }
 
-static struct emulated_who who(void)
+static struct emulated_who current_thread(void)
 {
     return (struct emulated_who){.launch = runner->launch,
                                  .block = runner->block,
@@ -201,7 +201,7 @@ void *emulated_global(uintptr_t address, uint32_t bytes, enum emulated_access ac
     if (address % bytes != 0)
         access_fault("not a multiple of its size", "address", address, bytes, access, &other);
     if (memory->shadow != NULL) {
-        struct emulated_who me = who();
+        struct emulated_who me = current_thread();
         const char *wrong = emulated_shadow_access(memory->shadow, at, bytes, access, &me, &other);
         if (wrong != NULL)
             access_fault(wrong, "an allocation's byte", address - last_span.begin, bytes, access, &other);
@@ -242,7 +242,7 @@ void *emulated_shared(const void *address, uint32_t bytes, enum emulated_access 
                 access_fault("not a multiple of its size", "shared byte", at - r->sites[i].at, bytes, access,
                              &other);
             if (r->memory->shadow != NULL) {
-                struct emulated_who me = who();
+                struct emulated_who me = current_thread();
                 const char *wrong = emulated_shadow_access(r->block_shadow, at, bytes, access, &me, &other);
                 if (wrong != NULL)
                     access_fault(wrong, "shared byte", at - r->sites[i].at, bytes, access, &other);
@@ -254,12 +254,12 @@ void *emulated_shared(const void *address, uint32_t bytes, enum emulated_access 
 
 void emulated_barrier(void)
 {
-    give_way(FIBER_AT_BARRIER);
+    fiber_yield(FIBER_AT_BARRIER);
 }
 
 void emulated_warp_barrier(void)
 {
-    give_way(FIBER_AT_WARP);
+    fiber_yield(FIBER_AT_WARP);
 }
 
 float emulated_shuffle(float value, uint32_t from)
@@ -269,7 +269,7 @@ float emulated_shuffle(float value, uint32_t from)
     struct fiber *self = &r->fibers[emulated_now.thread];
     uint32_t turn = self->shuffles++ % 2;
     self->given[turn] = value;
-    give_way(FIBER_AT_SHUFFLE);
+    fiber_yield(FIBER_AT_SHUFFLE);
     if (first + from % size >= r->threads)
         fault("a shuffle from a lane that the block does not have");
     return r->fibers[first + from % size].given[turn];
