@@ -121,11 +121,13 @@ enum instr_op {
      * Attention and experts apart. */
     INSTR_ATTENTION, /* [a] boundary in, slot_save, stream out; back: gradient in, saved, gradient out */
     INSTR_ROUTE,     /* [a] stream in, slot_save, routed tokens out; back: saved, adds to slot_out */
-    INSTR_DISPATCH,  /* [a] slot_in routed, [e] slot_out; back: [e] slot_in, [a] slot_save + what slot_out got
-                      */
-    INSTR_EXPERTS,   /* [e] slot_in, slot_save, slot_out; back: slot_in, saved, slot_out */
-    INSTR_COMBINE,   /* [e] slot_in, [a] slot_save + what slot_out got; back: [a] slot_in (kept), [e] slot_out
-                      */
+    INSTR_DISPATCH, /* [a] slot_in routed, [e] slot_out; back: [e] slot_in, [a] slot_save, and slot_out of the
+                     * forward
+                     */
+    INSTR_EXPERTS,  /* [e] slot_in, slot_save, slot_out; back: slot_in, saved, slot_out */
+    INSTR_COMBINE,  /* [e] slot_in, [a] slot_save, and slot_out of the forward; back: [a] slot_in (kept), [e]
+                     * slot_out
+                     */
     /* Compute queue. */
     INSTR_STEP, /* scale by 1/labelled, clip, update what this rank owns, zero the gradients; with `group` it
                 owns its share of the group's blocks, else all blocks */

@@ -1,34 +1,38 @@
-/* Sailor's measured plans: step time and peak memory predicted from its layer profiles and link fits.
+/* Sailor's measured plans: predicts step time and peak memory from its layer profiles and link fits.
+ * Schema: the fixtures' README (eth-easl/sailor, MIT).
  *
- * Schema: the fixtures' README (eth-easl/sailor, MIT). The model, and why it has this form (the engine
- * that was measured is that repository's deepspeed/pipe_engine.py and engine.py):
+ * The model follows the engine that was measured, that repository's deepspeed/pipe_engine.py and
+ * engine.py.
  *
- * Layer = forward + backward as profiled, less LAYER_S where so much is not arithmetic. A profile of one
- * layer waits for it at both ends, a run does not; but what as many rows more cost (the profile of twice
- * the micro-batch less its own) is arithmetic, and cannot be hidden. At 8 rows nothing is left to hide.
+ * A layer takes its profiled forward and backward, less LAYER_S as far as that much of the profile is not
+ * arithmetic: the profile of one layer waits for the device at both ends, and a run does not. The
+ * arithmetic is what twice the rows cost more (the profile of twice the micro-batch less the layer's own).
+ * At 8 rows nothing remains to be subtracted.
  *
- * Turns as DeepSpeed's schedule orders them: forward and backward alternate; before a forward a stage sends
- * the gradient it has and then receives activations, before a backward it receives a gradient and then sends
- * the activations it has. Receives are waited for, sends are not (their pieces, one a tensor-parallel rank,
- * are small enough for buffers). So in the long run a turn takes the longest of: a stage's layers, both
- * transfers with the stage before it, and the gradient from the one behind it.
+ * The order of work is DeepSpeed's schedule: forward and backward alternate. Before a forward a stage
+ * sends the gradient it has and then receives activations; before a backward it receives a gradient and
+ * then sends its activations. A stage waits for receives but not for sends, whose pieces (one per
+ * tensor-parallel rank) fit in buffers. So in the long run a turn takes the longest of: a stage's layers,
+ * both transfers with the previous stage, and the gradient from the next stage.
  *
- * Each meeting of two stages costs both MESSAGE_S: a description and a tensor each way, while the host waits.
- * It does not grow with the bytes. A tensor comes cut over the tensor-parallel ranks and is gathered by them
- * before the layers begin, as fast as the all-reduces that their profile has in it.
+ * Each exchange between two stages costs both of them MESSAGE_S: a description and a tensor in each
+ * direction, while the host waits. It is independent of the bytes. A tensor arrives in parts, one per
+ * tensor-parallel rank, and is gathered by them before the layers begin, at the speed of the all-reduces
+ * in their profile.
  *
- * Each replica of the pipeline runs by itself. Then a barrier of all ranks, and the gradients: every rank
- * reduces all that it holds, so what is not cut (norms, positions, some biases) goes once a rank. A ring
- * moves 2(k - 1)/k of a node's bytes through its link (all its ranks share it) and through STAGING_GRADIENTS.
- * Then the update and STEP_S (clipping, losses, logs).
+ * Each replica of the pipeline runs by itself. Then follow a barrier of all ranks and the gradients. Every
+ * rank reduces all that it holds, so parameters that are not cut (norms, positions, some biases) are
+ * reduced once per rank. A ring moves 2(k - 1)/k of a node's bytes through its link, which all its ranks
+ * share, and through STAGING_GRADIENTS. Then follow the update and STEP_S (clipping, losses, logs).
  *
- * Memory = CONTEXT_BYTES + 24*parameters + FRAGMENTS*(micro-batches in flight)*activations; the 24 bytes are
- * Sailor's count (Adam 8, weights, gradients, communication and DeepSpeed's copy 4 each).
+ * Memory = CONTEXT_BYTES + 24*parameters + FRAGMENTS*(micro-batches in flight)*activations. The 24 bytes
+ * are Sailor's count (Adam 8, weights, gradients, communication and DeepSpeed's copy 4 each).
  *
- * The named constants are what tools/fit_sailor.py prints: fitted to the homogeneous OPT-350 plans alone
- * (STAGING_GRADIENTS to their gradient times, the other three of time to their step times, the two of memory
- * to their peaks). Nothing was fitted to GPT-Neo or to mixed plans; how the form was chosen, and what was
- * seen of them meanwhile, is said there. */
+ * tools/fit_sailor.py prints the named constants. They are fitted to the homogeneous OPT-350 plans alone:
+ * STAGING_GRADIENTS to their gradient times, the other three times to their step times, the two of memory
+ * to their peaks. Nothing was fitted to GPT-Neo or to mixed plans; the tool says how the form was chosen
+ * and what was known of them then.
+ */
 #include <math.h>
 #include <stddef.h>
 #include <stdio.h>

@@ -20,8 +20,8 @@ struct expert_model {
 int expert_model_init(struct expert_model *model, const struct problem *problem, struct err *err);
 void expert_model_fini(struct expert_model *model);
 
-#define ROUTE_ENTRY_BYTES                                                                                    \
-    8.0 /* bytes per chosen expert of a token, sent before the payload: the expert's number and weight */
+/* Bytes per chosen expert of a token, sent before the payload: the expert's number and weight. */
+#define ROUTE_ENTRY_BYTES 8.0
 
 /* The share of tokens that use at least one of a set of experts to which the share `load` of all routed
  * tokens goes: 1 − Π (1 − load·N/(N − j)) over j < active. Exact for even routing (drawing without

@@ -1,18 +1,20 @@
-/* Sharing out a quantity so that the last member is done soonest: water-filling. Pure. */
+/* Water-filling: divides a quantity so that the last member is done as early as possible. Pure. */
 #ifndef MOTLEY_PLANNER_COST_FILL_H
 #define MOTLEY_PLANNER_COST_FILL_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-#define FILL_WHOLE_SLACK                                                                                     \
-    1e-6 /* a share this near to a whole unit is one: far above rounding, far below a unit */
+/* A share this close to a whole number of units counts as that number: far above rounding, far below a
+ * unit. */
+#define FILL_WHOLE_SLACK 1e-6
 
-/* Shares x (Σ = 1) that minimise the largest base[i] + x[i]·each[i] of those with any, none above cap[i].
- * False when the caps do not hold all. */
+/* Writes shares x (Σ = 1, x[i] ≤ cap[i]) that minimise the largest base[i] + x[i]·each[i] over members
+ * with x[i] > 0. Returns false if the caps sum to less than 1. */
 bool fill_level(uint32_t n, const double *base, const double *each, const double *cap, double *x);
-/* The same in whole units, each taking each[i]/units and everybody at least `least` of them: at most
- * floor(cap[i]·units) each, but for these. Giving one at a time to who is done with it first is exact. */
+/* The same in whole units, each of which takes each[i]/units. Every member gets at least `least` units,
+ * and otherwise at most floor(cap[i]·units). Giving one unit at a time to the member that is done with it
+ * first is exact. */
 bool fill_whole(uint32_t n, uint32_t units, uint32_t least, const double *base, const double *each,
                 const double *cap, uint32_t *count);
 

@@ -5,9 +5,9 @@
 #define SAME 1e-9 /* relative tolerance with which a quotient counts as a whole number */
 /* Most stages · micro-batches for which the whole step is scheduled: a millisecond. */
 #define WHOLE_CELLS 6000u
-#define WINDOW_MORE                                                                                          \
-    2u /* windows beyond the rule for means: a step's first and last micro-batches use them (as in tensor.c, \
-          where 16 clusters gained up to 8 %) */
+/* Windows beyond the rule for means: a step's first and last micro-batches use them (as in tensor.c, where
+ * 16 clusters gained up to 8 %). */
+#define WINDOW_MORE 2u
 /* micro-batches per stage of a shortened step, which only serves to assign micro-batches */
 #define LONG_ROUNDS 3u
 

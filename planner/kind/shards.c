@@ -6,9 +6,8 @@
 #include <string.h>
 
 #define UNITS_MAX 1024u /* most parts into which the batch is divided for splitting */
-#define DENSE_UNITS                                                                                          \
-    64u /* number of micro-batch sizes up to which all are tried; beyond it only powers of 2 and 1.5 times   \
-           these */
+/* Number of micro-batch sizes up to which all are tried; beyond it only powers of 2 and 1.5 times these. */
+#define DENSE_UNITS 64u
 #define ROUNDING_BYTES 4096 /* bound of the rounding of shares to bytes, purpose by purpose */
 #define FIRST_LIMIT 1.5     /* the search of splits starts at this multiple of the least possible time */
 

@@ -21,9 +21,9 @@
 #define GROUP_MAX 64u
 #define TURNS_MAX 16u  /* most micro-batches in turns; more hide hardly anything */
 #define LAYERS_SEEN 4u /* layers simulated of a stage, after which layers repeat */
-#define WINDOW_MORE                                                                                          \
-    2u          /* units beyond what the mean asks for: a step's first and last units fill these             \
-                   (16 clusters, tests/planner/test_kind_tensor.c: up to 8 % of a step) */
+/* Units beyond what the mean asks for: a step's first and last units fill these (16 clusters,
+ * tests/planner/test_kind_tensor.c: up to 8 % of a step). */
+#define WINDOW_MORE 2u
 #define MIXES 3 /* divisions tried, from by speed to by memory */
 
 /* What does not depend on the division: facts of the candidate, and of one stage at a time. */

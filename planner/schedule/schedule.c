@@ -8,9 +8,9 @@
 #include "planner/cost/micro.h"
 #include "planner/schedule/order.h"
 
-#define SHARED_NODES_MAX                                                                                     \
-    64u /* most nodes for which shared wires and network cards are simulated; with more, neighbours in a     \
-           pipeline seldom share one */
+/* Most nodes for which shared wires and network cards are simulated; with more, neighbours in a pipeline
+ * seldom share one. */
+#define SHARED_NODES_MAX 64u
 
 /* The state of a rank while the schedule runs. */
 struct scheduled_rank {

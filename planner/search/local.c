@@ -10,9 +10,8 @@
 #include "program/check/check.h"
 
 #define BETTER (1 - 1e-9) /* relative gain that is more than rounding */
-#define FILTER                                                                                               \
-    1.02 /* most ratio of estimates at which a candidate is simulated; estimates of neighbours have similar  \
-            errors */
+/* Most ratio of estimates at which a candidate is simulated; estimates of neighbours have similar errors. */
+#define FILTER 1.02
 /* Most ratio to the best for refining the blocks of a candidate whose structure changed. */
 #define NEAR 1.03
 #define REFINED 8u   /* most stages for refining */
@@ -21,10 +20,10 @@
 #define KICK_LEAST 2u /* moves of a perturbation: two to four */
 #define KICK_SPREAD 3u
 #define OWNED_CELLS 1200u /* most stages · micro-batches for which owners of micro-batches are searched */
-#define SETTLE_UNITS                                                                                         \
-    10u /* units of about a microsecond (bench_planner_search): settling, without its schedule; */
-#define SIMULATE_UNITS                                                                                       \
-    20u /* emitting and simulating, which take one more for each rank and micro-batch of a step */
+/* Units (each about a microsecond, by bench_planner_search) of settling a candidate, without its schedule. */
+#define SETTLE_UNITS 10u
+/* Units of emitting and simulating a candidate; each rank and micro-batch of a step takes one more. */
+#define SIMULATE_UNITS 20u
 
 double candidate_simulate(const struct problem *problem, const struct candidate *c, uint32_t steps_max,
                           double checked, double *seconds, struct err *err)

@@ -12,9 +12,8 @@
 
 #define SETS_ALL 5u /* most devices for which kinds of one stage try every set */
 #define NEAR 1.3    /* seeds whose value exceeds the best by this factor are not settled completely */
-#define GROUPS_FIRST                                                                                         \
-    16u /* from this many devices on dynamic programming is tried first, because equal groups seldom suit so \
-           many */
+/* From this many devices on dynamic programming is tried first, because equal groups seldom suit so many. */
+#define GROUPS_FIRST 16u
 #define SLACKS 3u
 /* Most devices for which machines are chained by links, which compares all pairs. */
 #define CHAINED_MAX 512u
