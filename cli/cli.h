@@ -1,8 +1,8 @@
-/* What every client command shares: words and options, where the server is, how results are told.
+/* What the client's commands share: words and options, the server, and output.
  *
- * A command is a function of one file, listed in the table of cli/main.c. It fills `err` and returns -1, or
- * returns 0; main turns the error into one sentence on stderr and the exit status of docs/INTERFACES.md. The
- * client is one thread.
+ * A command is a function of one file, listed in the table of cli/main.c. It returns 0, or fills `err` and
+ * returns -1; main turns the error into one sentence on stderr and the exit status of docs/INTERFACES.md. The
+ * client has one thread.
  */
 #ifndef MOTLEY_CLI_CLI_H
 #define MOTLEY_CLI_CLI_H
@@ -17,7 +17,7 @@
 enum cli_status {
     CLI_DONE = 0,
     CLI_FAILED = 1,
-    CLI_USAGE = 2, /* usage, or an invalid specification */
+    CLI_USAGE = 2, /* wrong usage, or an invalid specification */
     CLI_NO_ANSWER = 3,
     CLI_NOFIT = 4,
     CLI_JOB_FAILED = 5,
@@ -30,7 +30,7 @@ struct cli;
 
 struct cli_option {
     const char *name;  /* "--out" or "-f" */
-    const char *value; /* what it takes, for the help ("DIR"); NULL: a flag */
+    const char *value; /* name of its value in the help ("DIR"); NULL: a flag */
     const char *help;
 };
 
@@ -38,8 +38,8 @@ struct cli_option {
 enum cli_group { CLI_RUN, CLI_LOOK, CLI_PLAN, CLI_SHARE, CLI_ADMINISTER, CLI_GROUPS };
 
 struct cli_command {
-    const char *name;  /* "submit" */
-    const char *words; /* positional arguments for the usage line, "SPEC" */
+    const char *name;  /* for example "submit" */
+    const char *words; /* positional arguments for the usage line, such as "SPEC" */
     unsigned words_min, words_max;
     const char *help;                           /* one line */
     struct cli_option options[CLI_OPTIONS_MAX]; /* ended by a NULL name */
@@ -57,33 +57,35 @@ struct cli {
         const char *value; /* "" for a flag */
     } options[CLI_REPEATS_MAX * 2];
     bool json;
-    bool quiet; /* watching tells nothing: one document is to come at the end */
-    char home[4096]; /* LOCAL_HOME_BYTES */
+    bool quiet;        /* watching prints nothing, because one document is printed at the end */
+    char home[4096];   /* LOCAL_HOME_BYTES */
     struct http *http; /* opened on first use */
-    char address[256]; /* of the server, for messages */
-    int exit_status;   /* what a command that ends well wants; CLI_DONE */
+    char address[256]; /* the server's address, for messages */
+    int exit_status;   /* exit status of a command that succeeds; usually CLI_DONE */
 };
 
-/* Value of an option ("" for a flag), or NULL when it was not given. */
+/* The value of an option ("" for a flag), or NULL when it was not given. */
 const char *cli_option(const struct cli *cli, const char *name);
-/* The nth value of an option that may be given several times; NULL beyond the last. */
+/* The nth value of an option that may be repeated; NULL beyond the last. */
 const char *cli_option_nth(const struct cli *cli, const char *name, unsigned nth);
-/* A whole number within [min, max]; `missing` when not given. ERR_INVALID names the option. */
+/* Reads the option as a whole number in [min, max]; `missing` when it was not given. ERR_INVALID names the
+ * option. */
 int cli_option_i64(const struct cli *cli, const char *name, int64_t min, int64_t max, int64_t missing,
                    int64_t *out, struct err *err);
 
 /* ---- the server (cli/client.c) ---- */
 
-/* Opens the server that HOME/client.json names. ERR_NET "no server: …" when there is none. */
+/* Opens the server that HOME/client.json names. ERR_NET "no server: …" when the file does not exist. */
 int client_open(struct cli *cli, struct err *err);
 void client_close(struct cli *cli);
-/* One JSON call, path made by printf; opens the client if need be. `out` may be NULL; becomes new. */
+/* Makes one JSON call; the path is formatted like printf. Opens the client if needed. `out` may be NULL; *out
+ * becomes new. */
 int client_call(struct cli *cli, const char *method, const json_t *body, json_t **out, struct err *err,
                 const char *fmt, ...) __attribute__((format(printf, 6, 7)));
-/* The job id of a word ("17"); ERR_INVALID otherwise. */
+/* Reads a word as a job id ("17"); otherwise ERR_INVALID. */
 int client_job_id(const char *word, int64_t *id, struct err *err);
-/* GET of all pages: the array `member` of each answer, joined; follows "next" as `after`. `most` items at
- * most, 0: all. Returns new, or NULL. */
+/* Reads all pages of a GET and joins the array `member` of the answers; it follows "next" by sending it as
+ * `after`. `most` limits the number of items; 0: all. Returns new, or NULL. */
 json_t *client_pages(struct cli *cli, const char *path, const char *member, size_t most, struct err *err);
 
 /* The lines of `motley metrics`: steps and evaluations. Returns new, or NULL. */
@@ -91,138 +93,147 @@ json_t *client_metrics(struct cli *cli, int64_t id, struct err *err);
 
 /* ---- files by content (cli/upload.c) ---- */
 
-/* Uploads the files the specification names and puts references in their place; registers a local model. */
+/* Uploads the files that the specification names and replaces them by references; registers a local model. */
 int upload_spec_files(struct cli *cli, json_t *spec, struct err *err);
-/* Uploads one file unless the server has it; hex: its SHA-256. */
+/* Uploads a file unless the server has it. hex becomes its SHA-256. */
 int upload_file(struct cli *cli, const char *path, char hex[65], uint64_t *bytes, struct err *err);
-/* Registers a folder or .gguf file under `name` (NULL: one made from its content). *answer becomes new:
- * {"name","content"}. */
+/* Registers a folder or a .gguf file under `name` (NULL: a name made from the path). *answer becomes
+ * {"name","content"}, new. */
 int upload_model(struct cli *cli, const char *name, const char *path, json_t **answer, struct err *err);
 
-/* ---- telling (cli/show.c) ---- */
+/* ---- output (cli/show.c) ---- */
 
-/* One JSON document on a line of stdout. */
+/* Prints a JSON document as one line of stdout. */
 int show_json(const json_t *document, struct err *err);
-/* Aligned columns: `columns` is "HEADER:key:kind …"; kind: s text, n number, b bytes, t seconds, w time of
- * day. */
+/* Prints aligned columns. `columns` is "HEADER:key:kind …", where kind is s text, n number, b bytes, t
+ * seconds, w time of day. */
 int show_table(const json_t *rows, const char *columns, struct err *err);
-/* A text of a model or a log on one line of stdout: line ends become " / ", other control characters "?". */
+/* Prints a text of a model or a log as one line of stdout: line ends become " / ", other control characters
+ * "?". */
 void show_one_line(const char *text);
-/* A member as text; "" when absent. Borrowed. */
+/* A member as text, borrowed; "" when it is absent. */
 const char *show_str(const json_t *object, const char *key);
 double show_num(const json_t *object, const char *key, double missing);
 
-/* `motley devices --code`: the GPU code objects of this build (cli/code.c). */
+/* `motley devices --code`: lists the GPU code objects of this build (cli/code.c). */
 int show_code(struct cli *cli, struct err *err);
 
-/* Submits a specification whose files are references by now (upload_spec_files). *answer becomes new, *id the
- * job's. */
+/* Submits a specification whose files have been replaced by references (upload_spec_files). *answer becomes
+ * new, *id the job's id. */
 int submit_spec(struct cli *cli, const json_t *spec, json_t **answer, int64_t *id, struct err *err);
-/* A plan's answer (INTERFACES.md, "What `motley plan --json` answers") for people: verdict, ranks,
+/* Prints a plan's answer (INTERFACES.md, "What `motley plan --json` answers") for people: verdict, ranks,
  * alternatives. */
 int show_plan(const json_t *answer, struct err *err);
 
 struct draw_input;
-/* Writes a plan's picture (show/draw.h) to a file; `layout` is found here, by Graphviz
- * if it is installed. */
+/* Writes a plan's picture (show/draw.h) to a file. It sets `layout` itself, with Graphviz if that is
+ * installed. */
 int draw_write(const char *path, const struct draw_input *input, struct err *err);
 
-/* ---- what a plan rests on (cli/given.c) ---- */
+/* ---- inputs of a plan (cli/given.c) ---- */
 
 struct plan_inputs;
-/* Reads a specification file (YAML or JSON), refuses what is invalid by path, resolves relative file names
- * against the specification's folder. Returns the document as given with files made absolute, new; or NULL.
+/* Reads a specification file (YAML or JSON), refuses an invalid one with the path of the wrong key, and
+ * resolves relative file names against the specification's folder. Returns the document with absolute file
+ * names, new; or NULL.
  */
 json_t *given_spec(const char *path, struct err *err);
-/* A JSON file of at most 64 MiB; a file that is not there is ERR_INVALID. Returns new, or NULL. */
+/* Reads a JSON file of at most 64 MiB; a missing file is ERR_INVALID. Returns new, or NULL. */
 json_t *given_document(const char *path, struct err *err);
-/* The text of a file that somebody named: where it cannot be read (absent, a folder, …) what was named is
- * wrong, ERR_INVALID. */
+/* Reads the text of a file that the user named. A file that cannot be read (missing, a folder, …) is
+ * ERR_INVALID. */
 int given_text(const char *path, size_t most, struct buf *text, struct err *err);
-/* Likewise a JSON document of up to `most` bytes. New. */
+/* Reads a JSON document of at most `most` bytes, with the errors of given_text. Returns new, or NULL. */
 json_t *given_json(const char *path, size_t most, struct err *err);
-/* What is wrong inside a given file (a name twice, a name not there, too much of it) is the file's fault:
- * ERR_INVALID. Always -1. */
+/* Turns an error in the content of a given file (a repeated or missing name, a limit exceeded) into
+ * ERR_INVALID. Returns -1. */
 int given_wrong(struct err *err);
-/* Puts the file's name before what is said of a part of a specification ("placement.devices[0]: …"). Always
+/* Puts the file's name before an error about a part of a specification ("placement.devices[0]: …"). Returns
  * -1. */
 int given_of_spec(struct err *err, const char *path);
-/* A cluster file, with the profile files that it names taken in. Returns new, or NULL with the path. */
+/* Reads a cluster file, with the profile files that it names included. Returns new, or NULL with the path of
+ * the error. */
 json_t *given_cluster(const char *path, const char *profile_key, struct err *err);
-/* Warns, on stderr, when the disk of a home that is up here is nearly full (cli/up.c). */
+/* Warns on stderr when the disk of a home that is up on this machine is nearly full (cli/up.c). */
 void warn_of_full_disk(const struct cli *cli);
 
-/* The server's inputs document for a specification whose files are references (planner/given/inputs.h), new;
- * the server's own plan to *answer (may be NULL), new. */
+/* Asks the server for its inputs document (planner/given/inputs.h) for a specification whose files are
+ * references. Returns it, new; *answer (may be NULL) becomes the server's own plan, new. */
 json_t *given_by_server(struct cli *cli, const json_t *spec, json_t **answer, struct err *err);
-/* The config.json of the model that a specification names: of a folder, the file itself, or what a GGUF says. New.
- * 'folder': where it is; 'path': the config.json or the .gguf. Both have room for PATH_MAX bytes. */
+/* Reads the config of the model that a specification names: a folder's, a config.json itself, or a GGUF's.
+ * Returns new. 'folder' becomes the model's folder, 'path' its config.json or .gguf; both have room for
+ * PATH_MAX bytes. */
 json_t *given_config(const char *spec_path, const char *model, char *folder, char *path, struct err *err);
-/* A data file that a specification names, as a path into 'out' (PATH_MAX bytes); NULL when it is not there. */
+/* The path of a data file that a specification names, written to 'out' (PATH_MAX bytes); NULL when it does
+ * not exist. */
 const char *given_data_file(const char *spec_path, const char *word, char *out);
 
-/* What makes rows of a data file (cli/given_rows.c). */
+/* What encodes a data file into rows (cli/given_rows.c). */
 struct rows;
 struct rows_options;
 struct rows_report;
 struct spec_data_part;
 struct given_text {
-    struct tokenizer *tokenizer; /* owned; NULL: the model has none */
+    struct tokenizer *tokenizer; /* owned; NULL: the model has no tokenizer */
     struct chat_template *chat;  /* owned, or NULL */
 };
-/* Opens the tokenizer of the model at a config.json's or .gguf's path, and the template that the data part
- * asks for. *options borrows of *text. */
+/* Opens the tokenizer of the model at the path of its config.json or .gguf, and the chat template that the
+ * data part asks for. *options borrows from *text. */
 int given_text_open(const struct spec_data_part *data, const char *model_path, uint32_t vocab,
                     struct given_text *text, struct rows_options *options, struct err *err);
 void given_text_fini(struct given_text *text);
-/* Encodes a data file. New. */
+/* Encodes a data file; *rows becomes new. */
 int given_encode(const char *path, const struct rows_options *options, struct rows **rows,
                  struct rows_report *report, struct err *err);
 
-/* Row sizes of a specification's data (cli/given_rows.c). */
+/* The row sizes of a specification's data (cli/given_rows.c). */
 struct row_size;
 struct job_spec;
 struct given_rows {
-    struct row_size *train, *eval; /* owned; NULL: not at hand */
+    struct row_size *train, *eval; /* owned; NULL: not available */
     uint32_t train_count, eval_count, prompt_tokens;
-    int format;    /* enum spec_format that the rows turned out to have */
-    char why[320]; /* not at hand: why; else "" */
+    int format;    /* enum spec_format that was found for the rows */
+    char why[320]; /* why the sizes are not available; else "" */
 };
-/* Reads them from files, NULL when there are none; what cannot be read is only said in `why`. */
-void given_rows_read(const struct job_spec *spec, const char *train, const char *eval,
-                     const char *model_path, uint32_t vocab, struct given_rows *given);
+/* Reads the sizes from the data files (NULL: there is none). An error is only recorded in `why`. */
+void given_rows_read(const struct job_spec *spec, const char *train, const char *eval, const char *model_path,
+                     uint32_t vocab, struct given_rows *given);
 void given_rows_fini(struct given_rows *given);
 
-/* Fills *inputs (plan_inputs_fini) for a specification file and a cluster file, without a server. *rows
- * becomes {"count", "from" | null, "why"?}, new: whether the data's own lengths were used. */
+/* Fills *inputs (release it with plan_inputs_fini) for a specification file and a cluster file, without a
+ * server. *rows becomes {"count", "from" | null, "why"?}, new, which says whether the data's own lengths were
+ * used. */
 int given_by_files(const char *spec_path, const char *cluster_path, struct plan_inputs *inputs, json_t **rows,
                    struct err *err);
 
-/* The same as a problem document (planner/given/inputs.h), what any planner plans on. Returns new, or NULL.
+/* The same inputs as a problem document (planner/given/inputs.h), which external planners read. Returns new,
+ * or NULL.
  */
 json_t *given_problem(const char *spec_path, const char *cluster_path, json_t **rows, struct err *err);
 
-/* ---- another planner (cli/planner.c) ---- */
+/* ---- external planners (cli/planner.c) ---- */
 
 struct plan_answer;
 /* Writes the problem document to a file. */
 int planner_problem(const char *path, const json_t *problem, struct err *err);
-/* Asks the program at `path` about the problem, and puts its answer beside ours: `planner` in `told`
- * (docs/INTERFACES.md), and a table on stdout unless cli->json. A refused answer is told, not an error. */
+/* Asks the program at `path` about the problem and puts its answer beside ours: under `planner` in `told`
+ * (docs/INTERFACES.md), and as a table on stdout unless cli->json. A refused answer is reported, and is not
+ * an error. */
 int planner_tell(struct cli *cli, const char *path, const json_t *problem, const struct plan_inputs *inputs,
                  const struct plan_answer *ours, json_t *told, struct err *err);
 
-/* `motley replay JOB` (cli/replay_job.c): a recorded run, simulated and changed as the options say. */
+/* `motley replay JOB` (cli/replay_job.c): simulates a recorded run, with the changes that the options ask
+ * for. */
 int replay_job(struct cli *cli, const char *word, struct err *err);
 
 /* ---- following a job (cli/watch.c) ---- */
 
-/* Follows the job's events until it ends, telling each; `live` redraws a terminal. *job becomes the final
- * document, new. */
+/* Follows and prints the job's events until it ends; on a terminal the view is redrawn. *job becomes the
+ * final document, new. */
 int watch_job(struct cli *cli, int64_t id, json_t **job, struct err *err);
-/* Writes what a job made into a folder (cli/get.c). */
+/* Writes the files that a job made into a folder (cli/get.c). */
 int get_job(struct cli *cli, int64_t id, const char *folder, struct err *err);
-/* Turns the state a job ended in into cli->exit_status and, for failures, a sentence. */
+/* Sets cli->exit_status from the state in which a job ended; for a failure it also fills `err`. */
 int job_verdict(struct cli *cli, const json_t *job, struct err *err);
 
 /* ---- the commands ---- */
@@ -244,7 +255,7 @@ int command_metrics(struct cli *cli, struct err *err);
 int command_get(struct cli *cli, struct err *err);
 int command_node(struct cli *cli, struct err *err);
 int command_join_token(struct cli *cli, struct err *err);
-int command_drain(struct cli *cli, struct err *err); /* and undrain */
+int command_drain(struct cli *cli, struct err *err); /* drain, undrain */
 int command_nodes(struct cli *cli, struct err *err);
 int command_devices(struct cli *cli, struct err *err);
 int command_model(struct cli *cli, struct err *err);

@@ -1,4 +1,4 @@
-/* The server that HOME/client.json names: opening it, calling it, following its pages. */
+/* The server that HOME/client.json names: opens it, calls it, follows its pages. */
 #include "cli/cli.h"
 
 #include <errno.h>
@@ -91,7 +91,7 @@ int client_job_id(const char *word, int64_t *id, struct err *err)
     return 0;
 }
 
-/* The cursor of the next page as text; false at the end. */
+/* Writes the cursor of the next page; false when there is none. */
 static bool next_cursor(const json_t *page, char out[64])
 {
     const json_t *next = json_object_get(page, "next");
@@ -140,6 +140,6 @@ json_t *client_metrics(struct cli *cli, int64_t id, struct err *err)
     json_t *lines = client_pages(cli, path, "lines", 0, err);
     for (size_t i = json_array_size(lines); i-- > 0;)
         if (!json_object_get(json_array_get(lines, i), "loss"))
-            json_array_remove(lines, i); /* samples: `motley get` writes them apart */
+            json_array_remove(lines, i); /* `motley get` writes samples to a file of their own */
     return lines;
 }

@@ -1,4 +1,4 @@
-/* `motley devices --code`: which cards this build has kernels for, as its worker tells. */
+/* `motley devices --code`: lists the cards for which this build has kernels, as its worker reports them. */
 #include "cli/cli.h"
 
 #include <stdio.h>

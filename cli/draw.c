@@ -1,4 +1,4 @@
-/* Writing a plan's picture: Graphviz, where there is one, places the nodes; the planner draws all of it. */
+/* Writes a plan's picture. Graphviz, if it is installed, places the nodes; show/draw.h draws everything. */
 #include "cli/cli.h"
 
 #include <errno.h>
@@ -17,7 +17,7 @@
 
 enum { DOT_MS = 5000, LAYOUT_BYTES_MAX = 1 << 20 };
 
-/* Waits for the process, ends it when it takes too long. True when it ended well. */
+/* Waits for the process, and kills it after DOT_MS. True when it succeeded. */
 static bool ended_well(pid_t pid)
 {
     int status = -1, fd = pidfd_open(pid, 0);
@@ -35,7 +35,7 @@ static bool ended_well(pid_t pid)
     return WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
-/* `dot -Tplain` of the text in folder/plan.dot; false when there is no Graphviz, or it does not do it. */
+/* Runs `dot -Tplain` on folder/plan.dot; false when Graphviz is missing or fails. */
 static bool run_dot(const char *folder, const struct buf *dot, struct buf *layout)
 {
     char in[256], out[256];
@@ -51,7 +51,7 @@ static bool run_dot(const char *folder, const struct buf *dot, struct buf *layou
            file_read_all(out, LAYOUT_BYTES_MAX, layout, &ignored) == 0;
 }
 
-/* Places of the nodes by Graphviz; an empty layout when it cannot be had, which is no error. */
+/* Has Graphviz place the nodes; the layout stays empty when it cannot, which is no error. */
 static void find_layout(const struct draw_input *input, struct buf *layout)
 {
     char folder[] = "/tmp/motley-draw-XXXXXX";

@@ -1,4 +1,4 @@
-/* `motley get`: what a job made, as files that other tools open. */
+/* `motley get`: writes what a job made as files that other tools open. */
 #include "cli/cli.h"
 
 #include <fcntl.h>
@@ -77,7 +77,8 @@ static int take_bytes(void *arg, const void *data, size_t size, struct err *err)
     return 0;
 }
 
-/* What a route answers, beside its final name, verified, then renamed: complete or absent. */
+/* Downloads a route's answer to a temporary file beside `path`, verifies it, then renames it, so the file is
+ * complete or absent. */
 static int fetch(struct cli *cli, const char *route, const char *name, const char *sha256, const char *path,
                  struct err *err)
 {
@@ -114,8 +115,8 @@ static int fetch(struct cli *cli, const char *route, const char *name, const cha
     return result;
 }
 
-/* Artifact names are relative paths of ours ("adapter/adapter_model.safetensors"); a server's word is not
- * trusted. */
+/* Checks an artifact's name, a relative path such as "adapter/adapter_model.safetensors", since the server is
+ * not trusted. */
 static bool name_is_safe(const char *name)
 {
     return *name && *name != '/' && !strstr(name, "..") && strlen(name) < 256 && !strchr(name, '\\');
@@ -160,7 +161,7 @@ static int get_artifacts(struct cli *cli, int64_t id, const char *folder, struct
 
 /* --- checkpoints --- */
 
-/* The checkpoint that "best", "last" or a number of steps means; borrowed. */
+/* Finds the checkpoint that "best", "last" or a number of steps means; borrowed. */
 static const json_t *pick_checkpoint(const json_t *job, const char *which, struct err *err)
 {
     const json_t *checkpoint, *found = NULL;
@@ -177,7 +178,7 @@ static const json_t *pick_checkpoint(const json_t *job, const char *which, struc
     {
         bool same = best ? json_is_true(json_object_get(checkpoint, "best"))
                          : last || (long long)show_num(checkpoint, "step", -1) == step;
-        if (same) /* steps rise: the last one stays */
+        if (same) /* steps rise, so "last" keeps the final one */
             found = checkpoint;
     }
     if (!found)
@@ -185,8 +186,8 @@ static const json_t *pick_checkpoint(const json_t *job, const char *which, struc
     return found;
 }
 
-/* All files of one checkpoint into DIR/checkpoint-STEP/: an adapter that peft loads, and what a run needs to
- * go on. */
+/* Writes all files of one checkpoint to DIR/checkpoint-STEP/: an adapter that peft loads, and the state that
+ * a run needs to go on. */
 static int get_checkpoint(struct cli *cli, const json_t *job, const char *which, const char *folder,
                           struct err *err)
 {
@@ -211,7 +212,7 @@ static int get_checkpoint(struct cli *cli, const json_t *job, const char *which,
     return result;
 }
 
-/* A document of the job, written as it is; a job that never started has none, which is no error. */
+/* Writes a document of the job unchanged. A job that never started has none, which is no error. */
 static int get_document(struct cli *cli, int64_t id, const char *route, const char *member,
                         const char *folder, const char *name, struct err *err)
 {

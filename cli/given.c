@@ -1,4 +1,4 @@
-/* What a plan rests on: from files alone, or from the server. */
+/* Reads the inputs of a plan, from files alone or from the server. */
 #include "cli/cli.h"
 
 #include <limits.h>
@@ -29,7 +29,8 @@ int given_text(const char *path, size_t most, struct buf *text, struct err *err)
     text->limit = most;
     if (file_read_all(path, most, text, err) == 0)
         return 0;
-    if (err->code == ERR_NOT_FOUND || err->code == ERR_IO) /* a folder, say: not what was to be named */
+    /* for example a folder, which is a wrong argument */
+    if (err->code == ERR_NOT_FOUND || err->code == ERR_IO)
         err->code = ERR_INVALID;
     return -1;
 }
@@ -47,7 +48,7 @@ json_t *given_json(const char *path, size_t most, struct err *err)
     return document;
 }
 
-/* The file's text and YAML meaning; spec_parse has found nothing wrong with it. */
+/* Returns the document as written, after spec_parse has accepted it. */
 json_t *given_spec(const char *path, struct err *err)
 {
     struct buf text = {0};
@@ -95,7 +96,7 @@ int given_wrong(struct err *err)
     }
 }
 
-/* A path that a file names, from that file's folder unless it is absolute. */
+/* Resolves a path that a file contains: relative to that file's folder unless it is absolute. */
 static int in_folder_of(const char *other, const char *name, char path[PATH_MAX], struct err *err)
 {
     const char *slash = strrchr(other, '/');
@@ -104,7 +105,7 @@ static int in_folder_of(const char *other, const char *name, char path[PATH_MAX]
     return file_path(path, PATH_MAX, err, "%.*s/%s", (int)(slash - other), other, name);
 }
 
-/* A file that is named beside another: as it is, else in the other's folder. */
+/* Resolves a file name: as it is if the file exists, else relative to the folder of `other`. */
 static int beside(const char *name, const char *other, char path[PATH_MAX], struct err *err)
 {
     struct stat status;
@@ -116,14 +117,14 @@ static int beside(const char *name, const char *other, char path[PATH_MAX], stru
     return in_folder_of(other, name, path, err);
 }
 
-/* A GGUF's header as the config.json that it amounts to. */
+/* Reads a GGUF's header as a config.json. */
 static json_t *gguf_config_of(const char *path, struct err *err)
 {
     struct model_config config;
     return model_config_load(path, &config, err) < 0 ? NULL : model_config_to_json(&config, err);
 }
 
-/* A config.json, as the server reads it. */
+/* Reads a config.json as the server does. */
 static json_t *settings_of(const char *path, struct err *err)
 {
     struct buf text = {.limit = MODEL_CONFIG_BYTES_MAX};
@@ -135,9 +136,9 @@ static json_t *settings_of(const char *path, struct err *err)
     return document;
 }
 
-/* The config of a folder as the server has it, which looks into the weights where the config leaves open
- * whether the head is the embedding (tie_word_embeddings); of one without weights that can be opened, what
- * config.json says. */
+/* Reads the config of a model folder as the server does, which examines the weights when the config does not
+ * say whether the output head shares the embedding (tie_word_embeddings). Without readable weights it returns
+ * the config.json as it is. */
 static json_t *folder_config_of(const char *folder, const char *path, struct err *err)
 {
     struct model *model = NULL;
@@ -179,7 +180,7 @@ json_t *given_config(const char *spec_path, const char *model, char *folder, cha
     return S_ISDIR(status.st_mode) ? folder_config_of(folder, path, err) : settings_of(path, err);
 }
 
-/* One device's `"profile": "FILE"` or `"FILE#DEVICE"` replaced by the profile document it means. */
+/* Replaces a device's `"profile": "FILE"` or `"FILE#DEVICE"` by the profile document. */
 static int take_profile(json_t *device, const char *where, const char *cluster_path, const char *key,
                         struct err *err)
 {
@@ -211,7 +212,8 @@ json_t *given_cluster(const char *path, const char *profile_key, struct err *err
     size_t n, d;
     if (!cluster)
         return NULL;
-    if (profiles_is(cluster)) { /* what `motley profile export` wrote is the cluster it was written on */
+    /* a file of `motley profile export` describes the cluster it was written on */
+    if (profiles_is(cluster)) {
         json_t *made = profiles_cluster(cluster, profile_key, err);
         json_decref(cluster);
         if (!made)
@@ -237,7 +239,8 @@ json_t *given_cluster(const char *path, const char *profile_key, struct err *err
     return cluster;
 }
 
-/* Under which key profiles of such a job are kept: the server takes a model's config as it understood it. */
+/* Computes the key under which profiles of such a job are stored; the server computes it from the model's
+ * parsed config. */
 static int key_of(const json_t *spec_json, const json_t *config_json, char key[DIGEST_HEX_SIZE],
                   struct err *err)
 {
@@ -292,7 +295,7 @@ static json_t *read_rows(const char *spec_path, const json_t *spec_json, const j
     return told;
 }
 
-/* What is wrong inside a document is said by its path there; here the document has a file's name. */
+/* Replaces the document's name at the start of an error by the file's path. */
 static int name_file(struct err *err, const char *document, const char *path)
 {
     size_t length = strlen(document);
@@ -304,7 +307,8 @@ static int name_file(struct err *err, const char *document, const char *path)
 
 int given_of_spec(struct err *err, const char *path)
 {
-    static const char *const of_spec[] = {"placement", "train", "data", "method"}; /* and their parts */
+    /* each name stands for all keys below it */
+    static const char *const of_spec[] = {"placement", "train", "data", "method"};
     for (size_t i = 0; i < sizeof of_spec / sizeof of_spec[0]; i++) {
         size_t length = strlen(of_spec[i]);
         if (strncmp(err->text, of_spec[i], length) == 0 && strchr(".:", err->text[length]) &&
@@ -322,7 +326,7 @@ static void name_files(struct err *err, const char *spec_path, const char *confi
     (void)name_file(err, "cluster", cluster_path);
 }
 
-/* What a specification and a cluster file lead to. */
+/* What a specification file and a cluster file contain. */
 struct files {
     json_t *spec, *config, *cluster, *rows;
     struct given_rows given;
@@ -387,7 +391,8 @@ static json_t *sizes_json(const struct row_size *sizes, uint32_t count)
     return list;
 }
 
-/* Specification and model with every default filled, as a server has them. */
+/* The problem document, with every default of the specification and the model filled in, as a server fills
+ * them. */
 static json_t *problem_of(const struct files *files, struct err *err)
 {
     struct job_spec spec;

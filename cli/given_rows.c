@@ -1,5 +1,5 @@
-/* Row sizes of a specification's data, when file and tokenizer are at hand: what the server would find. When
- * they are not, a plan without a server is made with rows of full length, and says so. */
+/* Computes the row sizes of a specification's data as the server would, when the data file and the tokenizer
+ * are available. Otherwise a plan without a server assumes rows of full length, and says so. */
 #include "cli/cli.h"
 
 #include <limits.h>
@@ -18,7 +18,7 @@
 
 enum { DATA_BYTES_MAX = 1 << 30 };
 
-/* The tokenizer in a model's folder; NULL without an error when there is none. */
+/* Opens the tokenizer in a model's folder; NULL without an error when there is none. */
 static int open_tokenizer(const char *folder, struct tokenizer **tokenizer, struct err *err)
 {
     struct model_source *source;
@@ -33,8 +33,8 @@ static int open_tokenizer(const char *folder, struct tokenizer **tokenizer, stru
     return result < 0 && why.code != ERR_NOT_FOUND ? -1 : 0;
 }
 
-/* The tokenizer of the model at a path of its config.json or .gguf, opened as the server opens it; of a
- * folder without weights, what its tokenizer.json says. */
+/* Opens the tokenizer of the model whose config.json or .gguf is at the path, as the server does; in a folder
+ * without weights it reads tokenizer.json alone. */
 static int open_model(const char *model_path, struct tokenizer **tokenizer, struct err *err)
 {
     char folder[PATH_MAX];
@@ -115,7 +115,7 @@ static int prompt_size(const struct job_spec *spec, struct rows_options *options
     return result < 0 ? err_wrap(err, "sample.prompt") : 0;
 }
 
-/* Everything at hand is read, or the first thing that is wrong said. */
+/* Encodes all data that are available, or fails with the first error. */
 static int read_all(const struct job_spec *spec, const char *train, const char *eval, const char *model_path,
                     uint32_t vocab, struct given_rows *given, struct err *err)
 {

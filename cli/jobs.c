@@ -1,4 +1,4 @@
-/* Submitting, listing and steering jobs. */
+/* Submits, lists and controls jobs. */
 #include "cli/cli.h"
 
 #include <stdio.h>
@@ -18,7 +18,7 @@ static int print_answer(struct cli *cli, const json_t *answer, const char *what,
     return 0;
 }
 
-/* The first submit of new rows reads and encodes them: that may take longer than other calls. */
+/* The first submit with new data encodes them on the server, which takes longer than other calls. */
 static int post_job(struct cli *cli, const json_t *spec, json_t **answer, struct err *err)
 {
     struct buf body = {.limit = (size_t)1 << 26}, response = {.limit = (size_t)1 << 26};
@@ -138,7 +138,7 @@ static void print_line(const char *label, const char *value)
         printf("%-12s %s\n", label, value);
 }
 
-/* What is trained, and in which dtypes, of the specification. */
+/* Prints what the specification trains, and in which dtypes. */
 static void print_method(const json_t *spec)
 {
     const json_t *method = json_object_get(spec, "method");

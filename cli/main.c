@@ -1,4 +1,4 @@
-/* `motley`: the table of commands, their words and options, and what an error means to a shell. */
+/* `motley`: the table of commands with their words and options, and the exit status of each error. */
 #include "cli/cli.h"
 
 #include <locale.h>
@@ -299,7 +299,7 @@ static const struct cli_option *find_option(const struct cli_option *options, co
     return NULL;
 }
 
-/* The option at argv[*at], "--name VALUE" or "--name=VALUE"; *at moves over its value. */
+/* Takes the option at argv[*at], "--name VALUE" or "--name=VALUE", and advances *at over its value. */
 static int take_option(struct cli *cli, int argc, char **argv, int *at, struct err *err)
 {
     const char *word = argv[*at];

@@ -1,4 +1,4 @@
-/* Machines, devices, models, and letting machines in. */
+/* Nodes, devices, models and join tokens. */
 #include "cli/cli.h"
 
 #include <limits.h>
@@ -19,7 +19,7 @@ static int show_list(struct cli *cli, json_t *answer, const char *member, const 
     return result;
 }
 
-/* After a restored backup: what only the nodes remember. */
+/* Lists the jobs that only the nodes remember after a backup was restored. */
 static void show_unknown(const json_t *jobs)
 {
     const json_t *job;
@@ -45,7 +45,7 @@ int command_nodes(struct cli *cli, struct err *err)
                      err);
 }
 
-/* "35.6", "120" of an amount in units of `unit`; "-" for none. */
+/* Formats `value` in multiples of `unit` ("35.6", "120"); "-" for none. */
 static const char *amount(char out[24], double value, double unit)
 {
     double units = value / unit;
@@ -94,7 +94,7 @@ static int show_catalogue(struct cli *cli, struct err *err)
     return 0;
 }
 
-/* One more fact of a line that began with a name. */
+/* Prints one more fact of a line that began with a name. */
 static void add_fact(bool *first, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 static void add_fact(bool *first, const char *fmt, ...)
@@ -107,7 +107,7 @@ static void add_fact(bool *first, const char *fmt, ...)
     *first = false;
 }
 
-/* "left/cuda0: 93 °C, 900 of 1800 MHz (thermal), 349 of 350 W, others hold 3.00 GiB" */
+/* Prints, for example, "left/cuda0: 93 °C, 900 of 1800 MHz (thermal), 349 of 350 W, others hold 3.00 GiB" */
 static void show_health(const json_t *device)
 {
     const json_t *health = json_object_get(device, "health"), *reason;
@@ -143,14 +143,14 @@ static void show_health(const json_t *device)
     printf("\n");
 }
 
-/* Cards that are there, or were named, and are not used: why. */
+/* Prints why cards that are present or were configured are not used. */
 static void show_unused(const json_t *cards)
 {
     const json_t *card;
     size_t index;
     json_array_foreach((json_t *)(uintptr_t)cards, index, card)
     {
-        char number[24] = ""; /* a driver that cannot be used has no card to number */
+        char number[24] = ""; /* a driver that cannot be used has no card number */
         if (json_object_get(card, "index") != NULL)
             snprintf(number, sizeof number, ":%.0f", show_num(card, "index", 0));
         printf("not used: %s %s%s%s%s: %s\n", show_str(card, "node"), show_str(card, "kind"), number,
@@ -159,7 +159,7 @@ static void show_unused(const json_t *cards)
     }
 }
 
-/* "left/cuda0: 9.8 TFLOP/s measured, 12.6 of v100 in the catalogue (0.78 of it)" */
+/* Prints, for example, "left/cuda0: 9.8 TFLOP/s measured, 12.6 of v100 in the catalogue (0.78 of it)" */
 static void show_catalogued(const json_t *device)
 {
     const json_t *compared = json_object_get(device, "catalogue");

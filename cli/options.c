@@ -1,4 +1,4 @@
-/* Reading the options that cli/main.c collected. */
+/* Reads the options that cli/main.c collected. */
 #include "cli/cli.h"
 
 #include <errno.h>

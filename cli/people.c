@@ -1,10 +1,10 @@
-/* People: tokens, groups, what users may at most, who may see a job, and the audit. */
+/* People: tokens, groups, limits of users, who may see a job, and the audit. */
 #include "cli/cli.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* The answer as it is with --json, else a sentence. Takes it. */
+/* Prints the answer with --json, else the sentence. Takes the answer over. */
 static int said(struct cli *cli, json_t *answer, const char *sentence, struct err *err)
 {
     int result = 0;
@@ -29,7 +29,7 @@ static int usage(struct cli *cli, struct err *err)
     return err_set(err, ERR_INVALID, "usage: motley %s %s", cli->command->name, cli->command->words);
 }
 
-/* A list of texts as one, so that a table can show it. */
+/* Replaces each list of texts by one text, so that a table can show it. */
 static void join_texts(json_t *rows, const char *key)
 {
     size_t i, k;
@@ -45,7 +45,7 @@ static void join_texts(json_t *rows, const char *key)
     }
 }
 
-/* "a,b" as a list. */
+/* Splits "a,b" into a list. */
 static json_t *split_texts(const char *text)
 {
     json_t *list = json_array();

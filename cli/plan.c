@@ -1,4 +1,5 @@
-/* `motley plan`: with a server its devices and measured costs, with --cluster none at all. */
+/* `motley plan`: with a server it uses the server's devices and measured costs; with --cluster it needs no
+ * server. */
 #include "cli/cli.h"
 
 #include <stdio.h>
@@ -23,7 +24,8 @@ enum {
     PLAN_SAVE_BYTES_MAX = 1 << 30,
     PLAN_TEXT_BYTES_MAX = 16 << 20,
     JITTER_RUNS = 200,
-    RESTART_S = 30, /* a checkpoint, stopping and starting, where nobody says; a rule of thumb */
+    /* default of --restart, in seconds, for a checkpoint, stopping and starting; a rule of thumb */
+    RESTART_S = 30,
     RESTART_S_MAX = 86400
 };
 
@@ -38,9 +40,9 @@ int show_plan(const json_t *answer, struct err *err)
     return result;
 }
 
-/* --- planning here --- */
+/* --- planning on this machine --- */
 
-/* A plan's file: the codec form, or what `motley get` writes of a job ({"plan": …}). */
+/* Reads a plan's file: as plan_to_json writes it, or as `motley get` writes it for a job ({"plan": …}). */
 static struct plan *read_plan(const char *path, struct err *err)
 {
     json_t *document = given_document(path, err);
@@ -102,7 +104,7 @@ static int read_options(const struct cli *cli, struct plan_inputs *inputs, struc
         return err_set(err, ERR_INVALID, "--steps-left: goes with --from, which was not given");
     if (inputs->workload.objective != OBJECTIVE_TIME)
         return err_set(err, ERR_INVALID, "--steps-left: weighs times; --objective asks for another");
-    options->runnable_only = true; /* a job moves to what workers can run */
+    options->runnable_only = true; /* a running job can move only to a plan that workers can run */
     return 0;
 }
 
@@ -152,7 +154,7 @@ static int print_program(const struct plan_inputs *inputs, const struct plan_ans
     return result;
 }
 
-/* What the rows were taken from, where that was not the server's business. */
+/* Prints where the rows came from, when the client read them itself. */
 static void tell_rows(const json_t *rows, bool planned)
 {
     if (!rows)
@@ -165,7 +167,8 @@ static void tell_rows(const json_t *rows, bool planned)
         printf("  (%s)\n", show_str(rows, "why"));
 }
 
-/* How far a step spreads: 200 runs, from --seed on. */
+/* Simulates JITTER_RUNS (200) steps with random durations, seeded by --seed, and prints how far the step time
+ * spreads. */
 static int tell_jitter(struct cli *cli, const struct plan_inputs *inputs, const struct plan_answer *answer,
                        json_t *told, struct err *err)
 {
@@ -188,8 +191,9 @@ static int tell_jitter(struct cli *cli, const struct plan_inputs *inputs, const 
     return 0;
 }
 
-/* Stay or move, for somebody who asks once: that a gain lasts is theirs to know, so one look counts as the
- * last of those a scheduler waits for. Takes the answer's plan. */
+/* Decides whether a running job should stay or move. The user asks once and knows whether the gain will last,
+ * so this weighing counts as the last of the REPLAN_WINDOWS that a scheduler waits for. Takes the answer's
+ * plan over. */
 static int tell_move(struct cli *cli, const struct plan_inputs *inputs, struct plan_answer *answer,
                      const struct plan *from, json_t *told, struct err *err)
 {
@@ -213,10 +217,10 @@ static int tell_move(struct cli *cli, const struct plan_inputs *inputs, struct p
     return result;
 }
 
-/* What this planning rests on beside the inputs. All borrowed, each may be NULL. */
+/* What planning uses beside the inputs. All pointers are borrowed and may be NULL. */
 struct asked {
-    const json_t *rows;    /* what is told of them */
-    const json_t *problem; /* the inputs as a document, where another planner is to have it */
+    const json_t *rows;    /* where the rows came from */
+    const json_t *problem; /* the inputs as a document, for an external planner */
     bool runnable_only;
 };
 
@@ -281,7 +285,7 @@ static int plan_here(struct cli *cli, struct plan_inputs *inputs, const struct a
     return result;
 }
 
-/* The server's devices, costs and rows, planned on here: for what the server's answer does not have. */
+/* Plans here with the server's devices, costs and rows, for options that the server does not support. */
 static int plan_with_inputs(struct cli *cli, const json_t *spec, struct err *err)
 {
     struct plan_inputs inputs = {0};
@@ -294,7 +298,8 @@ static int plan_with_inputs(struct cli *cli, const json_t *spec, struct err *err
     return result;
 }
 
-/* From files alone. Another planner has the same inputs as a document, and only what can be run is compared.
+/* Plans from files alone. An external planner gets the same inputs as a document, and only runnable plans are
+ * compared.
  */
 static int plan_by_files(struct cli *cli, const char *cluster, struct err *err)
 {

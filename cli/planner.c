@@ -1,4 +1,4 @@
-/* `motley plan --planner FILE`: what another program would do, beside what we would. */
+/* `motley plan --planner FILE`: shows an external planner's plan beside the built-in planner's. */
 #include "cli/cli.h"
 
 #include <limits.h>
@@ -25,7 +25,8 @@ int planner_problem(const char *path, const json_t *problem, struct err *err)
     return result < 0 ? err_wrap(err, "--problem") : 0;
 }
 
-/* Runs the program. −1 with *why when it says nothing that can be read; only NOMEM is ours. */
+/* Runs the program. Returns -1 with *why when its answer cannot be read; only ERR_NOMEM is an error of ours.
+ */
 static int ask(const char *path, const json_t *problem, json_t **document, double *plan_s, struct err *why)
 {
     char whole[PATH_MAX];
@@ -42,7 +43,7 @@ static int ask(const char *path, const json_t *problem, json_t **document, doubl
     return result;
 }
 
-/* Their accepted plan, with all that we say of ours. */
+/* Describes the external planner's accepted plan in the form of our own answer. */
 static json_t *describe(const struct plan_inputs *inputs, const char *name, struct plan *plan, double step_s,
                         double plan_s, struct err *err)
 {
@@ -90,7 +91,7 @@ static const char *micro_words(const json_t *answer, char out[COLUMN * 2])
     return out;
 }
 
-/* "left/cpu0 0..17, 412 of 450 MiB"; "" beyond the last rank. */
+/* Formats, for example, "left/cpu0 0..17, 412 of 450 MiB"; "" beyond the last rank. */
 static const char *rank_words(const json_t *answer, size_t r, char out[COLUMN * 4])
 {
     const json_t *rank = json_array_get(json_object_get(answer, "ranks"), r);

@@ -1,4 +1,4 @@
-/* `motley profile`: measured tables out of a cluster, and into another. */
+/* `motley profile`: exports measured profiles from a cluster, and imports them into another. */
 #include "cli/cli.h"
 
 #include <stdio.h>

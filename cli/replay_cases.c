@@ -1,4 +1,5 @@
-/* `motley replay`: the planning cases of others; recorded runs are cli/replay_job.c's. */
+/* `motley replay --from`: runs published planning cases of other projects; cli/replay_job.c replays recorded
+ * runs. */
 #include "cli/cli.h"
 
 #include <limits.h>
@@ -21,7 +22,7 @@ static json_t *read_document(const char *folder, const char *name, struct err *e
     return given_json(path, REPLAY_FILE_BYTES_MAX, err);
 }
 
-/* Cases that were nonsense: how many, and what is wrong with the first. */
+/* Counts the invalid cases and keeps the error of the first. */
 struct nonsense {
     size_t count;
     char first[384];
@@ -35,7 +36,7 @@ static int print_line(void *context, const json_t *line, struct err *err)
     return show_json(line, err);
 }
 
-/* The first of them, with the name of the file it is in. */
+/* Fails with the first invalid case, and with the name of its file. */
 static int nonsense_say(const struct nonsense *nonsense, const char *from, const char *folder,
                         const char *cases_path, struct err *err)
 {

@@ -1,6 +1,6 @@
-/* `motley replay JOB`: a recorded run from its own instruction times, beside it changed. A change of speed or
- * of a link keeps the plan; another placement or other devices mean planning again, with the costs that the
- * run itself had. */
+/* `motley replay JOB`: simulates a recorded run from its own instruction times, and beside it the run with
+ * changes. A changed speed or link keeps the plan; another placement or other devices need a new plan, which
+ * is made with the costs of the run itself. */
 #include "cli/cli.h"
 
 #include <stdio.h>
@@ -21,30 +21,31 @@
 
 enum { TRACE_FILE_BYTES_MAX = 256 << 20, LINK_TEXT_BYTES = 256 };
 
-/* A recorded run as the server has it, and what was asked of it. */
+/* A recorded run from the server, and the changes asked for. */
 struct recorded {
     int64_t id;
     json_t *job, *metrics, *links;
     struct plan *plan;
     struct trace trace;    /* as recorded */
-    struct trace timeline; /* as simulated or changed */
+    struct trace timeline; /* as simulated, without or with the changes */
     struct replay_change change;
-    char (*link_texts)[LINK_TEXT_BYTES]; /* what change.links borrows */
-    bool changed, again;                 /* something is changed; so that it is planned again */
+    char (*link_texts)[LINK_TEXT_BYTES]; /* memory of the names in change.links */
+    bool changed, again; /* changed: something is changed; again: the change needs a new plan */
     struct replay_answer answer;
 };
 
-/* What came of planning again. */
+/* The result of planning again. */
 struct again {
     struct plan_inputs inputs;
     struct plan_answer *answer;
-    double priced_s; /* the recorded plan at the costs used; 0: a device of it is gone */
-    json_t *added;   /* names of added devices */
+    /* predicted step time of the recorded plan at the costs used; 0: one of its devices is gone */
+    double priced_s;
+    json_t *added; /* names of the added devices */
 };
 
 /* --- options --- */
 
-/* "DEVICE=X" cut at its last "="; *factor above 0. */
+/* Splits "DEVICE=X" at its last "="; *factor must be above 0. */
 static int speed_parse(const char *text, char device[256], double *factor, struct err *err)
 {
     const char *mark = strrchr(text, '=');
@@ -58,7 +59,7 @@ static int speed_parse(const char *text, char device[256], double *factor, struc
     return 0;
 }
 
-/* "A:B=RATE,LATENCY"; `copy` keeps the names. The latency may be left out: 0. */
+/* Parses "A:B=RATE,LATENCY"; `copy` holds the names. A missing latency is 0. */
 static int link_parse(const char *text, char copy[LINK_TEXT_BYTES], const char *ends[2], double *rate,
                       double *latency, struct err *err)
 {
@@ -101,7 +102,7 @@ static int unknown_name(const struct plan *plan, const char *option, const char 
                    name, known);
 }
 
-/* Speeds of a run whose plan is kept: one factor a rank. */
+/* Reads --speed for a kept plan: one factor per rank. */
 static int read_speeds(struct cli *cli, struct recorded *run, struct err *err)
 {
     const char *text;
@@ -197,7 +198,7 @@ static int read_run(struct cli *cli, struct recorded *run, struct err *err)
 
 /* --- planning again --- */
 
-/* The changes on the inputs document, in the order in which a person would make them. */
+/* Applies the changes to the inputs document, in the order in which a person would make them. */
 static int change_inputs(struct cli *cli, json_t *inputs, json_t *added, struct err *err)
 {
     const char *text, *cluster = cli_option(cli, "--cluster"), *place = cli_option(cli, "--placement");
@@ -236,14 +237,14 @@ static int change_inputs(struct cli *cli, json_t *inputs, json_t *added, struct 
         if (plan_inputs_link(inputs, ends[0], ends[1], rate, latency, err) < 0)
             return err_wrap(err, "--link");
     }
-    /* on other devices any placement may be right, whatever was asked for on these */
+    /* the recorded job's placement need not be right on other devices */
     result = plan_inputs_place(inputs, place ? place : "auto", err);
     return result < 0 ? err_wrap(err, "--placement") : 0;
 }
 
 static int plan_again(struct cli *cli, struct recorded *run, struct again *again, struct err *err)
 {
-    /* What one would get on the devices there are must be runnable; a what-if need not be. */
+    /* A plan for the present devices must be runnable; a what-if plan need not be. */
     struct plan_options options = {
         .programs = true, .runnable_only = !cli_option(cli, "--placement") && !cli_option(cli, "--cluster")};
     again->added = json_array();
@@ -272,7 +273,7 @@ static int plan_again(struct cli *cli, struct recorded *run, struct again *again
     return result;
 }
 
-/* --- telling --- */
+/* --- output --- */
 
 static int tell_json(const struct recorded *run, const struct again *again, struct err *err)
 {
@@ -292,14 +293,17 @@ static int tell_json(const struct recorded *run, const struct again *again, stru
     return result;
 }
 
-#define PRICED_FAR 0.1 /* from what was simulated: the run's costs explain it no longer. Rule of thumb */
+/* relative difference from the simulation above which the run's costs no longer explain the run; a rule of
+ * thumb */
+#define PRICED_FAR 0.1
 
 static int tell_again(const struct recorded *run, const struct again *again, struct err *err)
 {
     char text[32];
     size_t index;
     json_t *name;
-    /* like with like: what was recorded has gaps and noise that no plan is priced with */
+    /* compares with the simulation, since the recorded time has gaps and noise that predictions do not have
+     */
     double simulated_s = run->answer.simulated_s, priced_s = again->priced_s;
     double base_s = priced_s > 0 ? priced_s : simulated_s,
            miss = priced_s > 0 ? priced_s / simulated_s - 1 : 0;

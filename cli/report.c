@@ -1,4 +1,4 @@
-/* What came out of a run, beside what was predicted. */
+/* The report of a run, beside the predictions. */
 #include "cli/report.h"
 
 #include <limits.h>
@@ -10,8 +10,9 @@
 #include "common/file.h"
 #include "common/units.h"
 
-#define STEP_OFF 0.05 /* what a prediction may be off before somebody is named */
-#define PACE_OFF 1.03 /* and how far that one must be from its own */
+/* relative error of the predicted step time above which a device is named as the cause */
+#define STEP_OFF 0.05
+#define PACE_OFF 1.03 /* ratio by which that device's compute time must differ from its own prediction */
 
 static int compare(const void *a, const void *b)
 {
@@ -19,8 +20,8 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Median of a number of the lines that have it, of one device or (NULL) of any; the first two steps are left
- * out: caches and connections are cold. 0: there is none. */
+/* Median of the value `key` over the lines of a device (NULL: all devices). The first two steps are left out,
+ * because caches and connections are cold. 0: there are no values. */
 static double median_of(const json_t *lines, const char *key, const char *device)
 {
     size_t count = 0, index;
@@ -90,8 +91,9 @@ static void show_ends(const char *label, const json_t *lines, const char *key, b
     }
 }
 
-/* How long each device computed of a step. off: of the step's prediction; where that is more than STEP_OFF,
- * the device that was furthest from its own is named, since that is mostly why. */
+/* Prints how long each device computed in a step. `off` is the relative error of the predicted step time;
+ * above STEP_OFF the device that differs most from its own prediction is named, since it is usually the
+ * cause. */
 static void show_pace(const json_t *lines, const json_t *answer, double off)
 {
     json_t *rank;
@@ -119,7 +121,7 @@ static void show_pace(const json_t *lines, const json_t *answer, double off)
                         : "something else ran there then, or it was hot");
 }
 
-/* What of a run's results lies in the folder, and how it is loaded. */
+/* Prints which results are in the folder, and how to load them. */
 static void show_result(const char *folder)
 {
     static const struct {

@@ -1,12 +1,12 @@
-/* What came out of a run, for people: loss, step time, how fast each device computed and memory, beside what
- * was predicted. */
+/* The report of a run for people: loss, step time, how fast each device computed, and memory, beside the
+ * predictions. */
 #ifndef MOTLEY_CLI_REPORT_H
 #define MOTLEY_CLI_REPORT_H
 
 #include "cli/cli.h"
 
-/* Prints. job: as GET /v1/jobs/{id} answers it; folder: where its results were put, "" for nowhere. Each
- * line is printed where the server has its figures. */
+/* Prints the report. job: as GET /v1/jobs/{id} answers it; folder: where the results were written, "" for
+ * nowhere. Figures that the server does not have are left out. */
 void report_run(struct cli *cli, int64_t id, const json_t *job, const char *folder);
 
 #endif

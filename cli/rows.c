@@ -1,5 +1,5 @@
-/* `motley rows SPEC`: what a job would learn, before it costs anything. Model and data are read here; no
- * server is asked. */
+/* `motley rows SPEC`: shows what a job would learn before it runs. It reads the model and the data itself; no
+ * server is needed. */
 #include "cli/cli.h"
 
 #include <limits.h>
@@ -14,7 +14,7 @@
 
 enum { SHOWN_BYTES_MAX = 1 << 20 };
 
-/* Around what is learnt: green on a terminal, else brackets. */
+/* Marks around labelled text: green on a terminal, else brackets. */
 struct marks {
     const char *begin, *end;
 };
@@ -33,7 +33,7 @@ static json_t *numbers(const int32_t *values, uint64_t count)
     return list;
 }
 
-/* A row as a document: ids, labels, its text, and the text with what is learnt marked. New. */
+/* A row as a document, new: its ids, labels and text, and the text with the labelled parts marked. */
 static json_t *row_json(const struct rows *rows, uint32_t row, const struct tokenizer *tokenizer,
                         struct err *err)
 {
@@ -74,7 +74,7 @@ static json_t *file_json(const char *path, const struct rows *rows, const struct
                      "first_dropped", (json_int_t)report->first_dropped_line, "shown", shown);
 }
 
-/* The rows as text: "row 1" is the first that is kept. */
+/* Prints rows as text; "row 1" is the first row that is kept. */
 static int file_print(const char *path, const struct rows *rows, const struct rows_report *report,
                       uint32_t show, uint32_t sequence_tokens, const struct given_text *text,
                       struct marks marks, struct err *err)

@@ -1,4 +1,4 @@
-/* `motley run`: everything a person wants to see of one job, from what was found to what came out. */
+/* `motley run`: takes one job from the start of the system to its results. */
 #include "cli/cli.h"
 #include "cli/report.h"
 
@@ -11,7 +11,7 @@
 #include "common/file.h"
 #include "common/units.h"
 
-/* A running server, or a started one. */
+/* Starts the system if no server answers. */
 static int ensure_up(struct cli *cli, struct err *err)
 {
     struct err absent = {0};
@@ -40,7 +40,7 @@ static void show_devices(struct cli *cli)
     json_decref(answer);
 }
 
-/* How fast each device measured: its largest point of a transformer layer. */
+/* Prints the measured speed of a device, from its largest point of a transformer layer. */
 static void show_profile(const json_t *document)
 {
     const json_t *best = NULL;
@@ -86,7 +86,8 @@ static void out_folder(struct cli *cli, const json_t *job, int64_t id, char out[
                  (long long)id);
 }
 
-/* The plan beforehand: measures devices that were never measured for this model. */
+/* Prints the plan before the job is submitted; this also measures devices that have no profile for this
+ * model. */
 static int show_plan_of(struct cli *cli, json_t *spec, struct err *err)
 {
     json_t *answer = NULL;

@@ -1,4 +1,4 @@
-/* Telling a person, or a program, what was answered. */
+/* Prints answers for people and for programs. */
 #include "cli/cli.h"
 
 #include <stdio.h>
@@ -90,7 +90,7 @@ static void format_cell(const json_t *row, const struct column *column, char cel
         snprintf(cell, CELL_BYTES, "%s", json_is_string(value) ? json_string_value(value) : "-");
 }
 
-/* Columns on screen, not bytes. */
+/* Counts the columns on screen, not the bytes. */
 static size_t cell_width(const char *cell)
 {
     size_t width = 0;

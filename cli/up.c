@@ -1,4 +1,4 @@
-/* `motley up`, `down`, `status`: the whole system on this machine (local/). */
+/* `motley up`, `down` and `status`: the whole system on this machine (local/). */
 #include "cli/cli.h"
 
 #include <limits.h>
@@ -29,7 +29,8 @@ int command_up(struct cli *cli, struct err *err)
         printf("starting Motley in %s\n", cli->home);
     if (local_up(&options, err) < 0) {
         if (err->code == ERR_NET || err->code == ERR_TIMEOUT)
-            cli->exit_status = CLI_FAILED; /* not "no answer": this was about starting it */
+            /* not CLI_NO_ANSWER, since the command was to start the server */
+            cli->exit_status = CLI_FAILED;
         return -1;
     }
     if (cli->json && strcmp(cli->command->name, "up") == 0) {

@@ -1,4 +1,5 @@
-/* A specification's files, by content: found, hashed, uploaded once, and replaced by references. */
+/* Finds, hashes and uploads the files of a specification, and replaces them by references to their content.
+ */
 #include "cli/cli.h"
 
 #include <fcntl.h>
@@ -18,13 +19,13 @@
 #include "model/job/spec.h"
 
 enum {
-    MODEL_CALL_MS = 6 * 3600 * 1000, /* the server hashes all of the model before it answers */
+    MODEL_CALL_MS = 6 * 3600 * 1000, /* the server hashes the whole model before it answers */
 };
 
 #define UPLOAD_PATIENCE_NS ((uint64_t)120 * 1000000000u)
 
-/* The path a word of the specification means: as it is, else beside the specification; "" when there is no
- * such file. */
+/* Resolves a file name of the specification: as it is, else relative to the specification's folder; "" when
+ * there is no such file. */
 static void find_file(const char *spec_path, const char *word, char out[PATH_MAX])
 {
     char folder[PATH_MAX], tried[PATH_MAX * 2];
@@ -98,7 +99,7 @@ static int upload_text(struct cli *cli, const char *text, size_t size, char hex[
     return http_perform(cli->http, &put, NULL, err);
 }
 
-/* {"name", "size", "sha256"} of one uploaded file, appended to files. */
+/* Uploads one file and appends {"name", "size", "sha256"} to files. */
 static int add_file(struct cli *cli, const char *folder, const char *name, json_t *files, struct err *err)
 {
     char path[PATH_MAX], hex[65];
@@ -111,8 +112,8 @@ static int add_file(struct cli *cli, const char *folder, const char *name, json_
                                                   : 0;
 }
 
-/* The files of a folder that are the model, as everybody who opens it sees them; other formats, checkpoints,
- * READMEs and caches stay behind. */
+/* Uploads the files of a folder that belong to the model (model_source_open_local decides); other formats,
+ * checkpoints, READMEs and caches are left out. */
 static int upload_folder(struct cli *cli, const char *path, json_t *files, struct err *err)
 {
     struct model_source *source = NULL;
@@ -135,7 +136,7 @@ static bool server_is_here(const struct cli *cli)
            strncmp(cli->address, "https://localhost", 17) == 0;
 }
 
-/* A name for a model that was given as a path: its last part, in the characters that names have. */
+/* Makes a model's name from its path: the last part, with other characters replaced by '-'. */
 static void name_from_path(const char *path, char out[128])
 {
     const char *last = strrchr(path, '/');
@@ -147,7 +148,7 @@ static void name_from_path(const char *path, char out[128])
     out[at] = '\0';
 }
 
-/* What a registration says of who may see it. */
+/* Adds the --visibility and --group of a registration. */
 static void add_sharing(const struct cli *cli, json_t *body)
 {
     const char *visibility = cli_option(cli, "--visibility"), *group = cli_option(cli, "--group");
@@ -170,7 +171,7 @@ int upload_model(struct cli *cli, const char *name, const char *path, json_t **a
         name = own_name;
     }
     if (server_is_here(cli)) {
-        /* The server reads the same disk: an administrator needs no copy. */
+        /* The server is on this machine and reads the file itself; an administrator needs no copy. */
         json_t *body = json_pack("{s:s, s:s}", "name", name, "path", path);
         add_sharing(cli, body);
         int result = http_json(cli->http, "POST", "/v1/models", body, MODEL_CALL_MS, answer, err);
@@ -194,7 +195,7 @@ int upload_model(struct cli *cli, const char *name, const char *path, json_t **a
     return result;
 }
 
-/* spec[part][key], a file: uploaded and replaced by its reference. */
+/* Uploads the file that spec[part][key] names, and replaces it by its reference. */
 static int replace_file(struct cli *cli, json_t *spec, const char *part, const char *key, struct err *err)
 {
     json_t *object = json_object_get(spec, part);
@@ -214,7 +215,7 @@ static int replace_file(struct cli *cli, json_t *spec, const char *part, const c
                : 0;
 }
 
-/* What a folder without an adapter's file is instead, and what to do. */
+/* Explains what a folder without an adapter's file contains instead, and what to do. */
 static int no_adapter(const char *folder, const char *word, const char *name, struct err *err)
 {
     char path[PATH_MAX + 64];
@@ -231,7 +232,8 @@ static int no_adapter(const char *folder, const char *word, const char *name, st
                    word, name);
 }
 
-/* method.start_from, a peft folder: its two files, and a small document that names them (docs/CONTRACTS.md).
+/* Uploads method.start_from, a peft folder: its two files, and a small document that names them
+ * (docs/CONTRACTS.md).
  */
 static int replace_adapter(struct cli *cli, json_t *spec, struct err *err)
 {
@@ -274,7 +276,7 @@ int upload_spec_files(struct cli *cli, json_t *spec, struct err *err)
             return err_wrap(err, "model");
         json_object_set(spec, "model", json_object_get(answer, "content"));
         json_decref(answer);
-    } else if (strchr("/.~", *model) || strstr(model, ".gguf")) { /* else it may be OWNER/NAME */
+    } else if (strchr("/.~", *model) || strstr(model, ".gguf")) { /* any other name may be OWNER/NAME */
         return err_set(err, ERR_INVALID, "model: there is no file or folder %s", model);
     }
     if (replace_file(cli, spec, "data", "train", err) < 0 || replace_file(cli, spec, "data", "eval", err) < 0)

@@ -1,8 +1,7 @@
-/* Following a job: Server-Sent Events in, a live view out.
+/* Follows a job: reads its Server-Sent Events and prints a live view.
  *
- * The stream is resumed from the last event id after every break, so nothing is told twice and nothing is
- * missed; a server that is being restarted is waited for. On a terminal the view is redrawn in place;
- * elsewhere it is lines.
+ * After every break the stream is resumed from the last event id, so nothing is printed twice or missed; a
+ * server that restarts is waited for. On a terminal the view is redrawn in place; elsewhere it is lines.
  */
 #include "cli/cli.h"
 
@@ -20,10 +19,10 @@ enum {
     EVENT_BYTES_MAX = 8 << 20,
     VIEW_RANKS_MAX = 64,
     VIEW_BAR = 24,
-    VIEW_LINE_NS = 1000000000, /* lines are told at most once a second where there is no terminal */
-    VIEW_RANKS_STEPS = 10,     /* and what the devices do, after so many of them */
+    VIEW_LINE_NS = 1000000000, /* without a terminal, steps are printed at most once a second */
+    VIEW_RANKS_STEPS = 10,     /* printed steps after which the devices' shares are printed */
     SILENCE_MS = 40000,        /* the server sends a comment more often than this */
-    GONE_NS_SECONDS = 120,     /* how long a server may be away */
+    GONE_NS_SECONDS = 120,     /* seconds that a server may be away */
 };
 
 struct view_rank {
@@ -38,12 +37,12 @@ struct view {
     bool terminal, logs_only, ended;
     double steps;
     double step, loss, grad_norm, tokens_per_s, step_s;
-    bool skipped; /* its gradients, or its loss, were not finite */
+    bool skipped; /* the gradients or the loss of the last step were not finite */
     unsigned rank_count, lines_drawn;
     struct view_rank ranks[VIEW_RANKS_MAX];
     uint64_t told_ns;
     unsigned told_lines;
-    struct buf line, data; /* the SSE line under way, the event's data so far */
+    struct buf line, data; /* line: the incomplete SSE line; data: the event's data so far */
     char type[64];
     int64_t event_id;
 };
@@ -105,7 +104,7 @@ static void draw(struct view *view)
     fflush(stdout);
 }
 
-/* Something that stays on screen: above the view. Line ends inside a text are shown, not followed. */
+/* Prints a line that stays on screen above the view. Line ends inside the text are shown as " / ". */
 static void tell(struct view *view, const char *label, const char *text)
 {
     erase(view);
@@ -184,7 +183,7 @@ static void on_event(struct view *view, const char *type, const json_t *body)
     }
 }
 
-/* A complete event: its data is {"id","job","type","at","body"} or the body alone. */
+/* Handles a complete event. Its data is {"id","job","type","at","body"}, or the body alone. */
 static int dispatch(struct view *view, struct err *err)
 {
     if (view->data.size == 0)
@@ -252,7 +251,7 @@ static int take_stream(void *arg, const void *data, size_t size, struct err *err
     return 0;
 }
 
-/* One connection of the event stream, until it breaks (0: go on) or the job ends. */
+/* Reads the event stream over one connection, until it breaks or the job ends. */
 static int follow_once(struct view *view, struct err *err)
 {
     char path[128], resume[64];
@@ -275,7 +274,7 @@ static int follow_once(struct view *view, struct err *err)
     return http_perform(view->cli->http, &request, NULL, err);
 }
 
-/* The job's document; a server that is away is waited for, up to `deadline`. */
+/* Reads the job's document, and waits for a server that is away until `deadline`. */
 static int read_job(struct view *view, uint64_t deadline, json_t **job, struct err *err)
 {
     for (;;) {
@@ -313,10 +312,10 @@ static int follow(struct view *view, json_t **job, struct err *err)
             return -1;
         name_ranks(view, *job);
         bool over = state_is_last(
-            show_str(*job, "state")); /* what was said before is still told: the stream is read once more */
+            show_str(*job, "state")); /* the stream is read once more, for events before the job's end */
         if (view->ended && over)
             return 0;
-        view->ended = false; /* that end was an earlier one, before the job was resumed */
+        view->ended = false; /* the end seen was an earlier one; the job was resumed */
         if (follow_once(view, err) < 0 && !view->ended && err->code != ERR_NET && err->code != ERR_TIMEOUT &&
             err->code != ERR_PEER && err->code != ERR_BUSY)
             return -1;

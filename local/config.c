@@ -27,7 +27,7 @@ static bool is_loopback(const char *host)
     return strcmp(host, "localhost") == 0;
 }
 
-/* Names become parts of paths, certificates and Redis users. */
+/* Checks a name, which becomes part of paths, certificates and Redis users. */
 static bool name_good(const char *name)
 {
     const size_t size = strlen(name);
@@ -35,7 +35,7 @@ static bool name_good(const char *name)
            strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789-") == size;
 }
 
-/* A device as it was given, checked; what it leaves out the agent decides. */
+/* Checks a device and returns it as given; the agent chooses what is left out. */
 static json_t *device_read(struct json_reader *r)
 {
     int kind = 0;
@@ -128,7 +128,7 @@ static bool agent_known(const json_t *agents, const char *name)
     return false;
 }
 
-/* Check the links; they are passed on as they are. */
+/* Checks the links, which are passed on unchanged. */
 static int links_check(struct json_reader *r, const json_t *links, const json_t *agents)
 {
     for (size_t i = 0; i < json_array_size(links); i++) {
@@ -156,7 +156,7 @@ static int links_check(struct json_reader *r, const json_t *links, const json_t 
     return 0;
 }
 
-/* Check the planners; they are passed on as they are. */
+/* Checks the planners, which are passed on unchanged. */
 static int planners_check(struct json_reader *r, struct local_config *config)
 {
     struct planners planners;
@@ -167,7 +167,7 @@ static int planners_check(struct json_reader *r, struct local_config *config)
     return status;
 }
 
-/* "HOST", "HOST:PORT", "[V6]:PORT" into config->host and port. */
+/* Parses "HOST", "HOST:PORT" or "[V6]:PORT" into config->host and port. */
 static int listen_read(struct json_reader *r, struct local_config *config)
 {
     const char *text = "127.0.0.1";
@@ -195,7 +195,7 @@ static int listen_read(struct json_reader *r, struct local_config *config)
     return config->host[0] != '\0' ? 0 : jr_fail(r, "listen", "there is no host in it");
 }
 
-/* Everything but the agents. */
+/* Reads everything except the agents. */
 static int service_read(struct json_reader *r, struct local_config *config)
 {
     uint32_t redis_port = 0;

@@ -1,5 +1,5 @@
-/* The file of `motley up --config`, read, checked and filled with defaults. Pure but for what the machine
- * offers. */
+/* Reads and checks the file of `motley up --config`, and fills in defaults. Pure except for the machine's
+ * cores and memory. */
 #ifndef MOTLEY_LOCAL_CONFIG_H
 #define MOTLEY_LOCAL_CONFIG_H
 
@@ -12,27 +12,30 @@
 enum { LOCAL_AGENTS_MAX = 64, LOCAL_DEVICES_MAX = 64, LOCAL_SCHEDULERS_MAX = 8, LOCAL_NAME_BYTES = 65 };
 
 struct local_config {
-    json_t *document;    /* normalised: equal configurations are equal documents, read back as the same */
-    char host[256];      /* to listen on: `listen`, "127.0.0.1" */
-    uint16_t port;       /* of the api, from `listen`; 0: any, kept from run to run */
-    char advertise[256]; /* the host that others are told; the one listened on */
-    uint16_t redis_port; /* 0: any; used with tls alone, else Redis has a unix socket and no port */
-    bool tls;            /* on whenever host is not a loopback address */
-    uint32_t schedulers; /* 1 */
-    double certificate_seconds; /* how long an agent's certificate is good: `certificates`, 30 days */
-    const json_t
-        *agents; /* [{name, devices: [{kind, threads, memory, isa}], address}], borrowed from document */
+    /* normalised: equal configurations give equal documents, and reading it gives the same configuration */
+    json_t *document;
+    char host[256];      /* address to listen on, from `listen`; default "127.0.0.1" */
+    uint16_t port;       /* port of the API, from `listen`; 0: any free port, which is kept from run to run */
+    char advertise[256]; /* the host that others are told; default: `host` */
+    /* 0: any; used only with TLS, since without it Redis has a unix socket and no port */
+    uint16_t redis_port;
+    bool tls;            /* always on when `host` is not a loopback address */
+    uint32_t schedulers; /* default 1 */
+    /* lifetime of an agent's certificate, from `certificates`; default 30 days */
+    double certificate_seconds;
+    /* [{name, devices: [{kind, threads, memory, isa}], address}], borrowed from document */
+    const json_t *agents;
     const json_t *links;              /* as given, or NULL; borrowed from document */
     const json_t *planner, *planners; /* as given (common/planners.h), or NULL; borrowed from document */
 };
 
-/* Check a configuration document (a YAML or JSON mapping). *config is zeroed on failure; local_config_fini
- * releases. */
+/* Checks a configuration document (a YAML or JSON mapping). On failure *config is zeroed; local_config_fini
+ * releases it. */
 int local_config_parse(const json_t *document, struct local_config *config, struct err *err);
 void local_config_fini(struct local_config *config);
 
-/* The configuration when nobody gave one: one agent "local" whose device has all cores and 60 % of the memory
- * that is free. Returns new. */
+/* The default configuration: one agent "local" with one device of all cores and 60 % of the free memory.
+ * Returns new. */
 json_t *local_config_default(struct err *err);
 
 #endif

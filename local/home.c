@@ -20,12 +20,12 @@
 #include "common/units.h"
 #include "local/local.h"
 
-/* The longest home whose sockets ("/pg/.s.PGSQL.5432.lock", "/run/signer.sock") fit into the kernel's 107
- * bytes. */
+/* longest home path whose sockets ("/pg/.s.PGSQL.5432.lock", "/run/signer.sock") fit into the kernel's 107
+ * bytes */
 enum { PLACE_PLAIN_BYTES = 80 };
 enum { CA_DAYS = 3650, SERVER_SECONDS = 3650 * 86400, PEM_BYTES_MAX = 65536 };
 
-/* The home of the user, from HOME or, where that is unset, from the system's list of users; or NULL. */
+/* The user's home folder, from HOME or else from the system's list of users; or NULL. */
 static const char *user_home(void)
 {
     const char *home = getenv("HOME");
@@ -55,7 +55,7 @@ int local_home(const char *given, char out[LOCAL_HOME_BYTES], struct err *err)
     } else {
         length = snprintf(out, LOCAL_HOME_BYTES, "%s/%s", folder, text);
     }
-    /* "/client.json" and other files must fit behind it. */
+    /* leaves room for "/client.json" and other files */
     const int length_max = LOCAL_HOME_BYTES - 128;
     if (length > length_max) {
         return err_set(err, ERR_TOO_BIG,
@@ -69,14 +69,15 @@ int local_home(const char *given, char out[LOCAL_HOME_BYTES], struct err *err)
     return 0;
 }
 
-/* Can the path stand in file names of sockets and in the files and command lines of PostgreSQL and Redis? */
+/* Whether the path can be used in socket names and in the files and command lines of PostgreSQL and Redis. */
 static bool is_plain(const char *path)
 {
     static const char good[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-+@,~";
     return strlen(path) <= PLACE_PLAIN_BYTES && strspn(path, good) == strlen(path);
 }
 
-/* The folder of the links, /tmp/motley-UID. Others may only pass through it, and nobody else may own it. */
+/* Finds or makes the folder of the links, /tmp/motley-UID. It must belong to this user; others may only pass
+ * through it. */
 static int links_make(char out[HOME_PLACE_BYTES], bool make, struct err *err)
 {
     struct stat info;
@@ -180,7 +181,7 @@ int home_secret(const char *home, const char *name, char secret[HOME_SECRET_BYTE
     return status;
 }
 
-/* A pair of PEM files; the key first, so that a certificate never stands without it. */
+/* Writes a pair of PEM files; the key first, so that a certificate never exists without its key. */
 static int pair_write(const char *home, const char *name, const struct buf *cert, const struct buf *key,
                       struct err *err)
 {
@@ -281,7 +282,7 @@ int home_certificates(const char *home, const char *host, struct err *err)
     return status;
 }
 
-/* Listen on host:port for a moment; *port becomes the one got. Returns 0, or errno. */
+/* Listens on host:port for a moment; *port becomes the actual port. Returns 0, or errno. */
 static int port_try(const char *host, uint16_t *port)
 {
     char service[8];
@@ -323,8 +324,8 @@ static uint16_t port_noted(const char *path)
     return port <= 65535 ? (uint16_t)port : 0;
 }
 
-/* A port that can be listened on, chosen at random below those that the kernel gives to outgoing connections:
- * one of these could be taken again between now and the moment when its service listens. Returns 0, or errno.
+/* Chooses a free port at random below the range that the kernel gives to outgoing connections: a port of that
+ * range could be taken again before its service listens. Returns 0, or errno.
  */
 static int port_choose(const char *host, uint16_t *port)
 {
@@ -347,7 +348,7 @@ static int port_choose(const char *host, uint16_t *port)
             return 0;
         }
     }
-    *port = 0; /* the kernel's choice */
+    *port = 0; /* the kernel chooses */
     return port_try(host, port);
 }
 
@@ -362,7 +363,7 @@ int home_port(const char *home, const char *name, const char *host, uint16_t wan
     *port = wanted != 0 ? wanted : port_noted(path);
     int failed = *port != 0 ? port_try(host, port) : port_choose(host, port);
     if (failed != 0 && wanted == 0) {
-        failed = port_choose(host, port); /* the noted one is taken: any other will do */
+        failed = port_choose(host, port); /* the recorded port is taken, so any other is used */
     }
     if (failed != 0) {
         return err_errno(err, failed == EADDRINUSE ? ERR_CONFLICT : ERR_IO, failed,
@@ -391,9 +392,9 @@ int home_space(const char *home, uint64_t bytes_min, struct err *err)
 int home_limits(struct err *err)
 {
     enum { OPEN_FILES = 8192 }; /* Redis takes 4,096 clients, as its configuration says */
-    /* PostgreSQL keeps 48 descriptors and 10 more of its own, Redis one for each client; its log is written
-     * in files of 16 MiB; it and our services start some 40 processes and threads; a service maps some 200
-     * MiB. */
+    /* PostgreSQL keeps 48 descriptors and 10 more of its own, Redis one for each client. PostgreSQL's log is
+     * written in files of 16 MiB. PostgreSQL, Redis and our services start some 40 processes and threads. A
+     * service maps some 200 MiB. */
     static const struct {
         int resource;
         const char *word, *what, *unit;

@@ -1,5 +1,5 @@
-/* motley-supervisor HOME: keeps the services of HOME/run/services.json running until SIGTERM. Started by
- * `motley up`. */
+/* motley-supervisor HOME keeps the services of HOME/run/services.json running until SIGTERM. `motley up`
+ * starts it. */
 #include <stdio.h>
 
 #include "common/log.h"

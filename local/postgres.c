@@ -34,7 +34,7 @@ static bool has_programs(const char *bin)
     return access(path, X_OK) == 0;
 }
 
-/* The highest version below Debian's folder, or the one asked for (not 0). */
+/* Finds the highest version below Debian's folder, or the wanted one (not 0). */
 static bool debian_find(unsigned long wanted, char *out, size_t size)
 {
     DIR *folder = opendir(debian_folder);
@@ -74,7 +74,7 @@ static bool path_find(char *out, size_t size)
     return false;
 }
 
-/* The major version an existing cluster was made by; 0: there is none. */
+/* The major version that made an existing cluster; 0: there is none. */
 static unsigned long cluster_version(const char *dir)
 {
     char path[320];
@@ -89,7 +89,7 @@ static unsigned long cluster_version(const char *dir)
     return version;
 }
 
-/* May 'uid' pass through every folder above and including 'path'? */
+/* Whether 'uid' may pass through 'path' and every folder above it. */
 static bool reachable(const char *path, uid_t uid, gid_t gid)
 {
     char part[PATH_MAX];
@@ -177,7 +177,7 @@ int postgres_find(const char *home, struct postgres_place *place, struct err *er
     return 0;
 }
 
-/* Wait for a child until it ends or the time is over; its status, or -1. */
+/* Waits for a child until it ends or the time is over. Returns its status, or -1. */
 static int child_wait(pid_t pid, unsigned seconds)
 {
     const uint64_t deadline = clock_mono_ns() + (uint64_t)seconds * 1000000000u;
@@ -225,7 +225,8 @@ static int initdb_run(const struct postgres_place *place, const char *data, cons
     return 0;
 }
 
-/* A cluster outside the home may be another home's that lay at the same path: each notes the home's identity.
+/* Removes a cluster of another home: a folder outside the home may belong to an earlier home at the same
+ * path, so it records the home's identity.
  */
 static int foreign_remove(const struct postgres_place *place, const char *identity, struct err *err)
 {
@@ -257,7 +258,7 @@ int postgres_init(const struct postgres_place *place, const char *identity, cons
         return err_errno(err, ERR_IO, errno, "could not give \"%s\" to user %u", place->dir,
                          (unsigned)place->uid);
     }
-    /* /var/lib/motley itself must let others through. */
+    /* other users must be able to pass through /var/lib/motley itself */
     if (strncmp(place->dir, elsewhere, sizeof(elsewhere) - 1) == 0 && chmod(elsewhere, 0711) < 0) {
         return err_errno(err, ERR_IO, errno, "could not change the mode of \"%s\"", elsewhere);
     }

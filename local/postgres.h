@@ -1,4 +1,4 @@
-/* The private PostgreSQL of a home: where its programs and data are, which user it runs as. */
+/* The private PostgreSQL of a home: its programs, its data, and the user it runs as. */
 #ifndef MOTLEY_LOCAL_POSTGRES_H
 #define MOTLEY_LOCAL_POSTGRES_H
 
@@ -8,21 +8,23 @@
 
 struct postgres_place {
     char bin[256]; /* folder of initdb and postgres */
-    char dir[256]; /* holds data/ and the socket; HOME/pg, or a folder of /var/lib/motley where the user that
-                      PostgreSQL runs as cannot reach the home (a home under /root) */
-    uid_t uid;     /* 0: our own user */
+    /* holds data/ and the socket: HOME/pg, or a folder of /var/lib/motley if the user that PostgreSQL runs as
+     * cannot reach the home (a home under /root) */
+    char dir[256];
+    uid_t uid; /* 0: our own user */
     gid_t gid;
     char conninfo[384]; /* for libpq */
 };
 
-/* Find programs and user, choose the folder. ERR_NOT_FOUND when PostgreSQL is not installed. */
+/* Finds the programs and the user, and chooses the folder. ERR_NOT_FOUND when PostgreSQL is not installed. */
 int postgres_find(const char *home, struct postgres_place *place, struct err *err);
 
-/* Make the cluster if there is none (initdb, default durability), complete or absent; its log goes to 'log'.
- * A cluster of a home with another 'identity' (a random text kept in each home) is removed first. */
+/* Makes the database cluster if there is none (initdb, default durability), completely or not at all; its log
+ * goes to 'log'. A cluster of a home with another 'identity' (a random text stored in each home) is removed
+ * first. */
 int postgres_init(const struct postgres_place *place, const char *identity, const char *log, struct err *err);
 
-/* Before each start: remove a postmaster.pid whose process is no PostgreSQL. */
+/* Removes a postmaster.pid whose process is no PostgreSQL. Call it before each start. */
 void postgres_clear_stale(const char *dir);
 
 #endif

@@ -24,8 +24,8 @@ static bool is_ours(const char *program, const char *wanted)
            strcmp(program, "redis-server") == 0;
 }
 
-/* Redis changes its title to "redis-server unix:/HOME/run/redis.sock": look for the home inside arguments
- * too. */
+/* Looks for the home inside arguments, since Redis changes its title to "redis-server
+ * unix:/HOME/run/redis.sock". */
 static bool names_home(const struct remains_process *process, const char *home)
 {
     const size_t size = strlen(home);
@@ -48,7 +48,7 @@ static bool process_read(pid_t pid, struct remains_process *process)
     if (good) {
         memset(process->command, 0, sizeof(process->command));
         memcpy(process->command, text.data, text.size);
-        /* Titles: "/usr/bin/redis-server unixsocket:/…", "postgres: checkpointer". */
+        /* Titles look like "/usr/bin/redis-server unixsocket:/…" and "postgres: checkpointer". */
         const char *end = process->command + strcspn(process->command, " :");
         const char *name = end;
         while (name > process->command && name[-1] != '/') {

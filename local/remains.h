@@ -14,17 +14,17 @@ struct remains_process {
     pid_t pid;
     uint64_t start;                      /* process_start_time() */
     char program[64];                    /* base name of argv[0] */
-    char command[REMAINS_COMMAND_BYTES]; /* arguments, each ended by a NUL, and one NUL more */
+    char command[REMAINS_COMMAND_BYTES]; /* arguments, each ended by a NUL, and one further NUL */
 };
 
 typedef void remains_fn(void *arg, const struct remains_process *process);
 
-/* Call 'found' for each process whose program's name is 'program' ("": any of ours: motley-*, postgres,
- * redis-server) and one of whose arguments names 'home' or what lies below it. Never for the calling process.
+/* Calls 'found' for each process whose program is 'program' ("": motley-*, postgres or redis-server) and one
+ * of whose arguments names 'home' or a path below it; never for the calling process.
  */
 void remains_each(const char *home, const char *program, remains_fn *found, void *arg);
 
-/* Stop them: SIGTERM, then SIGKILL after 3 s. ERR_TIMEOUT naming one that lives on. */
+/* Stops these processes: SIGTERM, then SIGKILL after 3 s. ERR_TIMEOUT names one that is still alive. */
 int remains_stop(const char *home, const char *program, struct err *err);
 
 #endif

@@ -13,10 +13,11 @@
 #include "common/process.h"
 #include "local/home.h"
 
-/* Redis never evicts: what an agent floods it with (64 MiB before its node is barred) must leave room. */
+/* MiB of Redis. Redis never evicts, so there must be room for the 64 MiB that each agent can write before its
+ * node is barred. */
 enum { REDIS_MB = 1024, REDIS_AGENT_MB = 64 };
 
-/* One list being made. */
+/* The list of services that is being made. */
 struct making {
     const char *home;
     const struct local_config *config;
@@ -24,13 +25,13 @@ struct making {
     json_t *list;
     struct err *err;
     char password[HOME_SECRET_BYTES];
-    char redis_address[2 * HOME_PATH_BYTES]; /* for our own daemons: the unix socket */
+    char redis_address[2 * HOME_PATH_BYTES]; /* the unix socket, for our own daemons */
     char agents_address[300];                /* for agents */
     char api_address[300];                   /* host:port */
     char url[300];
 };
 
-/* "HOME/…" as a JSON text, new. */
+/* Returns "HOME/…" as a JSON text, new. */
 static json_t *path_json(const struct making *m, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 static json_t *path_json(const struct making *m, const char *fmt, ...)
@@ -45,13 +46,13 @@ static json_t *path_json(const struct making *m, const char *fmt, ...)
     return json_string(path);
 }
 
-/* "host:port", "[v6]:port" */
+/* Writes "host:port" or "[v6]:port". */
 static void address_print(char out[300], const char *host, uint16_t port)
 {
     snprintf(out, 300, strchr(host, ':') != NULL ? "[%s]:%u" : "%s:%u", host, port);
 }
 
-/* Takes 'document'. */
+/* Writes the document to HOME/name. Takes 'document' over. */
 static int document_write(const struct making *m, const char *name, json_t *document)
 {
     char path[2 * HOME_PATH_BYTES];
@@ -69,7 +70,7 @@ static int document_write(const struct making *m, const char *name, json_t *docu
     return status;
 }
 
-/* Takes 'service'. */
+/* Takes 'service' over. */
 static int service_add(const struct making *m, json_t *service)
 {
     if (service == NULL || json_array_append_new(m->list, service) < 0) {
@@ -78,7 +79,7 @@ static int service_add(const struct making *m, json_t *service)
     return 0;
 }
 
-/* The path of one of our own programs, as JSON, new. */
+/* The path of one of our own programs as a JSON text, new. */
 static json_t *program_json(const struct making *m, const char *name)
 {
     char path[HOME_PATH_BYTES];
@@ -213,7 +214,7 @@ static int api_add(struct making *m)
                                     program, "--config", config, "address", m->api_address, "phase", 2));
 }
 
-/* The only one that is told where the CA's key lies. */
+/* The signer is the only service that is told where the CA's key is. */
 static int signer_add(const struct making *m)
 {
     char lifetime[32];

@@ -1,5 +1,5 @@
-/* What runs on this machine, as data: the configuration files of every daemon and the list the supervisor
- * works from. */
+/* The services of this machine as data: every daemon's configuration file, and the list that the supervisor
+ * starts. */
 #ifndef MOTLEY_LOCAL_SERVICES_H
 #define MOTLEY_LOCAL_SERVICES_H
 
@@ -9,11 +9,12 @@
 #include "local/config.h"
 #include "local/postgres.h"
 
-/* Write every configuration file below HOME/run and HOME/agents, and return the list of services, new:
+/* Writes every configuration file below HOME/run and HOME/agents, and returns the list of services, new:
  * [{"role", "name", "argv": […], "uid", "gid", "address", "phase", "once", "stop_signal", "dir",
  *   "join_file", "enrolled_file", "leader_file"}].
- * Phases start in order: 0 (postgres, redis), 1 (the api's --migrate, once), 2 (everything else).
- * 'url' becomes what clients use. ERR_NOT_FOUND when redis-server or one of our own programs is not there. */
+ * Phases start in order: 0 (postgres, redis, signer), 1 (the API's --migrate, once), 2 (everything else).
+ * 'url' becomes the address that clients use. ERR_NOT_FOUND when redis-server or one of our own programs is
+ * missing. */
 json_t *services_make(const char *home, const struct local_config *config,
                       const struct postgres_place *postgres, char url[300], struct err *err);
 

@@ -1,4 +1,4 @@
-/* What the supervisor wrote down about its services, read back: HOME/run/state.json. */
+/* Reads what the supervisor recorded of its services: HOME/run/state.json. */
 #ifndef MOTLEY_LOCAL_STATE_H
 #define MOTLEY_LOCAL_STATE_H
 
@@ -12,10 +12,10 @@
 /* The document, new, or NULL when there is none. */
 json_t *state_load(const char *home);
 
-/* The supervisor's pid when it lives (its start time agrees), else 0. */
+/* The supervisor's pid if that process is alive and has the recorded start time, else 0. */
 pid_t state_supervisor(const json_t *state, uint64_t *start);
 
-/* The last part of a log file as one line, for error messages: at most size - 1 bytes. Returns out. */
+/* The end of a log file as one line, for error messages: at most size - 1 bytes. Returns out. */
 char *log_tail(const char *home, const char *name, char *out, size_t size);
 
 #endif

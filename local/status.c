@@ -1,4 +1,4 @@
-/* What runs: from the supervisor's notes and /proc. */
+/* What runs, from the supervisor's record and /proc. */
 #include "local/local.h"
 
 #include <stdio.h>
@@ -49,7 +49,7 @@ char *log_tail(const char *home, const char *name, char *out, size_t size)
         }
         size_t begin = text.size > size - 1 ? text.size - (size - 1) : 0;
         for (size_t i = begin; i < text.size && begin > 0; i++) {
-            if (text.data[i] == '\n') { /* begin with a whole line if there is one */
+            if (text.data[i] == '\n') { /* begins with a whole line if there is one */
                 begin = i + 1;
                 break;
             }
@@ -76,11 +76,11 @@ bool local_is_up(const char *home)
 
 int local_disk(const char *home, struct err *err)
 {
-    enum { FREE_BYTES_MIN = 32 << 20 }; /* two of the database's log files of 16 MiB */
+    enum { FREE_BYTES_MIN = 32 << 20 }; /* two of the database's log files of 16 MiB each */
     return local_is_up(home) ? home_space(home, FREE_BYTES_MIN, err) : 0;
 }
 
-/* "EPOCH PID": does the process that runs now lead? */
+/* Whether the file "EPOCH PID" names this process. */
 static bool is_leader(const char *path, pid_t pid)
 {
     struct err err;
@@ -125,7 +125,7 @@ struct worker_search {
     const char *home;
 };
 
-/* A worker's folder lies below HOME/agents/NAME: that names it. */
+/* Names a worker by its folder, which is below HOME/agents/NAME. */
 static void worker_found(void *arg, const struct remains_process *process)
 {
     struct worker_search *search = arg;

@@ -1,9 +1,9 @@
-/* The supervisor: starts the services of HOME/run/services.json in the order of their phases, restarts what
- * dies, and stops all of it when told to.
+/* The supervisor: starts the services of HOME/run/services.json in the order of their phases, restarts those
+ * that die, and stops them all when told to.
  *
- * One thread, one loop: wait for a signal or the next deadline, look at every service. What it knows stands
- * in HOME/run/state.json, rewritten whenever a process starts or ends, for status, down and the next
- * supervisor.
+ * One thread with one loop waits for a signal or the next deadline, and checks every service.
+ * HOME/run/state.json records what it knows, for `status`, `down` and the next supervisor; it is rewritten
+ * whenever a process starts or ends.
  */
 #include "local/local.h"
 
@@ -35,28 +35,28 @@ enum {
     SERVICES_BYTES = 1 << 20,
     BACKOFF_MS_MIN = 100,
     BACKOFF_MS_MAX = 5000,
-    STABLE_MS = 2000, /* a process that lived so long starts over with the shortest back-off */
+    STABLE_MS = 2000, /* a process that lived longer begins again with the shortest back-off */
     TICK_MS = 100,
     HOUSEKEEPING_MS = 2000,
     STOP_GRACE_MS = 10000,
-    LOG_BYTES_MAX = 64 << 20, /* then the log's end is kept as .old and it begins anew */
+    LOG_BYTES_MAX = 64 << 20, /* a larger log is emptied, after its end was saved as .old */
     LOG_BYTES_KEPT = 1 << 20
 };
 
 struct service {
-    const json_t *entry; /* of the list */
+    const json_t *entry; /* its entry of the list */
     const char *role, *name;
     pid_t pid; /* 0: not running */
     uint64_t process_start;
     uint64_t started_ns, next_start_ns;
     uint32_t backoff_ms, restarts;
     int last_status;
-    bool done; /* a service that runs once has ended well */
+    bool done; /* a service that runs once has succeeded */
 };
 
 struct supervisor {
     const char *home;
-    char real[PATH_MAX]; /* where the home leads; a lost link to it is made again */
+    char real[PATH_MAX]; /* where the home's link leads; a lost link is made again */
     json_t *list;
     struct service *services;
     size_t count;
@@ -106,8 +106,8 @@ static void state_write(const struct supervisor *v)
     json_decref(state);
 }
 
-/* May it start now? Services of a later phase wait until those that run once are done; an agent waits for its
- * token. */
+/* Whether the service may start now. Services of a later phase wait until the once-services before them have
+ * succeeded; an agent waits for its join token. */
 static bool may_start(const struct supervisor *v, const struct service *s, uint64_t now)
 {
     if (s->pid != 0 || s->done || now < s->next_start_ns) {
@@ -127,7 +127,7 @@ static bool may_start(const struct supervisor *v, const struct service *s, uint6
     return join == NULL || file_exists(text_of(s, "enrolled_file")) || file_exists(join);
 }
 
-/* The command line; an agent that is not enrolled yet gets its join token, which is good once. */
+/* Makes the command line; an agent that is not enrolled gets its join token, which can be used once. */
 static size_t arguments_make(const struct service *s, const char **argv, struct buf *token)
 {
     const json_t *list = json_object_get(s->entry, "argv");
@@ -149,8 +149,8 @@ static size_t arguments_make(const struct service *s, const char **argv, struct 
     return count;
 }
 
-/* A pause bounds how often a process is started, so it counts from start to start: what dies again and again
- * at once is started every BACKOFF_MS_MAX, what lived for a while at once. */
+/* Sets the next start. The pause bounds how often a process is started, so it counts from start to start: a
+ * process that keeps dying at once is started every BACKOFF_MS_MAX, one that lived for a while at once. */
 static void backoff_grow(struct service *s, uint64_t now)
 {
     const bool stable = s->started_ns != 0 && now - s->started_ns > (uint64_t)STABLE_MS * 1000000u;
@@ -171,7 +171,7 @@ static void service_start(struct supervisor *v, struct service *s, uint64_t now)
         postgres_clear_stale(text_of(s, "dir"));
     } else if (strcmp(s->role, "redis") == 0) {
         file_mkdirs(text_of(s, "dir"), 0700,
-                    &err); /* it may have been wiped; Redis itself says if it is not there */
+                    &err); /* the folder may have been removed; Redis itself reports if it is missing */
     }
     arguments_make(s, argv, &token);
     const struct process_options options = {.argv = argv,
@@ -226,8 +226,7 @@ static void children_reap(struct supervisor *v)
     }
 }
 
-/* Logs are bounded: what is too long keeps its end under another name and is emptied in place (writers
- * append). */
+/* Bounds a log: saves its end under another name and empties it in place (its writers append). */
 static void log_bound(const char *path)
 {
     struct stat info;
@@ -266,7 +265,7 @@ static void housekeeping(struct supervisor *v)
     }
 }
 
-/* Stop the services of one role, all at once, and wait for them. */
+/* Stops all services of one role at once and waits for them. */
 static void role_stop(struct supervisor *v, const char *role)
 {
     const uint64_t deadline = clock_mono_ns() + (uint64_t)STOP_GRACE_MS * 1000000u;
@@ -331,7 +330,7 @@ static int services_load(struct supervisor *v, struct err *err)
     return 0;
 }
 
-/* Until SIGTERM or SIGINT. */
+/* Runs the services until SIGTERM or SIGINT. */
 static void watch(struct supervisor *v, int signals)
 {
     while (!v->stopping) {

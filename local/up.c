@@ -1,4 +1,4 @@
-/* Starting and stopping everything of one home. */
+/* Starts and stops everything of one home. */
 #include "local/local.h"
 
 #include <errno.h>
@@ -29,7 +29,7 @@ enum {
     TIMEOUT_DEFAULT_S = 60,
     DOWN_MS = 45000,
     POLL_MS = 20,
-    RESTARTS_MAX = 6, /* a service that died so often while coming up will not come up */
+    RESTARTS_MAX = 6, /* a service that died so often during the start will not come up */
     CONFIG_BYTES = 1 << 20,
     ANSWER_BYTES = 4 << 20
 };
@@ -43,8 +43,8 @@ struct coming_up {
     char ca[HOME_PATH_BYTES];
     char token[HOME_SECRET_BYTES];
     uint64_t deadline;
-    pid_t supervisor; /* ours, when we started it */
-    json_t *before;   /* state when we came: what died until then is no matter of ours; or NULL */
+    pid_t supervisor; /* the supervisor, if this process started it */
+    json_t *before;   /* the state before this start, or NULL; earlier deaths do not count */
     struct http *http;
     struct err *err;
 };
@@ -63,7 +63,7 @@ static void say(const struct coming_up *u, const char *fmt, ...)
     }
 }
 
-/* The configuration to use: the file given, the home's last one, or the default. */
+/* Reads the configuration: the given file, the home's last one, or the default. */
 static json_t *config_document(const struct coming_up *u)
 {
     char stored[HOME_PATH_BYTES];
@@ -96,7 +96,7 @@ static int config_load(struct coming_up *u)
                                                          : status;
 }
 
-/* HOME/run/NAME as JSON; takes nothing. */
+/* Writes the document to HOME/NAME. Takes nothing over. */
 static int json_file_write(const struct coming_up *u, const char *name, const json_t *document)
 {
     char path[HOME_PATH_BYTES];
@@ -151,7 +151,7 @@ static int supervisor_start(struct coming_up *u)
     return process_spawn(&options, &u->supervisor, u->err);
 }
 
-/* Folders, secrets, certificates, the database cluster and every daemon's file. */
+/* Makes folders, secrets, certificates, the database cluster and every daemon's file. */
 static int prepare(struct coming_up *u)
 {
     char log[HOME_PATH_BYTES];
@@ -165,7 +165,7 @@ static int prepare(struct coming_up *u)
         postgres_find(u->home, &postgres, u->err) < 0) {
         return -1;
     }
-    /* Before initdb: a port that is taken or a program that is missing is told at once. */
+    /* must precede initdb, so that a taken port or a missing program is reported at once */
     json_t *services = services_make(u->home, &u->config, &postgres, u->url, u->err);
     if (services == NULL) {
         return -1;
@@ -183,7 +183,7 @@ static int prepare(struct coming_up *u)
     return status == 0 ? client_write(u) : -1;
 }
 
-/* How often a service died, by its place in the state's list. */
+/* How often a service has died, by its index in the state's list. */
 static int64_t restarts_of(const json_t *state, size_t index)
 {
     return json_integer_value(
@@ -210,7 +210,8 @@ static int check_services(const struct coming_up *u, const json_t *state)
     return 0;
 }
 
-/* While waiting: is the time over, has the supervisor ended, does something die again and again? */
+/* Checks, while waiting, whether the time is over, the supervisor has ended, or a service dies again and
+ * again. */
 static int check_progress(const struct coming_up *u, const char *what)
 {
     char tail[300];
@@ -260,7 +261,7 @@ static int wait_api(struct coming_up *u)
     }
 }
 
-/* Redis listens once its socket takes a connection. */
+/* Waits until Redis's socket accepts a connection. */
 static int wait_redis(struct coming_up *u)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -281,7 +282,7 @@ static int wait_redis(struct coming_up *u)
     }
 }
 
-/* Does a scheduler lead, as the status document has it? */
+/* Whether a scheduler leads, according to the status document. */
 static bool has_leader(const struct coming_up *u)
 {
     struct err why;
@@ -306,7 +307,7 @@ static int wait_leader(struct coming_up *u)
     return 0;
 }
 
-/* Was it taken out of the cluster? Then it stays out until its folder is removed. */
+/* Whether the agent was removed from the cluster. Then it stays out until its folder is removed. */
 static bool agent_removed(const struct coming_up *u, const char *name)
 {
     char removed[HOME_PATH_BYTES];
@@ -316,7 +317,7 @@ static bool agent_removed(const struct coming_up *u, const char *name)
     return file_exists(removed) && !file_exists(enrolled);
 }
 
-/* Give every agent that is not enrolled a join token, unless one still lies there. */
+/* Gives every agent that is not enrolled a join token, unless it has one. */
 static int tokens_offer(struct coming_up *u)
 {
     char enrolled[HOME_PATH_BYTES];
@@ -328,7 +329,8 @@ static int tokens_offer(struct coming_up *u)
         if (file_exists(enrolled) || file_exists(join) || agent_removed(u, name)) {
             continue;
         }
-        /* The configuration names it: it may have the name even where another machine had it before. */
+        /* The configuration names the agent, so it may have the name even if another machine had it before.
+         */
         json_t *answer = NULL;
         json_t *wish = json_pack("{s:s, s:b}", "node", name, "replace", 1);
         int made = http_json(u->http, "POST", "/v1/join-tokens", wish, 5000, &answer, u->err);
@@ -347,7 +349,7 @@ static int tokens_offer(struct coming_up *u)
     return 0;
 }
 
-/* Agents that are neither enrolled nor running nor holding a token need another one. */
+/* Whether an agent needs another token: it is not enrolled, does not run and has no token. */
 static bool agent_waits(const struct coming_up *u, const json_t *services, const char *name)
 {
     char enrolled[HOME_PATH_BYTES];
@@ -379,7 +381,7 @@ static bool anyone_waits(const struct coming_up *u)
     return waits;
 }
 
-/* How many of our agents the service knows to be alive; -1 when it cannot be asked just now. */
+/* How many agents of the configuration are alive according to the API; -1 when it does not answer. */
 static int agents_alive(const struct coming_up *u, const char **missing)
 {
     struct err why;
@@ -437,7 +439,7 @@ static int wait_ready(struct coming_up *u)
     return 0;
 }
 
-/* What a running supervisor serves already. */
+/* Waits until a supervisor that already runs has everything ready. */
 static int join_running(struct coming_up *u)
 {
     if (!same_config(u)) {
@@ -507,7 +509,7 @@ int local_up(const struct local_up_options *options, struct err *err)
     if (file_mkdirs(path, 0700, err) < 0) {
         err_wrap(err, "the home cannot be used; give another folder with --home");
     } else {
-        /* Two of us at once: the second waits its turn and finds it running. */
+        /* A second `motley up` waits for the first one and then finds it running. */
         snprintf(path, sizeof(path), "%s/run/up.lock", u.home);
         int lock = file_lock(path, err);
         while (lock < 0 && err->code == ERR_BUSY && clock_left_ms(u.deadline, 1) > 0) {
