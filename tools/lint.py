@@ -11,6 +11,7 @@ import subprocess
 import sys
 
 import circles
+import documents
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
@@ -222,6 +223,9 @@ def main():
     for path in files:
         if LEFT_BEHIND.search(path):
             report(path, 1, "left", "a tool left it behind; it belongs in .gitignore")
+        if path.endswith(".md"):
+            for line, rule, what in documents.find(path, circles.read(path)):
+                report(path, line, rule, what)
         if not path.endswith((".c", ".h", ".inc")):
             continue
         with open(os.path.join(ROOT, path), encoding="utf-8") as handle:
