@@ -253,12 +253,31 @@ static int loader_check(const json_t *config, const char *path, struct err *err)
                          path[0] ? "." : "");
 }
 
+/* transformers makes numbers of the keys of id2label, and runs no model whose answers are tuples. */
+static int answers_check(const json_t *config, const char *path, struct err *err)
+{
+    const char *dot = path[0] ? "." : "", *key;
+    json_t *label;
+    json_object_foreach(json_object_get(config, "id2label"), key, label)
+    {
+        const char *digits = key + (key[0] == '-');
+        if (digits[0] == 0 || digits[strspn(digits, "0123456789")] != 0)
+            return err_set(err, ERR_INVALID, "%s%sid2label: its keys must be whole numbers, not \"%.40s\"",
+                           path, dot, key);
+    }
+    return json_is_false(json_object_get(config, "return_dict"))
+               ? err_set(err, ERR_INVALID, "%s%sreturn_dict: must be true; transformers runs no other model",
+                         path, dot)
+               : 0;
+}
+
 int config_keys_check_outer(const json_t *config, struct err *err)
 {
     const json_t *vision = json_object_get(config, "vision_config");
     if (vision && !json_is_object(vision) && !json_is_null(vision))
         return err_set(err, ERR_INVALID, "vision_config: must be an object or null");
-    return words_check(config, "", err) < 0 || loader_check(config, "", err) < 0
+    return words_check(config, "", err) < 0 || loader_check(config, "", err) < 0 ||
+                   answers_check(config, "", err) < 0
                ? -1
                : taken_check(config, "", err);
 }
@@ -272,7 +291,8 @@ int config_keys_check(const json_t *config, enum model_arch arch, const char *pa
     for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++)
         if (key_check(&keys[i], json_object_get(config, keys[i].name), arch, path, err) < 0)
             return -1;
-    return words_check(config, path, err) < 0 || loader_check(config, path, err) < 0
+    return words_check(config, path, err) < 0 || loader_check(config, path, err) < 0 ||
+                   answers_check(config, path, err) < 0
                ? -1
                : taken_check(config, path, err);
 }

@@ -9,6 +9,7 @@
 #include "common/array.h"
 #include "model/shape/arch.h"
 #include "model/shape/blocks.h"
+#include "model/shape/generation_config.h"
 #include "model/shape/gguf_config.h"
 #include "model/files/hub_json.h"
 #include "model/shape/nf4_skipped.h"
@@ -27,7 +28,7 @@ struct model {
     uint32_t unused; /* tensors of the file that the model does not have */
     char first_unused[ARCH_NAME_MAX];
     bool own_head; /* tied by the config, and not by the file */
-    char note[512];
+    char note[640], generation_note[160];
 };
 
 static int compare_tensor(const void *a, const void *b)
@@ -327,7 +328,8 @@ static int open_folder(struct model *m, struct err *err)
         return err_set(err, ERR_NOT_FOUND,
                        "the model has a config.json but no weights (safetensors or GGUF)");
     if (sort_tensors(m, err) < 0 || check_index(m, err) < 0 || gather_nf4(m, err) < 0 ||
-        settle_tie(m, err) < 0)
+        settle_tie(m, err) < 0 ||
+        generation_config_read(m->source, &m->config, m->generation_note, sizeof m->generation_note, err) < 0)
         return -1;
     packing_of_tensors(kind_of, m, &m->config);
     return 0;
@@ -433,12 +435,17 @@ static void write_note(struct model *m)
                  "%u tensors of its files are not the language model's and are not used "
                  "(the first is \"%.100s\")",
                  m->unused, m->first_unused);
-    snprintf(m->note, sizeof(m->note), "%s%s%s",
-             m->own_head
-                 ? "config.json says tie_word_embeddings, but lm_head.weight differs from the embedding: "
-                   "the head is one of its own, as transformers 5 has it"
-                 : "",
-             m->own_head && unused[0] ? "; " : "", unused);
+    const char *parts[] = {
+        m->own_head
+            ? "config.json says tie_word_embeddings, but lm_head.weight differs from the embedding: the "
+              "head is one of its own, as transformers 5 has it"
+            : "",
+        unused, m->generation_note};
+    size_t used = 0;
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        if (parts[i][0] != '\0' && used < sizeof m->note)
+            used += (size_t)snprintf(m->note + used, sizeof m->note - used, "%s%s", used > 0 ? "; " : "",
+                                     parts[i]);
 }
 
 /* A GGUF by its name, or a model's only file by its first bytes: people rename them. */

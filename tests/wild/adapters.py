@@ -27,7 +27,7 @@ def make(rng):
         config[key] = rng.choice(EXTRA[key])
         keys = [key]
     else:
-        config, keys = configs.mutated(rng, config)
+        config, keys = configs.mutated(rng, config, {})
     return {"kind": "adapters", "keys": keys, "files": {"config.json": json.loads((base / "config.json").read_text())},
             "links": {"model.safetensors": f"golden/{family}/model.safetensors"},
             "adapter": {"files": {"adapter_config.json": config},

@@ -39,18 +39,25 @@ ELSEWHERE = {  # keys that other families or versions have for the same or besid
     "output_attentions": [False, True, None], "embd_pdrop": [0, 0.0, 0.1, None], "use_bidirectional_attention": [None, False], "pad_token_id": [-1, 300, None, 0, -400, {"a": 1}], "eos_token_id": [[2, 300], [], None, 0],
     "model_type": ["llama", "mistral", "qwen2", "bert", None], "architectures": [None, [], ["LlamaModel"],
                                                                               ["BertForMaskedLM"], [None], "x"]}
+GENERATION = {  # keys of generation_config.json that transformers looks at
+    "assistant_ensemble_weight": [0.5, 1.0, None, "x"], "cache_implementation": ["static", "quantized", None, "x"],
+    "compile_config": [None, {}], "early_stopping": [True, "never", None, 1, "always"], "max_new_tokens": [5, 0, None, 0.5],
+    "num_return_sequences": [1, 2, None, True], "num_beams": [1, 4, None], "do_sample": [True, False, None, 1],
+    "suppress_tokens": [[5], None, 3], "watermarking_config": [None, {}, {"greenlist_ratio": 0.3}],
+    "eos_token_id": [2, [2, 5], [], None], "pad_token_id": [0, None, "x"], "temperature": [0.5, 0, "x"], "top_k": [5, "x"],
+    "transformers_version": ["5.24.0", None], "max_length": [20, None, "x"], "trust_remote_code": [True]}
 ODD = [float("nan"), float("inf"), None, True, False, 0, 1, -1, 2, 3, 1e30, 0.5, "", "a", "4", [], [1], {}, {"a": 1}, 2 ** 31, 2 ** 40]
 
 
-def change(rng, config, key):
+def change(rng, config, key, extra):
     value = config.get(key)
     kind = rng.randrange(6)
     if kind == 0:
         return REMOVED
     if kind == 1:
         return None
-    if kind == 2 and key in ELSEWHERE:
-        return rng.choice(ELSEWHERE[key])
+    if kind == 2 and key in extra:
+        return rng.choice(extra[key])
     if kind == 3 and isinstance(value, (int, float)):
         return rng.choice([value * 2, value + 1, value - 1, float(value), str(value), -value, int(value)])
     if kind == 4 and isinstance(value, dict) and value:
@@ -63,12 +70,12 @@ def change(rng, config, key):
     return rng.choice(ODD)
 
 
-def mutated(rng, config, extra=()):
+def mutated(rng, config, extra):
     """The config with one key changed, two now and then, and the names that a refusal may give."""
     config, keys = copy.deepcopy(config), []
     for _ in range(1 if rng.random() < 0.8 else 2):
         key = rng.choice(sorted({*config, *extra}))
-        value = change(rng, config, key)
+        value = change(rng, config, key, extra)
         if isinstance(config.get(key), dict):
             keys += config[key]
         if isinstance(value, dict):
@@ -88,8 +95,12 @@ def make(rng):
     generation = DATA / "golden" / family / "generation_config.json"
     if generation.exists():
         files["generation_config.json"] = json.loads(generation.read_text())
-    name = "generation_config.json" if rng.random() < 0.1 and len(files) == 2 else "config.json"
-    files[name], keys = mutated(rng, files[name], ELSEWHERE)
+    if rng.random() < 0.15:
+        name, extra = "generation_config.json", GENERATION
+        files.setdefault(name, {"eos_token_id": 2})
+    else:
+        name, extra = "config.json", ELSEWHERE
+    files[name], keys = mutated(rng, files[name], extra)
     return {"kind": "configs", "keys": keys, "files": files,
             "links": {"model.safetensors": f"golden/{family}/model.safetensors"},
             "ask": [{"do": "loss", "ids": IDS, "labels": IDS, "logits": rng.random() < 0.2}]}

@@ -174,7 +174,7 @@ class Oracle:
     def loss(self, q):
         config = transformers.AutoConfig.from_pretrained(q["folder"])
         for key in ("num_hidden_layers", "num_local_experts", "num_experts"):  # each takes the class a while to make
-            if isinstance(getattr(config, key, 0), int) and getattr(config, key, 0) > PARTS_MAX:
+            if key in type(config)().to_dict() and isinstance(getattr(config, key), int) and getattr(config, key) > PARTS_MAX:
                 raise Refused(f"weights are missing for {key}")
         with torch.device("meta"):
             empty = transformers.AutoModelForCausalLM.from_config(config)
