@@ -1,5 +1,5 @@
 """What tools/lint.py asks of documents: lines of at most 120 characters and paragraphs of at most 120 words, outside
-tables and code, and the layering table of docs/DESIGN.md as tools/layering.py prints it."""
+tables and code, and functions of docs/TOUR.md that are where it says."""
 import re
 
 LINE_MAX = 120
@@ -32,3 +32,22 @@ def find(path, text):
         words += len(stripped.split())
         if len(line) > LINE_MAX and " " in stripped:
             yield number, "line", f"{len(line)} characters; wrap at {LINE_MAX}"
+
+
+# A row of docs/TOUR.md names a function and its file.
+ROW = re.compile(r"\| `(\w+)\(\)` \| `([\w/.]+)` \|")
+
+
+def tour(text, read):
+    """Yields the rows whose file has no such function."""
+    for number, line in enumerate(text.split("\n"), 1):
+        row = ROW.match(line)
+        if not row:
+            continue
+        name, path = row.groups()
+        try:
+            there = re.search(rf"^[\w \*]*\b{name}\(", read(path), flags=re.M)
+        except OSError:
+            there = None
+        if not there:
+            yield number, "tour", f"{path} has no function {name}()"
