@@ -61,7 +61,7 @@ static uint64_t device_look(const struct planner_device *d)
     return mix(hash, d->profile.present ? d->profile.process_base_bytes : 0);
 }
 
-/* Orders devices by memory, largest first, then by kind and speed. */
+/* Orders devices by memory, largest first, then by colour, then by speed. */
 static int device_compare(const struct sorter *s, uint32_t a, uint32_t b)
 {
     const struct planner_device *x = &s->cluster->devices[a], *y = &s->cluster->devices[b];

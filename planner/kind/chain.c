@@ -8,7 +8,7 @@
 /* Windows beyond the rule for means: a step's first and last micro-batches use them (as in tensor.c, where
  * 16 clusters gained up to 8 %). */
 #define WINDOW_MORE 2u
-/* micro-batches per stage of a shortened step, which only serves to assign micro-batches */
+/* A step with more micro-batches per stage than this is long: filling its pipeline hardly counts. */
 #define LONG_ROUNDS 3u
 
 static uint32_t price_at(const struct candidate *c, uint32_t s)
