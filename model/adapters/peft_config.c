@@ -137,6 +137,21 @@ static int check_words(const json_t *document, struct err *err)
     return 0;
 }
 
+/* hub_json_parse() gives NaN as the text "NaN", which is no name of a module. */
+static int check_names(const json_t *document, struct err *err)
+{
+    static const char *const keys[] = {"target_modules", "exclude_modules"};
+    for (size_t k = 0; k < sizeof keys / sizeof *keys; k++) {
+        const json_t *names = json_object_get(document, keys[k]);
+        for (size_t i = 0; i < (json_is_array(names) ? json_array_size(names) : 1); i++) {
+            const char *name = json_string_value(json_is_array(names) ? json_array_get(names, i) : names);
+            if (name && strcmp(name, "NaN") == 0)
+                return err_set(err, ERR_INVALID, "%s: %s: NaN is no name of a module", config_name, keys[k]);
+        }
+    }
+    return 0;
+}
+
 /* Adapters on embedding and head are something else than on the layers' matrices. */
 static int check_targets(const struct lora_rules *rules, struct err *err)
 {
@@ -198,7 +213,8 @@ int peft_config_parse(const json_t *document, struct peft_config *config, struct
     if (strcmp(type, "LORA") != 0)
         return err_set(err, ERR_UNSUPPORTED, "%s: peft_type: \"%s\" is not supported; only LORA is",
                        config_name, type);
-    if (check_keys(document, err) < 0 || check_words(document, err) < 0 || check_ranks(document, err) < 0)
+    if (check_keys(document, err) < 0 || check_words(document, err) < 0 || check_ranks(document, err) < 0 ||
+        check_names(document, err) < 0)
         return -1;
     config->rank = 8; /* these are peft's defaults */
     config->alpha = 8;

@@ -243,7 +243,7 @@ static int around_put(struct tokenizer *t, const struct around *around, bool par
                        "tokenizer.json: post_processor has one that adds tokens after a TemplateProcessing "
                        "that does; Sequence is supported with one of them");
     }
-    t->in_parts |= parts && around->before_count + around->after_count > 0;
+    t->in_parts |= parts;
     if (t->before_count + around->before_count > TOKENIZER_AROUND_MAX ||
         t->after_count + around->after_count > TOKENIZER_AROUND_MAX) {
         return err_set(err, ERR_TOO_BIG,
@@ -281,7 +281,9 @@ static int post_read(struct tokenizer *t, const json_t *post, unsigned depth, st
         return 0;
     }
     if (json_is_type(post, "TemplateProcessing")) {
-        return template_read(t, &around, post, err) < 0 ? -1 : around_put(t, &around, true, err);
+        return template_read(t, &around, post, err) < 0
+                   ? -1
+                   : around_put(t, &around, json_array_size(json_object_get(post, "single")) > 1, err);
     }
     if (json_is_type(post, "BertProcessing") || json_is_type(post, "RobertaProcessing")) {
         return pair_read(t, &around, post, err) < 0 ? -1 : around_put(t, &around, false, err);
