@@ -55,7 +55,7 @@ static int write_lines(const char *folder, const char *name, const json_t *lines
     return result;
 }
 
-struct download {
+struct file_download {
     int fd;
     const char *path;
     struct digest *digest;
@@ -63,7 +63,7 @@ struct download {
 
 static int take_bytes(void *arg, const void *data, size_t size, struct err *err)
 {
-    struct download *download = arg;
+    struct file_download *download = arg;
     const char *at = data;
     if (digest_update(download->digest, data, size, err) < 0)
         return -1;
@@ -86,8 +86,8 @@ static int fetch(struct cli *cli, const char *route, const char *name, const cha
     uint8_t hash[32];
     if (file_path(part, sizeof part, err, "%s.part", path) < 0)
         return -1;
-    struct download download = {open(part, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644), part,
-                                digest_create(err)};
+    struct file_download download = {open(part, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644), part,
+                                     digest_create(err)};
     if (download.fd < 0)
         return err_errno(err, ERR_IO, 0, "could not write %s", part);
     struct http_request request = {.method = "GET",

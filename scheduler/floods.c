@@ -20,63 +20,65 @@
 #define STRIKES_MAX 30.0
 #define STRIKES_PER_S 0.5 /* strikes that are forgiven each second */
 
-struct look { /* one question for the size of one stream */
+struct size_query { /* one question for the size of one stream */
     struct scheduler *scheduler;
     char node[72];
 };
 
 static void size_came(void *arg, const redisReply *reply, const struct err *err)
 {
-    struct look *look = arg;
-    struct scheduler *scheduler = look->scheduler;
-    struct inlet *inlet = err->code == ERR_NONE ? inlets_find(scheduler->inlets, look->node) : NULL;
-    if (inlet != NULL && inlet->seal != NULL && reply->type == REDIS_REPLY_INTEGER &&
+    struct size_query *query = arg;
+    struct scheduler *scheduler = query->scheduler;
+    struct node_stream *node_stream =
+        err->code == ERR_NONE ? node_streams_find(scheduler->node_streams, query->node) : NULL;
+    if (node_stream != NULL && node_stream->seal != NULL && reply->type == REDIS_REPLY_INTEGER &&
         reply->integer > STREAM_BYTES_MAX) {
         char why[128];
         snprintf(why, sizeof(why), "its stream was emptied: it held %lld MiB, the limit is %lld MiB",
                  reply->integer >> 20, STREAM_BYTES_MAX >> 20);
-        floods_empty(scheduler, inlet, reply->integer > FLOOD_BYTES ? STRIKES_FLOOD : 1, why);
+        floods_empty(scheduler, node_stream, reply->integer > FLOOD_BYTES ? STRIKES_FLOOD : 1, why);
     }
-    free(look);
+    free(query);
 }
 
-void floods_look(struct scheduler *scheduler, bool cut)
+void floods_measure(struct scheduler *scheduler, bool cut)
 {
     struct err ignored; /* the next tick asks again */
-    for (size_t i = 0; scheduler->redis_up && i < inlets_count(scheduler->inlets); i++) {
-        const struct inlet *inlet = inlets_at(scheduler->inlets, i);
-        if (inlet->seal == NULL || (cut && !inlet->cut)) {
+    for (size_t i = 0; scheduler->redis_up && i < node_streams_count(scheduler->node_streams); i++) {
+        const struct node_stream *node_stream = node_streams_at(scheduler->node_streams, i);
+        if (node_stream->seal == NULL || (cut && !node_stream->cut)) {
             continue;
         }
-        const char *const argv[] = {"MEMORY", "USAGE", inlet->stream, "SAMPLES", "0"};
-        struct look *look = calloc(1, sizeof(*look));
-        if (look == NULL) {
+        const char *const argv[] = {"MEMORY", "USAGE", node_stream->stream, "SAMPLES", "0"};
+        struct size_query *query = calloc(1, sizeof(*query));
+        if (query == NULL) {
             return;
         }
-        look->scheduler = scheduler;
-        snprintf(look->node, sizeof(look->node), "%s", inlet->node);
-        if (redis_command(scheduler->commands, 0, size_came, look, 5, argv, NULL, &ignored) < 0) {
-            free(look);
+        query->scheduler = scheduler;
+        snprintf(query->node, sizeof(query->node), "%s", node_stream->node);
+        if (redis_command(scheduler->commands, 0, size_came, query, 5, argv, NULL, &ignored) < 0) {
+            free(query);
         }
     }
 }
 
-void floods_empty(struct scheduler *scheduler, struct inlet *inlet, unsigned strikes, const char *why)
+void floods_empty(struct scheduler *scheduler, struct node_stream *node_stream, unsigned strikes,
+                  const char *why)
 {
     const uint64_t now_ns = clock_mono_ns();
-    const char *const argv[] = {"DEL", inlet->stream};
+    const char *const argv[] = {"DEL", node_stream->stream};
     struct err ignored; /* a stream that is not emptied now is found too large, or undecodable, again */
     redis_command(scheduler->commands, 0, NULL, NULL, 2, argv, NULL, &ignored);
-    snprintf(inlet->after, sizeof(inlet->after), "0");
-    inlet->taken[0] = '\0';
-    const double forgiven = STRIKES_PER_S * (double)(now_ns - inlet->strike_ns) / 1e9;
-    inlet->strikes = (inlet->strikes > forgiven ? inlet->strikes - forgiven : 0) + strikes;
-    inlet->strike_ns = now_ns;
-    inlet_refuse(inlet, now_ns, ERR_TOO_BIG, why);
-    if (inlet->strikes >= STRIKES_MAX && !inlet->bar) {
-        inlet->bar = true;
-        log_event(LOG_LEVEL_ERROR, "node_barred", "node=%s why=\"%s\"", inlet->node, inlet->why);
-        keeper_check(scheduler);
+    snprintf(node_stream->after, sizeof(node_stream->after), "0");
+    node_stream->taken[0] = '\0';
+    const double forgiven = STRIKES_PER_S * (double)(now_ns - node_stream->strike_ns) / 1e9;
+    node_stream->strikes = (node_stream->strikes > forgiven ? node_stream->strikes - forgiven : 0) + strikes;
+    node_stream->strike_ns = now_ns;
+    node_stream_refuse(node_stream, now_ns, ERR_TOO_BIG, why);
+    if (node_stream->strikes >= STRIKES_MAX && !node_stream->bar) {
+        node_stream->bar = true;
+        log_event(LOG_LEVEL_ERROR, "node_barred", "node=%s why=\"%s\"", node_stream->node, node_stream->why);
+        redis_users_check(scheduler);
         floods_mark(scheduler);
     }
 }
@@ -88,8 +90,9 @@ static void marked(void *arg, const struct err *err)
     if (err != NULL && err->code != ERR_CANCELLED) {
         log_event(LOG_LEVEL_WARN, "marks_unwritten", "why=\"%s\"", err->text);
     }
-    for (size_t i = 0; err == NULL && scheduler->epoch != 0 && i < inlets_count(scheduler->inlets); i++) {
-        if (inlets_at(scheduler->inlets, i)->bar) {
+    for (size_t i = 0;
+         err == NULL && scheduler->epoch != 0 && i < node_streams_count(scheduler->node_streams); i++) {
+        if (node_streams_at(scheduler->node_streams, i)->bar) {
             scheduler->view_stale = true; /* the next view shows the node as barred */
             scheduler_mark(scheduler);
             return;
@@ -103,7 +106,7 @@ void floods_mark(struct scheduler *scheduler)
     if (scheduler->marking) {
         return;
     }
-    json_t *marks = inlets_marks(scheduler->inlets);
+    json_t *marks = node_streams_marks(scheduler->node_streams);
     scheduler->marking =
         json_array_size(marks) > 0 &&
         store_node_mark(scheduler->store, scheduler->epoch, marks, marked, scheduler, &ignored) == 0;

@@ -40,33 +40,33 @@ static int take_entry(void *arg, const char *stream, const char *id, const struc
                       struct err *err)
 {
     struct scheduler *scheduler = arg;
-    struct inlet *inlet = inlets_of_stream(scheduler->inlets, stream);
-    if (inlet == NULL || inlet->seal == NULL || inlet->cut) {
+    struct node_stream *node_stream = node_streams_find_key(scheduler->node_streams, stream);
+    if (node_stream == NULL || node_stream->seal == NULL || node_stream->cut) {
         return 0; /* the entry is of an unknown node, or a later read takes it */
     }
-    if (!inlet_id_is_sane(id)) {
+    if (!node_stream_id_is_sane(id)) {
         char why[128];
         snprintf(why, sizeof(why), "its stream was emptied: an entry with the id %.48s", id);
-        floods_empty(scheduler, inlet, 1, why);
-        inlet->cut = true;
+        floods_empty(scheduler, node_stream, 1, why);
+        node_stream->cut = true;
         return 0;
     }
-    if (inlet->taken_count > 0 && (inlet->taken_count >= share_entries(scheduler) ||
-                                   inlet->taken_bytes + entry->size > share_bytes(scheduler))) {
-        inlet->cut = true;
+    if (node_stream->taken_count > 0 && (node_stream->taken_count >= share_entries(scheduler) ||
+                                         node_stream->taken_bytes + entry->size > share_bytes(scheduler))) {
+        node_stream->cut = true;
         return 0;
     }
-    inlet->taken_bytes += entry->size;
-    inlet->taken_count++;
-    inlet->allowance -= (double)entry->size;
-    snprintf(inlet->taken, sizeof(inlet->taken), "%s", id);
+    node_stream->taken_bytes += entry->size;
+    node_stream->taken_count++;
+    node_stream->allowance -= (double)entry->size;
+    snprintf(node_stream->taken, sizeof(node_stream->taken), "%s", id);
     scheduler->taken = true;
-    json_t *event = inlet_open(inlet, entry, err);
+    json_t *event = node_stream_open(node_stream, entry, err);
     if (event != NULL) {
         return json_array_append_new(scheduler->pending, event);
     }
     if (err->code != ERR_STALE) {
-        inlet_refuse(inlet, clock_mono_ns(), err->code, err->text);
+        node_stream_refuse(node_stream, clock_mono_ns(), err->code, err->text);
     }
     return 0;
 }
@@ -75,8 +75,8 @@ static void pending_drop(struct scheduler *scheduler)
 {
     json_decref(scheduler->pending);
     scheduler->pending = NULL;
-    for (size_t i = 0; i < inlets_count(scheduler->inlets); i++) {
-        inlets_at(scheduler->inlets, i)->taken[0] = '\0';
+    for (size_t i = 0; i < node_streams_count(scheduler->node_streams); i++) {
+        node_streams_at(scheduler->node_streams, i)->taken[0] = '\0';
     }
 }
 
@@ -87,7 +87,7 @@ static void read_failed(struct scheduler *scheduler, const struct err *why)
     if (why->code != ERR_PEER && why->code != ERR_INVALID && why->code != ERR_CORRUPT) {
         return; /* the next tick reads again */
     }
-    struct inlet *only = inlets_find(scheduler->inlets, scheduler->read_only);
+    struct node_stream *only = node_streams_find(scheduler->node_streams, scheduler->read_only);
     log_event(LOG_LEVEL_WARN, "events_unreadable", "node=%s why=\"%s\"", only != NULL ? only->node : "?",
               why->text);
     if (only != NULL) {
@@ -96,7 +96,7 @@ static void read_failed(struct scheduler *scheduler, const struct err *why)
         floods_empty(scheduler, only, 1, text);
     }
     if (scheduler->read_alone == 0) {
-        scheduler->read_alone = inlets_count(scheduler->inlets);
+        scheduler->read_alone = node_streams_count(scheduler->node_streams);
     }
 }
 
@@ -113,10 +113,10 @@ static void read_done(void *arg, const redisReply *reply, const struct err *why)
         read_failed(scheduler, why);
         return;
     }
-    for (size_t i = 0; i < inlets_count(scheduler->inlets); i++) {
-        inlets_at(scheduler->inlets, i)->taken_bytes = 0;
-        inlets_at(scheduler->inlets, i)->taken_count = 0;
-        inlets_at(scheduler->inlets, i)->cut = false;
+    for (size_t i = 0; i < node_streams_count(scheduler->node_streams); i++) {
+        node_streams_at(scheduler->node_streams, i)->taken_bytes = 0;
+        node_streams_at(scheduler->node_streams, i)->taken_count = 0;
+        node_streams_at(scheduler->node_streams, i)->cut = false;
     }
     scheduler->pending = json_array();
     scheduler->taken = false;
@@ -126,7 +126,7 @@ static void read_done(void *arg, const redisReply *reply, const struct err *why)
         read_failed(scheduler, &err);
         return;
     }
-    floods_look(scheduler, true);
+    floods_measure(scheduler, true);
     if (!scheduler->taken) {
         pending_drop(scheduler);
         ingest_read(scheduler);
@@ -139,16 +139,16 @@ static void read_done(void *arg, const redisReply *reply, const struct err *why)
 static size_t positions_fill(struct scheduler *scheduler, struct redis_position positions[STREAMS_MAX],
                              size_t most)
 {
-    const size_t count = inlets_count(scheduler->inlets);
+    const size_t count = node_streams_count(scheduler->node_streams);
     const size_t first = count > 0 ? scheduler->read_next % count : 0;
     const uint64_t now_ns = clock_mono_ns();
     size_t filled = 0;
     for (size_t k = 0; k < count && filled < most; k++) {
-        struct inlet *inlet = inlets_at(scheduler->inlets, (first + k) % count);
+        struct node_stream *node_stream = node_streams_at(scheduler->node_streams, (first + k) % count);
         scheduler->read_next = first + k + 1;
-        if (inlet->seal != NULL && inlet_may_read(inlet, now_ns)) {
-            positions[filled++] = (struct redis_position){inlet->stream, inlet->after};
-            snprintf(scheduler->read_only, sizeof(scheduler->read_only), "%s", inlet->node);
+        if (node_stream->seal != NULL && node_stream_may_read(node_stream, now_ns)) {
+            positions[filled++] = (struct redis_position){node_stream->stream, node_stream->after};
+            snprintf(scheduler->read_only, sizeof(scheduler->read_only), "%s", node_stream->node);
         }
     }
     if (filled != 1) {
@@ -166,7 +166,7 @@ void ingest_read(struct scheduler *scheduler)
         return;
     }
     const bool alone = scheduler->read_alone > 0;
-    const bool turns = alone || inlets_count(scheduler->inlets) > STREAMS_MAX;
+    const bool turns = alone || node_streams_count(scheduler->node_streams) > STREAMS_MAX;
     const size_t filled = positions_fill(scheduler, positions, alone ? 1 : STREAMS_MAX);
     if (filled == 0) {
         return;
@@ -239,11 +239,12 @@ static void all_committed(struct scheduler *scheduler)
 {
     struct err ignored; /* entries that are not trimmed now are trimmed after the next commit */
     scheduler->solo = false;
-    for (size_t i = 0; i < inlets_count(scheduler->inlets); i++) {
-        struct inlet *inlet = inlets_at(scheduler->inlets, i);
-        if (inlet->taken[0] != '\0') {
-            snprintf(inlet->after, sizeof(inlet->after), "%s", inlet->taken);
-            redis_stream_trim(scheduler->commands, inlet->stream, inlet->after, NULL, NULL, &ignored);
+    for (size_t i = 0; i < node_streams_count(scheduler->node_streams); i++) {
+        struct node_stream *node_stream = node_streams_at(scheduler->node_streams, i);
+        if (node_stream->taken[0] != '\0') {
+            snprintf(node_stream->after, sizeof(node_stream->after), "%s", node_stream->taken);
+            redis_stream_trim(scheduler->commands, node_stream->stream, node_stream->after, NULL, NULL,
+                              &ignored);
         }
     }
     pending_drop(scheduler);
@@ -280,9 +281,10 @@ static bool is_poison(const struct err *err)
 
 static void refuse(struct scheduler *scheduler, const json_t *event, const struct err *why, const char *text)
 {
-    struct inlet *inlet = inlets_find(scheduler->inlets, json_string_value(json_object_get(event, "node")));
-    if (inlet != NULL) {
-        inlet_refuse(inlet, clock_mono_ns(), why->code, text);
+    struct node_stream *node_stream =
+        node_streams_find(scheduler->node_streams, json_string_value(json_object_get(event, "node")));
+    if (node_stream != NULL) {
+        node_stream_refuse(node_stream, clock_mono_ns(), why->code, text);
     }
 }
 

@@ -22,15 +22,15 @@
 
 /* ---- one thing at a time ---- */
 
-/* Makes the inlets those of the view's nodes. */
-static void sync_inlets(struct scheduler *scheduler)
+/* Makes the streams those of the view's nodes. */
+static void sync_node_streams(struct scheduler *scheduler)
 {
     struct err err;
-    int changed = inlets_sync(scheduler->inlets, scheduler->view, &err);
+    int changed = node_streams_sync(scheduler->node_streams, scheduler->view, &err);
     if (changed < 0) {
         scheduler_retry(scheduler, "load_failed", &err);
     } else if (changed > 0) {
-        keeper_check(scheduler);
+        redis_users_check(scheduler);
         dispatch_again(scheduler->dispatch); /* messages for a new node could not be sealed before */
         ingest_read(scheduler);
     }
@@ -52,7 +52,7 @@ static void loaded(void *arg, const struct err *err, struct store_view *view)
     scheduler->view_stale = false;
     /* must come first: its messages are sealed with the keys of the nodes that leave */
     identities_leave(scheduler);
-    sync_inlets(scheduler);
+    sync_node_streams(scheduler);
     identities_tell(scheduler);
     pass_start(scheduler);
 }
@@ -129,7 +129,7 @@ static void notified(void *arg, const char *channel, const char *payload)
 /* Redis has lost everything it held. */
 static void redis_is_empty(struct scheduler *scheduler)
 {
-    inlets_rewind(scheduler->inlets);
+    node_streams_rewind(scheduler->node_streams);
     dispatch_again(scheduler->dispatch);
     identities_forget(scheduler);
     scheduler_mark(scheduler);
@@ -177,8 +177,8 @@ static void redis_connected(void *arg)
     scheduler->listening_ns = clock_mono_ns();
     stay(scheduler->commands);
     log_event(LOG_LEVEL_INFO, "redis_connected", "address=%s", scheduler->config->redis_address);
-    keeper_forget(scheduler);
-    keeper_check(scheduler);
+    redis_users_forget(scheduler);
+    redis_users_check(scheduler);
     if (scheduler->dispatch != NULL && scheduler->ready) {
         dispatch_again(scheduler->dispatch);
         identities_forget(scheduler); /* messages sent in the meantime reached nobody */
@@ -284,14 +284,14 @@ static void forget(struct scheduler *scheduler)
     scheduler->ready = false;
     pass_forget(scheduler);
     ingest_forget(scheduler);
-    inlets_clear(scheduler->inlets);
+    node_streams_clear(scheduler->node_streams);
     liveness_forget(scheduler);
     identities_forget(scheduler);
     dispatch_clear(scheduler->dispatch);
     facts_forget_profiles(scheduler->facts);
     store_view_destroy(scheduler->view);
     scheduler->view = NULL;
-    scheduler->look_count = 0;
+    scheduler->weighing_count = 0;
     scheduler->dirty = false;
     event_del(scheduler->wake);
 }
@@ -362,9 +362,9 @@ static void tick(evutil_socket_t fd, short what, void *arg)
     }
     ask_marker(scheduler);
     ingest_read(scheduler);
-    floods_look(scheduler, false);
+    floods_measure(scheduler, false);
     floods_mark(scheduler);
-    keeper_tick(scheduler, now_ns);
+    redis_users_tick(scheduler, now_ns);
     prune(scheduler, now_ns);
     liveness_ask_again(scheduler, now_ns);
     if (liveness_changed(scheduler, now_ns)) {
@@ -417,7 +417,7 @@ static int connect_store(struct scheduler *scheduler, struct err *err)
         return -1;
     }
     scheduler->facts = facts_create(scheduler->store, facts_arrived, scheduler, err);
-    scheduler->dispatch = dispatch_create(scheduler->base, scheduler->commands, scheduler->inlets,
+    scheduler->dispatch = dispatch_create(scheduler->base, scheduler->commands, scheduler->node_streams,
                                           scheduler->config->limits.redeliver_ms, err);
     scheduler->planning = planning_create(scheduler->base, scheduler->placer, &scheduler->config->planners,
                                           facts_arrived, scheduler, err);
@@ -444,8 +444,8 @@ struct scheduler *scheduler_create(struct event_base *base, const struct schedul
     scheduler->placer = placer;
     scheduler->pruned_ns = clock_mono_ns();
     scheduler->read_busy = 1;
-    scheduler->inlets = inlets_create(err);
-    if (scheduler->inlets == NULL) {
+    scheduler->node_streams = node_streams_create(err);
+    if (scheduler->node_streams == NULL) {
         free(scheduler);
         return NULL;
     }
@@ -490,9 +490,9 @@ void scheduler_destroy(struct scheduler *scheduler)
     facts_destroy(scheduler->facts);
     planning_destroy(scheduler->planning);
     waiting_destroy(scheduler->waiting);
-    free(scheduler->looks);
+    free(scheduler->weighings);
     redis_destroy(scheduler->commands);
-    inlets_destroy(scheduler->inlets);
+    node_streams_destroy(scheduler->node_streams);
     store_view_destroy(scheduler->view);
     tls_context_free(scheduler->tls);
     free_event(scheduler->turn);

@@ -99,12 +99,6 @@ static const struct pg_statement page_audit = {
     "doc "
     "      FROM audit WHERE id < $1 ORDER BY id DESC LIMIT $2) t",
     PG_READ};
-static const struct pg_statement add_audit = {
-    "audit_add",
-    "INSERT INTO audit (who, user_id, token, address, what, object, before, after) "
-    "SELECT a.who, a.user_id, a.token, a.address, $2, $3, $4, $5 "
-    "FROM json_to_record($1::json) AS a(who text, user_id bigint, token bigint, address text)",
-    PG_WRITE};
 
 int store_audit_page(struct store *store, int64_t before_id, unsigned limit, store_doc_fn *done, void *arg,
                      struct err *err)
@@ -117,18 +111,4 @@ int store_audit_page(struct store *store, int64_t before_id, unsigned limit, sto
     pg_param_i64(&params, before_id > 0 ? before_id : INT64_MAX);
     pg_param_i64(&params, limit);
     return store_one_doc(store, &page_audit, &params, NULL, done, arg, err);
-}
-
-int store_audit_add(struct store *store, const struct principal *principal, const char *what,
-                    const char *object, const json_t *before, const json_t *after, store_done_fn *done,
-                    void *arg, struct err *err)
-{
-    struct pg_params params;
-    pg_params_init(&params);
-    store_param_actor(&params, principal);
-    pg_param_text(&params, what);
-    pg_param_text(&params, object);
-    pg_param_json(&params, before);
-    pg_param_json(&params, after);
-    return store_one_done(store, &add_audit, &params, done, arg, err);
 }

@@ -76,9 +76,4 @@ int store_group_remove(struct store *store, const struct principal *principal, c
  * give as before_id | null}. limit: 1..STORE_PAGE_MAX. */
 int store_audit_page(struct store *store, int64_t before_id, unsigned limit, store_doc_fn *done, void *arg,
                      struct err *err);
-/* Adds one audit row for a change that no statement of this room makes. `before` and `after` may be NULL. */
-int store_audit_add(struct store *store, const struct principal *principal, const char *what,
-                    const char *object, const json_t *before, const json_t *after, store_done_fn *done,
-                    void *arg, struct err *err);
-
 #endif

@@ -23,8 +23,8 @@ int submits_create(struct app *app, struct submits **submits, struct err *err)
 
 void submits_forget(struct submits *submits)
 {
-    struct check *next;
-    for (struct check *check = TAILQ_FIRST(&submits->checks); check; check = next) {
+    struct spec_check *next;
+    for (struct spec_check *check = TAILQ_FIRST(&submits->checks); check; check = next) {
         next = TAILQ_NEXT(check, link);
         if (!check->under_way)
             check_free(check);
@@ -64,9 +64,9 @@ static int make_key(const struct principal *principal, json_t *document, enum ch
     return rc;
 }
 
-static struct check *find(struct submits *submits, const uint8_t key[32])
+static struct spec_check *find(struct submits *submits, const uint8_t key[32])
 {
-    struct check *check;
+    struct spec_check *check;
     TAILQ_FOREACH(check, &submits->checks, link)
     if (memcmp(check->key, key, 32) == 0)
         return check;
@@ -77,7 +77,7 @@ static int make_room(struct submits *submits, struct err *err)
 {
     if (submits->count < CHECKS_MAX)
         return 0;
-    struct check *oldest;
+    struct spec_check *oldest;
     TAILQ_FOREACH_REVERSE(oldest, &submits->checks, checks, link)
     if (!oldest->under_way) {
         check_free(oldest);
@@ -86,13 +86,13 @@ static int make_room(struct submits *submits, struct err *err)
     return err_set(err, ERR_BUSY, "the server has %d specifications in work, its limit", CHECKS_MAX);
 }
 
-static struct check *check_create(struct submits *submits, const struct principal *principal,
-                                  json_t *document, enum check_depth depth, const uint8_t key[32],
-                                  struct err *err)
+static struct spec_check *check_create(struct submits *submits, const struct principal *principal,
+                                       json_t *document, enum check_depth depth, const uint8_t key[32],
+                                       struct err *err)
 {
     if (make_room(submits, err) < 0)
         return NULL;
-    struct check *check = calloc(1, sizeof *check);
+    struct spec_check *check = calloc(1, sizeof *check);
     if (!check) {
         err_set(err, ERR_NOMEM, "out of memory for a check");
         return NULL;
@@ -134,7 +134,7 @@ void check_spec(struct submits *submits, const struct principal *principal, json
         done(arg, &err, NULL, NULL);
         return;
     }
-    struct check *check = find(submits, key);
+    struct spec_check *check = find(submits, key);
     if (check && !check->under_way && check->until_ns > clock_mono_ns()) {
         submits->app->counters.submit_cache_hits++;
         done(arg, NULL, check->result, NULL);

@@ -16,8 +16,8 @@ struct check_waiter {
     void *arg;
 };
 
-struct check;
-TAILQ_HEAD(checks, check);
+struct spec_check;
+TAILQ_HEAD(checks, spec_check);
 
 struct submits {
     struct app *app;
@@ -26,9 +26,9 @@ struct submits {
 };
 
 /* One check: first running, with waiters; then finished, with its result kept until 'until_ns'. */
-struct check {
+struct spec_check {
     struct pool_task task; /* must come first; used by the steps that block */
-    TAILQ_ENTRY(check) link;
+    TAILQ_ENTRY(spec_check) link;
     struct submits *submits;
     struct app *app;
     uint8_t key[32];
@@ -64,31 +64,31 @@ struct check {
 };
 
 /* The steps. Each ends by calling the next step, or check_fail. */
-void check_model(struct check *check);
+void check_model(struct spec_check *check);
 /* The adapter to start from: it was uploaded, and it has the form that this job trains. */
-void check_adapter(struct check *check);
+void check_adapter(struct spec_check *check);
 /* The training data: encoded now if they are not. */
-void check_train(struct check *check);
+void check_train(struct spec_check *check);
 /* The held-out data: encoded now if they are not. */
-void check_eval(struct check *check);
+void check_eval(struct spec_check *check);
 /* The prompt, rendered to token ids. */
-void check_sample(struct check *check);
+void check_sample(struct spec_check *check);
 /* Lets the submitter keep reading all files that the job will use. */
-void check_hold(struct check *check);
+void check_hold(struct spec_check *check);
 /* Devices, measurements and the plan. */
-void check_cluster(struct check *check);
+void check_cluster(struct spec_check *check);
 
 /* All inputs of the plan in the form of planner/given/inputs.h; new, or NULL. Pool thread. */
-json_t *check_plan_inputs(const struct check *check);
+json_t *check_plan_inputs(const struct spec_check *check);
 
 /* The inputs in the form of store_job_new.inputs; new, or NULL. */
-json_t *check_inputs(const struct check *check);
+json_t *check_inputs(const struct spec_check *check);
 
 /* Answers all waiters with 'err' and forgets the check. 'more' is borrowed, or NULL. */
-void check_fail(struct check *check, const struct err *err, json_t *more);
+void check_fail(struct spec_check *check, const struct err *err, json_t *more);
 /* Removes the check from the list and frees it with its waiters. */
-void check_free(struct check *check);
+void check_free(struct spec_check *check);
 /* Makes the result, keeps it, and answers all waiters. */
-void check_finish(struct check *check);
+void check_finish(struct spec_check *check);
 
 #endif

@@ -16,14 +16,14 @@
 
 enum { PROGRAM_TEXT_BYTES_MAX = 4 << 20, POLL_MS = 200 };
 
-static void fail(struct check *check)
+static void fail(struct spec_check *check)
 {
     check_fail(check, &check->err, NULL);
 }
 
 /* ---- on the pool ---- */
 
-static bool usable(const struct check *check, const json_t *device)
+static bool usable(const struct spec_check *check, const json_t *device)
 {
     const char *state = json_string_value(json_object_get(device, "state"));
     if (!state || strcmp(state, "gone") == 0)
@@ -47,7 +47,7 @@ static void as_it_is_now(const json_t *health, struct cluster_device *device)
         device->heat = heat;
 }
 
-static int add_devices(const struct check *check, struct cluster *cluster, struct err *err)
+static int add_devices(const struct spec_check *check, struct cluster *cluster, struct err *err)
 {
     size_t index;
     json_t *device;
@@ -71,7 +71,7 @@ static int add_devices(const struct check *check, struct cluster *cluster, struc
     return 0;
 }
 
-static int add_measurements(const struct check *check, struct cluster *cluster, struct err *err)
+static int add_measurements(const struct spec_check *check, struct cluster *cluster, struct err *err)
 {
     size_t index;
     json_t *row, *document;
@@ -93,7 +93,7 @@ static int add_measurements(const struct check *check, struct cluster *cluster, 
 }
 
 /* Checks that every name of 'names' is a device that the cluster has or had. */
-static int names_known(const struct check *check, const char *what, const struct spec_names *names,
+static int names_known(const struct spec_check *check, const char *what, const struct spec_names *names,
                        struct err *err)
 {
     for (uint32_t i = 0; i < names->count; i++) {
@@ -131,7 +131,7 @@ static json_t *unmeasured(const struct cluster *cluster)
     return names;
 }
 
-static int search(struct check *check, struct cluster *cluster, const struct model_config *config,
+static int search(struct spec_check *check, struct cluster *cluster, const struct model_config *config,
                   struct err *err)
 {
     struct workload workload = {0};
@@ -168,7 +168,7 @@ static int search(struct check *check, struct cluster *cluster, const struct mod
 
 static void plan_work(struct pool_task *task)
 {
-    struct check *check = (struct check *)task;
+    struct spec_check *check = (struct spec_check *)task;
     struct err *err = &check->err;
     struct model_config config;
     struct cluster *cluster = cluster_create(err);
@@ -185,7 +185,7 @@ static void plan_work(struct pool_task *task)
 
 static void plan_done(struct pool_task *task)
 {
-    struct check *check = (struct check *)task;
+    struct spec_check *check = (struct spec_check *)task;
     pool_ran(task, &check->err);
     if (check->err.code) {
         fail(check);
@@ -209,7 +209,7 @@ static bool in_names(const struct spec_names *names, const char *name)
     return false;
 }
 
-static bool has_profile(const struct check *check, const char *device)
+static bool has_profile(const struct spec_check *check, const char *device)
 {
     size_t index;
     json_t *row;
@@ -223,7 +223,7 @@ static bool has_profile(const struct check *check, const char *device)
 }
 
 /* Whether a device that this job may use is free to be measured and has no profile for such a job. */
-static bool some_unmeasured(const struct check *check)
+static bool some_unmeasured(const struct spec_check *check)
 {
     const struct spec_placement_part *placement = &check->spec.placement;
     size_t index;
@@ -239,7 +239,7 @@ static bool some_unmeasured(const struct check *check)
     return false;
 }
 
-static void plan_on_pool(struct check *check)
+static void plan_on_pool(struct spec_check *check)
 {
     /* copied for the pool thread, since reference counts are not atomic */
     json_t *cluster = json_deep_copy(check->cluster);
@@ -265,7 +265,7 @@ static void on_pause(evutil_socket_t fd, short what, void *arg)
     check_cluster(arg);
 }
 
-static void look_again(struct check *check)
+static void look_again(struct spec_check *check)
 {
     struct timeval pause = {0, POLL_MS * 1000};
     if (!check->pause)
@@ -278,7 +278,7 @@ static void look_again(struct check *check)
 
 static void wanted(void *arg, const struct err *err)
 {
-    struct check *check = arg;
+    struct spec_check *check = arg;
     if (err)
         check_fail(check, err, NULL);
     else
@@ -287,7 +287,7 @@ static void wanted(void *arg, const struct err *err)
 
 /* Plans on measurements if they arrive within measure_seconds, otherwise on estimates; the answer says which
  * devices are unmeasured. */
-static void measure_or_plan(struct check *check)
+static void measure_or_plan(struct spec_check *check)
 {
     bool measure = check->depth != CHECK_SUBMIT && some_unmeasured(check);
     unsigned seconds = check->app->config->measure_seconds;
@@ -311,7 +311,7 @@ static void measure_or_plan(struct check *check)
 
 static void profiles_found(void *arg, const struct err *err, json_t *doc)
 {
-    struct check *check = arg;
+    struct spec_check *check = arg;
     if (err) {
         check_fail(check, err, NULL);
         return;
@@ -323,7 +323,7 @@ static void profiles_found(void *arg, const struct err *err, json_t *doc)
 
 static void cluster_found(void *arg, const struct err *err, json_t *doc)
 {
-    struct check *check = arg;
+    struct spec_check *check = arg;
     if (err) {
         check_fail(check, err, NULL);
         return;
@@ -337,7 +337,7 @@ static void cluster_found(void *arg, const struct err *err, json_t *doc)
         fail(check);
 }
 
-void check_cluster(struct check *check)
+void check_cluster(struct spec_check *check)
 {
     const char *content = json_string_value(json_object_get(check->model, "content"));
     if (!*check->profile_key) {

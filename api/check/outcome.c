@@ -32,7 +32,7 @@ void checked_release(struct checked *checked)
 }
 
 /* Frees what was only needed to reach the result. */
-static void check_clear(struct check *check)
+static void check_clear(struct spec_check *check)
 {
     spec_fini(&check->spec);
     json_decref(check->model);
@@ -56,7 +56,7 @@ static void check_clear(struct check *check)
     check->train_sizes = check->eval_sizes = NULL;
 }
 
-void check_free(struct check *check)
+void check_free(struct spec_check *check)
 {
     struct check_waiter *waiter;
     while ((waiter = STAILQ_FIRST(&check->waiters))) {
@@ -71,7 +71,7 @@ void check_free(struct check *check)
 }
 
 /* Answers all waiters. The check itself is kept if it has a result, else freed. */
-static void answer_all(struct check *check, const struct err *err, json_t *more)
+static void answer_all(struct spec_check *check, const struct err *err, json_t *more)
 {
     struct check_waiters waiters = check->waiters;
     if (STAILQ_EMPTY(&check->waiters))
@@ -93,13 +93,13 @@ static void answer_all(struct check *check, const struct err *err, json_t *more)
     checked_release(result);
 }
 
-void check_fail(struct check *check, const struct err *err, json_t *more)
+void check_fail(struct spec_check *check, const struct err *err, json_t *more)
 {
     struct err copy = *err; /* 'err' may lie in the check, which answer_all frees */
     answer_all(check, &copy, more);
 }
 
-static int64_t step_count(const struct check *check)
+static int64_t step_count(const struct spec_check *check)
 {
     struct order order = {.seed = check->spec.train.seed,
                           .shuffle = check->spec.data.shuffle,
@@ -110,7 +110,7 @@ static int64_t step_count(const struct check *check)
     return (int64_t)order_step_count(&order);
 }
 
-json_t *check_inputs(const struct check *check)
+json_t *check_inputs(const struct spec_check *check)
 {
     json_t *inputs = json_pack("{s:O, s:s, s:s?, s:O?}", "model", json_object_get(check->model, "content"),
                                "train", check->train_key, "eval", *check->eval_key ? check->eval_key : NULL,
@@ -120,7 +120,7 @@ json_t *check_inputs(const struct check *check)
     return inputs;
 }
 
-void check_finish(struct check *check)
+void check_finish(struct spec_check *check)
 {
     struct shared_result *shared = calloc(1, sizeof *shared);
     struct checked *result = &shared->checked;

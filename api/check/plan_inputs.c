@@ -17,7 +17,7 @@ static json_t *sizes_json(const struct row_size *sizes, uint32_t count)
 }
 
 /* The devices that are present; drained and unreachable ones are marked as not usable. */
-static json_t *devices_json(const struct check *check)
+static json_t *devices_json(const struct spec_check *check)
 {
     size_t index;
     json_t *device, *list = json_array();
@@ -41,7 +41,7 @@ static json_t *devices_json(const struct check *check)
     return list;
 }
 
-static json_t *profiles_json(const struct check *check)
+static json_t *profiles_json(const struct spec_check *check)
 {
     size_t index;
     json_t *row, *list = json_array();
@@ -49,7 +49,7 @@ static json_t *profiles_json(const struct check *check)
     return list;
 }
 
-json_t *check_plan_inputs(const struct check *check)
+json_t *check_plan_inputs(const struct spec_check *check)
 {
     const json_t *links = json_object_get(check->cluster, "links");
     /* the specification is copied because the loop uses it too and reference counts are not atomic; the other

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void fail(struct check *check)
+static void fail(struct spec_check *check)
 {
     check_fail(check, &check->err, NULL);
 }
@@ -20,7 +20,7 @@ static void fail(struct check *check)
 
 static void model_found(void *arg, const struct err *err, json_t *doc)
 {
-    struct check *check = arg;
+    struct spec_check *check = arg;
     if (err && err->code == ERR_NOT_FOUND) {
         err_set(&check->err, ERR_INVALID, "model: no model is registered as \"%.120s\"", check->spec.model);
         fail(check);
@@ -45,7 +45,7 @@ static void model_found(void *arg, const struct err *err, json_t *doc)
     check_adapter(check);
 }
 
-void check_model(struct check *check)
+void check_model(struct spec_check *check)
 {
     if (spec_blob_ref(check->spec.model, NULL)) {
         err_set(&check->err, ERR_INVALID, "model: give the name of a registered model, not a file");
@@ -62,7 +62,7 @@ static const char *const adapter_files[] = {"adapter_config.json", "adapter_mode
 
 static void adapter_config_work(struct pool_task *task)
 {
-    struct check *check = (struct check *)task;
+    struct spec_check *check = (struct spec_check *)task;
     struct peft_config found = {0}, asked;
     struct model_config model;
     char weights[BLOB_PATH_MAX];
@@ -81,7 +81,7 @@ static void adapter_config_work(struct pool_task *task)
 
 static void adapter_config_done(struct pool_task *task)
 {
-    struct check *check = (struct check *)task;
+    struct spec_check *check = (struct spec_check *)task;
     pool_ran(task, &check->err);
     if (check->err.code)
         fail(check);
@@ -89,7 +89,7 @@ static void adapter_config_done(struct pool_task *task)
         check_train(check);
 }
 
-static void adapter_read_config(struct check *check)
+static void adapter_read_config(struct spec_check *check)
 {
     blob_path(check->app->blobs, json_string_value(json_object_get(check->adapter, "adapter_config.json")),
               check->adapter_path);
@@ -101,7 +101,7 @@ static void adapter_read_config(struct check *check)
 
 static void adapter_file_found(void *arg, const struct err *err, json_t *doc);
 
-static void adapter_look(struct check *check)
+static void adapter_look(struct spec_check *check)
 {
     if (check->adapter_at == 2) {
         adapter_read_config(check);
@@ -116,7 +116,7 @@ static void adapter_look(struct check *check)
 static void adapter_file_found(void *arg, const struct err *err, json_t *doc)
 {
     (void)doc;
-    struct check *check = arg;
+    struct spec_check *check = arg;
     if (err && err->code == ERR_NOT_FOUND) {
         err_set(&check->err, ERR_INVALID, "method.start_from: its file %s was not uploaded",
                 adapter_files[check->adapter_at]);
@@ -131,7 +131,7 @@ static void adapter_file_found(void *arg, const struct err *err, json_t *doc)
 
 static void adapter_list_work(struct pool_task *task)
 {
-    struct check *check = (struct check *)task;
+    struct spec_check *check = (struct spec_check *)task;
     if (parsed_adapter_files(check->app, check->adapter_path, &check->adapter, &check->err) < 0) {
         if (check->err.code == ERR_TOO_BIG)
             check->err.code = ERR_INVALID;
@@ -141,7 +141,7 @@ static void adapter_list_work(struct pool_task *task)
 
 static void adapter_list_done(struct pool_task *task)
 {
-    struct check *check = (struct check *)task;
+    struct spec_check *check = (struct spec_check *)task;
     pool_ran(task, &check->err);
     if (check->err.code)
         fail(check);
@@ -151,7 +151,7 @@ static void adapter_list_done(struct pool_task *task)
 
 static void adapter_list_found(void *arg, const struct err *err, json_t *doc)
 {
-    struct check *check = arg;
+    struct spec_check *check = arg;
     if (err && err->code == ERR_NOT_FOUND) {
         err_set(&check->err, ERR_INVALID, "method.start_from: %s was not uploaded",
                 check->spec.method.start_from);
@@ -169,7 +169,7 @@ static void adapter_list_found(void *arg, const struct err *err, json_t *doc)
         fail(check);
 }
 
-void check_adapter(struct check *check)
+void check_adapter(struct spec_check *check)
 {
     char sha256[65];
     const char *from = check->spec.method.start_from;
@@ -190,7 +190,7 @@ void check_adapter(struct check *check)
 
 /* ---- data ---- */
 
-static int keep_dataset(struct check *check, const struct store_dataset *dataset, bool train)
+static int keep_dataset(struct spec_check *check, const struct store_dataset *dataset, bool train)
 {
     json_t **stats = train ? &check->train_stats : &check->eval_stats;
     struct row_size **sizes = train ? &check->train_sizes : &check->eval_sizes;
@@ -209,7 +209,7 @@ static int keep_dataset(struct check *check, const struct store_dataset *dataset
 
 static void train_encoded(void *arg, const struct err *err, const struct store_dataset *dataset)
 {
-    struct check *check = arg;
+    struct spec_check *check = arg;
     if (err)
         check_fail(check, err, NULL);
     else if (keep_dataset(check, dataset, true) < 0)
@@ -220,7 +220,7 @@ static void train_encoded(void *arg, const struct err *err, const struct store_d
 
 static void eval_encoded(void *arg, const struct err *err, const struct store_dataset *dataset)
 {
-    struct check *check = arg;
+    struct spec_check *check = arg;
     if (err)
         check_fail(check, err, NULL);
     else if (keep_dataset(check, dataset, false) < 0)
@@ -229,7 +229,8 @@ static void eval_encoded(void *arg, const struct err *err, const struct store_da
         check_sample(check);
 }
 
-static void want_dataset(struct check *check, const char *reference, const char *what, dataset_done_fn *done)
+static void want_dataset(struct spec_check *check, const char *reference, const char *what,
+                         dataset_done_fn *done)
 {
     char sha256[65];
     if (!spec_blob_ref(reference, sha256)) {
@@ -247,12 +248,12 @@ static void want_dataset(struct check *check, const char *reference, const char 
         fail(check);
 }
 
-void check_train(struct check *check)
+void check_train(struct spec_check *check)
 {
     want_dataset(check, check->spec.data.train, "data.train", train_encoded);
 }
 
-void check_eval(struct check *check)
+void check_eval(struct spec_check *check)
 {
     if (check->spec.data.eval)
         want_dataset(check, check->spec.data.eval, "data.eval", eval_encoded);
@@ -262,7 +263,7 @@ void check_eval(struct check *check)
 
 /* ---- the sample's prompt, as ids: so that planner and workers need no tokenizer for it ---- */
 
-static enum spec_format data_format(const struct check *check)
+static enum spec_format data_format(const struct spec_check *check)
 {
     const char *name = json_string_value(json_object_get(check->train_stats, "format"));
     for (int f = SPEC_FORMAT_AUTO; name && f < SPEC_FORMAT_COUNT; f++)
@@ -273,7 +274,7 @@ static enum spec_format data_format(const struct check *check)
 
 static void sample_work(struct pool_task *task)
 {
-    struct check *check = (struct check *)task;
+    struct spec_check *check = (struct spec_check *)task;
     const struct parsed_text text = {.files = json_object_get(check->model, "files"),
                                      .chat = check->spec.data.chat_template,
                                      .format = check->sample_format,
@@ -288,7 +289,7 @@ static void sample_work(struct pool_task *task)
 
 static void sample_done(struct pool_task *task)
 {
-    struct check *check = (struct check *)task;
+    struct spec_check *check = (struct spec_check *)task;
     pool_ran(task, &check->err);
     if (check->err.code)
         fail(check);
@@ -296,7 +297,7 @@ static void sample_done(struct pool_task *task)
         check_hold(check);
 }
 
-void check_sample(struct check *check)
+void check_sample(struct spec_check *check)
 {
     if (!check->spec.sample.prompt) {
         check_hold(check);
@@ -322,14 +323,14 @@ void check_sample(struct check *check)
 
 static void job_held(void *arg, const struct err *err)
 {
-    struct check *check = arg;
+    struct spec_check *check = arg;
     if (err)
         check_fail(check, err, NULL);
     else
         check_cluster(check);
 }
 
-void check_hold(struct check *check)
+void check_hold(struct spec_check *check)
 {
     if (check->depth != CHECK_SUBMIT) {
         check_cluster(check);

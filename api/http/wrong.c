@@ -7,14 +7,14 @@
 enum { SETS = 512, WAYS = 4 };
 #define EACH_NS (WRONG_SECONDS_EACH * UINT64_C(1000000000))
 
-struct entry {
+struct wrong_entry {
     uint8_t address[WRONG_ADDRESS_BYTES];
     uint64_t paid_ns; /* when no wrong token counts any more; an entry whose time has passed is free */
     bool over;
 };
 
 struct wrong {
-    struct entry entries[SETS][WAYS];
+    struct wrong_entry entries[SETS][WAYS];
 };
 
 struct wrong *wrong_create(struct err *err)
@@ -32,19 +32,20 @@ void wrong_destroy(struct wrong *wrong)
 
 /* Returns the entry of an address: its own, or a new one in place of the entry of its set with the earliest
  * time. */
-static struct entry *entry_of(struct wrong *wrong, const uint8_t key[WRONG_ADDRESS_BYTES], uint64_t now_ns)
+static struct wrong_entry *entry_of(struct wrong *wrong, const uint8_t key[WRONG_ADDRESS_BYTES],
+                                    uint64_t now_ns)
 {
     uint64_t hash = UINT64_C(0xcbf29ce484222325); /* FNV-1a */
     for (int i = 0; i < WRONG_ADDRESS_BYTES; i++)
         hash = (hash ^ key[i]) * UINT64_C(0x100000001b3);
-    struct entry *set = wrong->entries[hash % SETS], *least = &set[0];
+    struct wrong_entry *set = wrong->entries[hash % SETS], *least = &set[0];
     for (int way = 0; way < WAYS; way++) {
         if (set[way].paid_ns > now_ns && memcmp(set[way].address, key, WRONG_ADDRESS_BYTES) == 0)
             return &set[way];
         if (set[way].paid_ns < least->paid_ns)
             least = &set[way];
     }
-    *least = (struct entry){.paid_ns = now_ns};
+    *least = (struct wrong_entry){.paid_ns = now_ns};
     memcpy(least->address, key, WRONG_ADDRESS_BYTES);
     return least;
 }
@@ -54,7 +55,7 @@ unsigned wrong_note(struct wrong *wrong, const uint8_t address[WRONG_ADDRESS_BYT
 {
     uint8_t key[WRONG_ADDRESS_BYTES];
     address_key(address, key);
-    struct entry *entry = entry_of(wrong, key, now_ns);
+    struct wrong_entry *entry = entry_of(wrong, key, now_ns);
     uint64_t owed_ns = entry->paid_ns - now_ns + EACH_NS;
     *first = false;
     if (owed_ns <= WRONG_BURST * EACH_NS) {

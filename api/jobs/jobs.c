@@ -119,7 +119,7 @@ void jobs_share(struct call *call)
 
 /* ---- parts of a job, read only after the job itself was found visible ---- */
 
-struct part {
+struct job_part {
     void (*begin)(struct call *call, int64_t id);
     int64_t id;
 };
@@ -128,26 +128,26 @@ static void job_seen(void *arg, const struct err *err, json_t *doc)
 {
     (void)doc;
     struct call *call = arg;
-    struct part *part = call->state;
+    struct job_part *part = call->state;
     if (err)
         call_fail(call, err);
     else
         part->begin(call, part->id);
 }
 
-static void job_part(struct call *call, void (*begin)(struct call *call, int64_t id))
+static void job_part_read(struct call *call, void (*begin)(struct call *call, int64_t id))
 {
     int64_t id;
     struct err err = {0};
     if (call_id(call, 0, "job", &id) < 0)
         return;
-    struct part *part = malloc(sizeof *part);
+    struct job_part *part = malloc(sizeof *part);
     if (!part) {
         err_set(&err, ERR_NOMEM, "out of memory");
         call_fail(call, &err);
         return;
     }
-    *part = (struct part){begin, id};
+    *part = (struct job_part){begin, id};
     call->state = part;
     call->state_free = free;
     if (store_job_get(call->app->store, &call->principal, id, job_seen, call, &err) < 0)
@@ -175,7 +175,7 @@ static void metrics_begin(struct call *call, int64_t id)
 
 void jobs_metrics(struct call *call)
 {
-    job_part(call, metrics_begin);
+    job_part_read(call, metrics_begin);
 }
 
 static void logs_found(void *arg, const struct err *err, json_t *doc)
@@ -216,7 +216,7 @@ static void logs_begin(struct call *call, int64_t id)
 
 void jobs_logs(struct call *call)
 {
-    job_part(call, logs_begin);
+    job_part_read(call, logs_begin);
 }
 
 static void plan_begin(struct call *call, int64_t id)
@@ -228,7 +228,7 @@ static void plan_begin(struct call *call, int64_t id)
 
 void jobs_plan(struct call *call)
 {
-    job_part(call, plan_begin);
+    job_part_read(call, plan_begin);
 }
 
 static void runs_begin(struct call *call, int64_t id)
@@ -240,7 +240,7 @@ static void runs_begin(struct call *call, int64_t id)
 
 void jobs_runs(struct call *call)
 {
-    job_part(call, runs_begin);
+    job_part_read(call, runs_begin);
 }
 
 /* ---- the trace, as Chrome's format ---- */
@@ -313,7 +313,7 @@ static void trace_plan_found(void *arg, const struct err *err, json_t *doc)
         return;
     }
     parts->plan = json_deep_copy(json_object_get(doc, "plan"));
-    int64_t id = ((struct part *)parts->call->state)->id;
+    int64_t id = ((struct job_part *)parts->call->state)->id;
     if (store_job_trace(parts->call->app->store, id, trace_found, parts, &parts->err) < 0) {
         call_fail(parts->call, &parts->err);
         trace_free(parts);
@@ -336,7 +336,7 @@ static void trace_begin(struct call *call, int64_t id)
 
 void jobs_trace(struct call *call)
 {
-    job_part(call, trace_begin);
+    job_part_read(call, trace_begin);
 }
 
 /* ---- why it waits, and the queue ---- */

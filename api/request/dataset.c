@@ -14,7 +14,7 @@
 
 enum { ENCODINGS_MAX = 256 };
 
-struct encoding;
+struct dataset_encoding;
 
 /* One request. Each request first asks whether its asker may use the data set; then it joins the encoding of
  * the same data set, or begins one. */
@@ -22,15 +22,15 @@ struct waiter {
     STAILQ_ENTRY(waiter) link;
     /* an encoding of its own that has not begun; NULL once the waiter has joined an encoding or begun its own
      */
-    struct encoding *encoding;
+    struct dataset_encoding *encoding;
     char what[32]; /* prefix of this waiter's error */
     dataset_done_fn *done;
     void *arg;
 };
 
-struct encoding {
+struct dataset_encoding {
     struct pool_task task; /* must come first */
-    LIST_ENTRY(encoding) link;
+    LIST_ENTRY(dataset_encoding) link;
     bool begun; /* the encoding is on the list */
     struct datasets *datasets;
     STAILQ_HEAD(, waiter) waiters;
@@ -48,7 +48,7 @@ struct encoding {
 
 struct datasets {
     struct app *app;
-    LIST_HEAD(, encoding) under_way;
+    LIST_HEAD(, dataset_encoding) under_way;
     unsigned count; /* number of all encodings, begun or not */
 };
 
@@ -62,7 +62,7 @@ int datasets_create(struct app *app, struct datasets **datasets, struct err *err
     return 0;
 }
 
-static void encoding_free(struct encoding *encoding)
+static void encoding_free(struct dataset_encoding *encoding)
 {
     struct waiter *waiter;
     while ((waiter = STAILQ_FIRST(&encoding->waiters))) {
@@ -84,7 +84,7 @@ void datasets_destroy(struct datasets *datasets)
 {
     if (!datasets)
         return;
-    struct encoding *encoding;
+    struct dataset_encoding *encoding;
     while ((encoding = LIST_FIRST(&datasets->under_way)))
         encoding_free(encoding);
     free(datasets);
@@ -105,7 +105,7 @@ static void waiter_end(struct waiter *waiter, const struct err *err, const struc
 }
 
 /* Answers all waiters and frees the encoding. */
-static void encoding_end(struct encoding *encoding, const struct err *err,
+static void encoding_end(struct dataset_encoding *encoding, const struct err *err,
                          const struct store_dataset *dataset)
 {
     struct waiter *waiter;
@@ -122,7 +122,7 @@ static void encoding_end(struct encoding *encoding, const struct err *err,
 
 static void encoding_work(struct pool_task *task)
 {
-    struct encoding *encoding = (struct encoding *)task;
+    struct dataset_encoding *encoding = (struct dataset_encoding *)task;
     const struct parsed_text text = {.files = encoding->files,
                                      .chat = encoding->chat,
                                      .format = encoding->format,
@@ -135,7 +135,7 @@ static void encoding_work(struct pool_task *task)
 
 static void dataset_recorded(void *arg, const struct err *err)
 {
-    struct encoding *encoding = arg;
+    struct dataset_encoding *encoding = arg;
     char blob[DIGEST_HEX_SIZE];
     digest_hex(encoding->rows.manifest.sha256, 32, blob);
     struct store_dataset dataset = {.key = encoding->key,
@@ -148,7 +148,7 @@ static void dataset_recorded(void *arg, const struct err *err)
 
 static void blob_recorded(void *arg, const struct err *err)
 {
-    struct encoding *encoding = arg;
+    struct dataset_encoding *encoding = arg;
     if (err) {
         encoding_end(encoding, err, NULL);
         return;
@@ -167,7 +167,7 @@ static void blob_recorded(void *arg, const struct err *err)
 
 static void encoding_done(struct pool_task *task)
 {
-    struct encoding *encoding = (struct encoding *)task;
+    struct dataset_encoding *encoding = (struct dataset_encoding *)task;
     struct err *err = &encoding->err;
     pool_ran(task, err);
     if (err->code) {
@@ -188,7 +188,7 @@ static void encoding_done(struct pool_task *task)
 
 static void source_found(void *arg, const struct err *err, json_t *doc)
 {
-    struct encoding *encoding = arg;
+    struct dataset_encoding *encoding = arg;
     if (err) {
         struct err mine = *err;
         if (err->code == ERR_NOT_FOUND)
@@ -209,7 +209,7 @@ static void source_found(void *arg, const struct err *err, json_t *doc)
 
 static void dataset_found(void *arg, const struct err *err, const struct store_dataset *dataset)
 {
-    struct encoding *encoding = arg;
+    struct dataset_encoding *encoding = arg;
     if (!err) {
         encoding_end(encoding, NULL, dataset);
         return;
@@ -245,11 +245,11 @@ static int make_key(const struct dataset_want *want, char key[DIGEST_HEX_SIZE], 
     return rc;
 }
 
-static struct encoding *encoding_create(struct datasets *datasets, const struct dataset_want *want,
-                                        const char *key, struct err *err)
+static struct dataset_encoding *encoding_create(struct datasets *datasets, const struct dataset_want *want,
+                                                const char *key, struct err *err)
 {
     const char *content = json_string_value(json_object_get(want->model, "content"));
-    struct encoding *encoding = calloc(1, sizeof *encoding);
+    struct dataset_encoding *encoding = calloc(1, sizeof *encoding);
     if (!encoding || !content || datasets->count >= ENCODINGS_MAX) {
         free(encoding);
         err_set(err, ERR_BUSY, "the server has %u data sets in work, its limit is %d", datasets->count,
@@ -273,7 +273,7 @@ static struct encoding *encoding_create(struct datasets *datasets, const struct 
 /* Joins the encoding of the same data set, or begins one. */
 static void waiter_join(struct waiter *waiter)
 {
-    struct encoding *mine = waiter->encoding, *encoding;
+    struct dataset_encoding *mine = waiter->encoding, *encoding;
     struct datasets *datasets = mine->datasets;
     waiter->encoding = NULL;
     LIST_FOREACH(encoding, &datasets->under_way, link)

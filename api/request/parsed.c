@@ -11,29 +11,35 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Asks one question and takes 'document' over. 'files' are a model's, or NULL; 'upload' and 'weights' are
- * paths, or NULL. */
-static int ask(struct app *app, json_t *document, const json_t *files, const char *upload,
-               const char *weights, parse_sink_fn *sink, void *arg, json_t **answer, struct err *err)
+/* One question to the parser. */
+struct parser_request {
+    json_t *document;             /* taken over */
+    const json_t *files;          /* a model's, or NULL */
+    const char *upload, *weights; /* paths, or NULL */
+    parse_sink_fn *sink;          /* receives the answer's bytes; NULL: none are expected */
+    void *arg;                    /* the sink's */
+};
+
+static int ask(struct app *app, const struct parser_request *request, json_t **answer, struct err *err)
 {
     struct blob_model model = {0};
     *answer = NULL;
-    int rc = document ? 0 : err_set(err, ERR_NOMEM, "out of memory for a question to the parser");
+    int rc = request->document ? 0 : err_set(err, ERR_NOMEM, "out of memory for a question to the parser");
     if (rc == 0)
-        rc = blob_model_paths(app->blobs, files, &model, err);
-    if (rc == 0 && upload)
-        model.paths[model.count++] = (struct model_path){PARSE_UPLOAD, upload};
-    if (rc == 0 && weights)
-        model.paths[model.count++] = (struct model_path){PARSE_WEIGHTS, weights};
+        rc = blob_model_paths(app->blobs, request->files, &model, err);
+    if (rc == 0 && request->upload)
+        model.paths[model.count++] = (struct model_path){PARSE_UPLOAD, request->upload};
+    if (rc == 0 && request->weights)
+        model.paths[model.count++] = (struct model_path){PARSE_WEIGHTS, request->weights};
     if (rc == 0) {
         const struct parse_question question = {
-            .document = document, .files = model.paths, .file_count = model.count};
-        rc = parse_ask(&app->parser, &question, sink, arg, answer, err);
+            .document = request->document, .files = model.paths, .file_count = model.count};
+        rc = parse_ask(&app->parser, &question, request->sink, request->arg, answer, err);
         if (rc < 0)
             atomic_fetch_add(&app->parse_failures, 1);
     }
     blob_model_fini(&model);
-    json_decref(document);
+    json_decref(request->document);
     return rc;
 }
 
@@ -59,7 +65,8 @@ int parsed_model(struct app *app, const json_t *files, json_t **config, json_t *
     bool tokenizer = false;
     json_t *answer;
     *config = *info = NULL;
-    if (ask(app, json_pack("{s:s}", "do", "model"), files, NULL, NULL, NULL, NULL, &answer, err) < 0)
+    if (ask(app, &(struct parser_request){.document = json_pack("{s:s}", "do", "model"), .files = files},
+            &answer, err) < 0)
         return -1;
     jr_init(&reader, answer, "", err);
     jr_object(&reader, "config", JR_REQUIRED, &document);
@@ -169,7 +176,9 @@ int parsed_rows(struct app *app, const struct parsed_text *text, const char *pat
     }
     json_object_set_new(question, "memory", json_integer((json_int_t)app->config->rows_bytes_max));
     json_object_set_new(question, "rows_max", json_integer(STORE_SIZES_MAX / sizeof(struct row_size)));
-    int rc = ask(app, question, text->files, path, NULL, rows_take, &taken, &answer, err);
+    const struct parser_request request = {
+        .document = question, .files = text->files, .upload = path, .sink = rows_take, .arg = &taken};
+    int rc = ask(app, &request, &answer, err);
     if (rc == 0 &&
         (sizes_check(rows, err) < 0 ||
          stats_check(json_object_get(answer, "stats"), rows->sizes_bytes / sizeof *rows->sizes, err) < 0))
@@ -189,7 +198,7 @@ int parsed_prompt(struct app *app, const struct parsed_text *text, const char *p
     json_t *question = text_question("prompt", text), *answer = NULL;
     json_object_set_new(question, "prompt", json_string(prompt));
     *ids = NULL;
-    if (ask(app, question, text->files, NULL, NULL, NULL, NULL, &answer, err) < 0)
+    if (ask(app, &(struct parser_request){.document = question, .files = text->files}, &answer, err) < 0)
         return -1;
     const json_t *list = json_object_get(answer, "ids");
     int rc = json_is_array(list) ? 0 : err_set(err, ERR_INVALID, "ids: missing, or no list");
@@ -210,7 +219,9 @@ int parsed_prompt(struct app *app, const struct parsed_text *text, const char *p
 
 int parsed_adapter_files(struct app *app, const char *path, json_t **files, struct err *err)
 {
-    if (ask(app, json_pack("{s:s}", "do", "adapter_files"), NULL, path, NULL, NULL, NULL, files, err) < 0)
+    if (ask(app,
+            &(struct parser_request){.document = json_pack("{s:s}", "do", "adapter_files"), .upload = path},
+            files, err) < 0)
         return -1;
     static const char *const names[] = {"adapter_config.json", "adapter_model.safetensors"};
     struct json_reader reader;
@@ -232,8 +243,11 @@ int parsed_adapter(struct app *app, const json_t *files, const char *config_path
                    struct peft_config *config, struct err *err)
 {
     json_t *answer;
-    if (ask(app, json_pack("{s:s}", "do", "adapter"), files, config_path, weights_path, NULL, NULL, &answer,
-            err) < 0)
+    const struct parser_request request = {.document = json_pack("{s:s}", "do", "adapter"),
+                                           .files = files,
+                                           .upload = config_path,
+                                           .weights = weights_path};
+    if (ask(app, &request, &answer, err) < 0)
         return -1;
     int rc = peft_config_parse(answer, config, err);
     json_decref(answer);

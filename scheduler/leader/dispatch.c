@@ -14,7 +14,7 @@
 #include "common/clock.h"
 #include "common/frame.h"
 #include "common/redis.h"
-#include "scheduler/leader/inlets.h"
+#include "scheduler/leader/node_streams.h"
 
 #define STREAM_LENGTH_MAX 2000 /* entries that an agent's stream holds at most */
 #define MESSAGE_BYTES_MAX ((size_t)64 << 20)
@@ -31,7 +31,7 @@ struct kept_message {
 
 struct dispatch {
     struct redis *redis;
-    struct inlets *inlets;
+    struct node_streams *node_streams;
     struct event *timer;
     uint64_t pause_ns;
     struct kept_message *kept;
@@ -45,9 +45,9 @@ static bool publish_bytes(struct dispatch *dispatch, const char *node, const voi
     char stream[96];
     uint8_t mac[SEAL_SIZE];
     struct err ignored; /* a kept message is sent again; a passing one is asked for again */
-    const struct inlet *inlet = inlets_find(dispatch->inlets, node);
-    if (inlet == NULL || inlet->seal == NULL ||
-        seal_make(inlet->seal, SEAL_MESSAGES, bytes, size, mac, &ignored) < 0) {
+    const struct node_stream *node_stream = node_streams_find(dispatch->node_streams, node);
+    if (node_stream == NULL || node_stream->seal == NULL ||
+        seal_make(node_stream->seal, SEAL_MESSAGES, bytes, size, mac, &ignored) < 0) {
         return false;
     }
     const struct redis_entry entry = {.payload = bytes, .size = size, .seal = mac, .seal_size = sizeof(mac)};
@@ -87,13 +87,13 @@ static void scan(evutil_socket_t fd, short what, void *arg)
     arm(dispatch);
 }
 
-struct dispatch *dispatch_create(struct event_base *base, struct redis *redis, struct inlets *inlets,
-                                 uint32_t redeliver_ms, struct err *err)
+struct dispatch *dispatch_create(struct event_base *base, struct redis *redis,
+                                 struct node_streams *node_streams, uint32_t redeliver_ms, struct err *err)
 {
     struct dispatch *dispatch = calloc(1, sizeof(*dispatch));
     if (dispatch != NULL) {
         dispatch->redis = redis;
-        dispatch->inlets = inlets;
+        dispatch->node_streams = node_streams;
         dispatch->pause_ns = (uint64_t)redeliver_ms * 1000000u;
         dispatch->timer = evtimer_new(base, scan, dispatch);
     }

@@ -17,14 +17,14 @@
 #include "common/err.h"
 
 struct event_base;
-struct inlets;
+struct node_streams;
 struct redis;
 struct dispatch;
 
-/* Creates a dispatch. It borrows 'redis' and 'inlets' until destroy; 'inlets' holds the keys that seal the
- * messages. redeliver_ms is the pause before a kept message is sent again for the first time. */
-struct dispatch *dispatch_create(struct event_base *base, struct redis *redis, struct inlets *inlets,
-                                 uint32_t redeliver_ms, struct err *err);
+/* Creates a dispatch. It borrows 'redis' and 'node_streams' until destroy; 'node_streams' holds the keys that
+ * seal the messages. redeliver_ms is the pause before a kept message is sent again for the first time. */
+struct dispatch *dispatch_create(struct event_base *base, struct redis *redis,
+                                 struct node_streams *node_streams, uint32_t redeliver_ms, struct err *err);
 void dispatch_destroy(struct dispatch *dispatch);
 
 /* Sets the cluster's incarnation, which agents compare with theirs, for all messages from now on. The text is

@@ -1,4 +1,4 @@
-/* What scheduler.c (the loop and leadership), turns.c (what is next), ingest.c (events) and pass*.c
+/* What scheduler.c (the loop and leadership), tasks.c (what is next), ingest.c (events) and pass*.c
  * (decisions) share.
  *
  * One database task runs at a time: `busy` is true while a load, an ingest or a decision is under way, and
@@ -13,7 +13,7 @@
 #include "scheduler/leader/dispatch.h"
 #include "scheduler/events/events.h"
 #include "scheduler/placer/facts.h"
-#include "scheduler/leader/inlets.h"
+#include "scheduler/leader/node_streams.h"
 #include "scheduler/placer/planning.h"
 #include "scheduler/leader/scheduler.h"
 #include "store/leader.h"
@@ -40,7 +40,7 @@ struct missing_worker {
 
 /* A run whose devices are slower than when they are cool, and how often a move was weighed for it
  * (pass_move.c). */
-struct run_look {
+struct run_weighing {
     int64_t run;
     uint64_t settled; /* hash of the device speeds for which the weighing has ended */
     uint64_t next_ns, began_ns;
@@ -76,20 +76,20 @@ struct scheduler {
     uint64_t passed_ns; /* when the last pass began */
     struct store_view *view;
 
-    uint64_t read_ns;      /* when the last XREAD came back; nothing sent later has been read yet */
-    struct inlets *inlets; /* the nodes' streams; empty until the first view */
-    bool reading;          /* an XREAD is under way */
-    size_t read_next;      /* the next inlet to read, when one XREAD does not cover all */
-    size_t read_busy;      /* streams that had entries in the last read, at least 1 */
-    size_t read_alone;     /* how many further reads take a single stream each */
-    char read_only[72];    /* the node whose stream alone is read; "": several streams */
-    json_t *pending;       /* events that were read and not yet committed, or NULL */
-    bool taken;            /* the last read found an entry, even if it was refused */
+    uint64_t read_ns; /* when the last XREAD came back; nothing sent later has been read yet */
+    struct node_streams *node_streams; /* the nodes' streams; empty until the first view */
+    bool reading;                      /* an XREAD is under way */
+    size_t read_next;   /* the next struct node_stream to read, when one XREAD does not cover all */
+    size_t read_busy;   /* streams that had entries in the last read, at least 1 */
+    size_t read_alone;  /* how many further reads take a single stream each */
+    char read_only[72]; /* the node whose stream alone is read; "": several streams */
+    json_t *pending;    /* events that were read and not yet committed, or NULL */
+    bool taken;         /* the last read found an entry, even if it was refused */
     bool solo; /* pending events are committed one by one, because the database refused one of them */
     struct event_batch batch;
     bool marking; /* counts of refused events are being written */
 
-    /* keeper.c. asked: an ACL LIST is under way; due: another comparison follows it */
+    /* redis_users.c. asked: an ACL LIST is under way; due: another comparison follows it */
     bool users_asked, users_due;
     bool users_second; /* the ACL LIST under way is the second one of its comparison */
     uint64_t users_ns; /* when the last comparison began */
@@ -100,16 +100,16 @@ struct scheduler {
     size_t missing_count;
     json_t *told;          /* identities.c: {"NODE": generation} as the agents were told, or NULL */
     uint64_t listening_ns; /* silence of a node counts from this moment on */
-    struct run_look *looks;
-    size_t look_count;
+    struct run_weighing *weighings;
+    size_t weighing_count;
     uint64_t pruned_ns, complained_ns;
     bool pruning, prune_more;
     bool marker_asked;
 
-    struct pass *pass; /* the decision under way */
+    struct scheduler_pass *pass; /* the decision under way */
 };
 
-/* turns.c. Asks for a pass. */
+/* tasks.c. Asks for a pass. */
 void scheduler_mark(struct scheduler *scheduler);
 /* Starts the next task on the loop's next turn. */
 void scheduler_turn(struct scheduler *scheduler);
@@ -129,18 +129,19 @@ void ingest_forget(struct scheduler *scheduler); /* drops what was read; called 
 /* floods.c bounds the size of each node's stream and empties one that is too large; the agent sends
  * unacknowledged events again. */
 /* Asks Redis how large the streams are; with `cut`, only those that the last read left a rest of. */
-void floods_look(struct scheduler *scheduler, bool cut);
+void floods_measure(struct scheduler *scheduler, bool cut);
 /* Empties the node's stream and adds 'strikes' to the node's count; too many within a minute bar the node. */
-void floods_empty(struct scheduler *scheduler, struct inlet *inlet, unsigned strikes, const char *why);
+void floods_empty(struct scheduler *scheduler, struct node_stream *node_stream, unsigned strikes,
+                  const char *why);
 /* Writes the counts of refused events to the nodes' rows. */
 void floods_mark(struct scheduler *scheduler);
 
-/* keeper.c keeps Redis's users `agent-…` equal to the view's nodes, and bounds the connections of each.
- * keeper_check compares now, or after the comparison under way. */
-void keeper_check(struct scheduler *scheduler);
-void keeper_tick(struct scheduler *scheduler, uint64_t now_ns);
+/* redis_users.c keeps Redis's users `agent-…` equal to the view's nodes, and bounds the connections of each.
+ * redis_users_check compares now, or after the comparison under way. */
+void redis_users_check(struct scheduler *scheduler);
+void redis_users_tick(struct scheduler *scheduler, uint64_t now_ns);
 /* Forgets what is known of the users: the connection is new, and Redis may have lost them. */
-void keeper_forget(struct scheduler *scheduler);
+void redis_users_forget(struct scheduler *scheduler);
 
 /* pass.c. pass_start decides on the view that was just loaded, and ends in scheduler_turn. */
 void pass_start(struct scheduler *scheduler);

@@ -8,7 +8,7 @@
 #include "common/clock.h"
 #include "common/log.h"
 
-static void pass_destroy(struct pass *pass)
+static void pass_destroy(struct scheduler_pass *pass)
 {
     if (pass == NULL) {
         return;
@@ -26,9 +26,9 @@ static void pass_destroy(struct pass *pass)
     free(pass);
 }
 
-static struct pass *pass_create(struct scheduler *scheduler)
+static struct scheduler_pass *pass_create(struct scheduler *scheduler)
 {
-    struct pass *pass = calloc(1, sizeof(*pass));
+    struct scheduler_pass *pass = calloc(1, sizeof(*pass));
     if (pass == NULL) {
         return NULL;
     }
@@ -60,7 +60,7 @@ void pass_forget(struct scheduler *scheduler)
 }
 
 /* Sets the timer for the earliest time at which a decision falls due, between 2 ms and one hour from now. */
-static void arm_wake(struct pass *pass)
+static void arm_wake(struct scheduler_pass *pass)
 {
     struct scheduler *scheduler = pass->scheduler;
     if (pass->check_us == 0) {
@@ -86,7 +86,7 @@ static void pass_end(struct scheduler *scheduler)
 
 /* ---- writing ---- */
 
-static void send_messages(struct pass *pass, const json_t *ids)
+static void send_messages(struct scheduler_pass *pass, const json_t *ids)
 {
     struct scheduler *scheduler = pass->scheduler;
     size_t i;
@@ -104,7 +104,7 @@ static void send_messages(struct pass *pass, const json_t *ids)
     }
 }
 
-static void log_decision(const struct pass *pass)
+static void log_decision(const struct scheduler_pass *pass)
 {
     size_t i;
     json_t *row;
@@ -128,7 +128,7 @@ static void decided(void *arg, const struct err *err, json_t *ids)
     if (!scheduler_settle(scheduler)) {
         return;
     }
-    struct pass *pass = scheduler->pass;
+    struct scheduler_pass *pass = scheduler->pass;
     if (err != NULL) {
         pass_forget(scheduler);
         scheduler_retry(scheduler, "decision_failed", err);
@@ -147,7 +147,7 @@ static void decided(void *arg, const struct err *err, json_t *ids)
     pass_end(scheduler);
 }
 
-static bool nothing_decided(const struct pass *pass)
+static bool nothing_decided(const struct scheduler_pass *pass)
 {
     const json_t *const arrays[] = {pass->ranks_lost, pass->runs,     pass->jobs,        pass->waits,
                                     pass->requests,   pass->messages, pass->unreachable, pass->runs_new,
@@ -162,7 +162,7 @@ static bool nothing_decided(const struct pass *pass)
 
 static void write_decision(struct scheduler *scheduler)
 {
-    struct pass *pass = scheduler->pass;
+    struct scheduler_pass *pass = scheduler->pass;
     const struct store_decision decision = {
         .leader = scheduler->epoch,
         .runs_new = pass->runs_new,
@@ -212,7 +212,7 @@ static void numbered(void *arg, const struct err *err, json_t *numbers)
 void pass_start(struct scheduler *scheduler)
 {
     struct err err;
-    struct pass *pass = pass_create(scheduler);
+    struct scheduler_pass *pass = pass_create(scheduler);
     scheduler->pass = pass;
     if (pass == NULL) {
         err_set(&err, ERR_NOMEM, "no memory for a decision");

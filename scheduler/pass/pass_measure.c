@@ -11,7 +11,7 @@
 
 enum { LINK_REQUESTS_MAX = 64, LAYER_WEIGHTS_MANY = 1000000 };
 
-static const struct store_sched_request *find_request(const struct pass *pass, bool profile,
+static const struct store_sched_request *find_request(const struct scheduler_pass *pass, bool profile,
                                                       const char *device, const char *key)
 {
     for (size_t i = 0; i < pass->view->request_count; i++) {
@@ -24,12 +24,12 @@ static const struct store_sched_request *find_request(const struct pass *pass, b
     return NULL;
 }
 
-static bool is_open(const struct pass *pass, const struct store_sched_request *request)
+static bool is_open(const struct scheduler_pass *pass, const struct store_sched_request *request)
 {
     return !request->failed && pass->view->now_us < request->deadline_us;
 }
 
-bool pass_is_measured(const struct pass *pass, const struct store_sched_device *device)
+bool pass_is_measured(const struct scheduler_pass *pass, const struct store_sched_device *device)
 {
     for (size_t i = 0; i < pass->view->request_count; i++) {
         const struct store_sched_request *request = &pass->view->requests[i];
@@ -41,14 +41,14 @@ bool pass_is_measured(const struct pass *pass, const struct store_sched_device *
 }
 
 /* Whether the request failed a moment ago and will be repeated; a job that needs it waits. */
-static bool is_resting(const struct pass *pass, const struct store_sched_request *request)
+static bool is_resting(const struct scheduler_pass *pass, const struct store_sched_request *request)
 {
     return request != NULL && request->failed && pass->view->now_us < request->deadline_us &&
            request->tries < pass->scheduler->config->limits.measure_tries;
 }
 
 /* Whether the request was repeated often enough; the planner estimates instead. */
-static bool is_given_up(const struct pass *pass, const struct store_sched_request *request,
+static bool is_given_up(const struct scheduler_pass *pass, const struct store_sched_request *request,
                         const char *digest)
 {
     return request != NULL && !is_open(pass, request) &&
@@ -59,7 +59,7 @@ static bool is_given_up(const struct pass *pass, const struct store_sched_reques
 /* ---- links ---- */
 
 /* Whether the link was measured. A stored link that was emulated does not count. */
-static bool has_link(const struct pass *pass, const char *from, const char *to)
+static bool has_link(const struct scheduler_pass *pass, const char *from, const char *to)
 {
     for (size_t i = 0; i < pass->view->link_count; i++) {
         const struct store_sched_link *link = &pass->view->links[i];
@@ -70,7 +70,7 @@ static bool has_link(const struct pass *pass, const char *from, const char *to)
     return false;
 }
 
-static void request_link(struct pass *pass, const struct store_sched_node *from,
+static void request_link(struct scheduler_pass *pass, const struct store_sched_node *from,
                          const struct store_sched_node *to)
 {
     json_t *message = json_pack("{s:[{s:s, s:s}]}", "to", "node", to->name, "address", to->address);
@@ -83,7 +83,7 @@ static void request_link(struct pass *pass, const struct store_sched_node *from,
 }
 
 /* Writes the emulated links of the configuration, which need no measurement. */
-static void put_emulated(struct pass *pass)
+static void put_emulated(struct scheduler_pass *pass)
 {
     size_t i;
     json_t *link;
@@ -104,7 +104,7 @@ static void put_emulated(struct pass *pass)
     }
 }
 
-static bool is_emulated(const struct pass *pass, const char *from, const char *to)
+static bool is_emulated(const struct scheduler_pass *pass, const char *from, const char *to)
 {
     size_t i;
     json_t *link;
@@ -118,7 +118,7 @@ static bool is_emulated(const struct pass *pass, const char *from, const char *t
     return false;
 }
 
-void pass_links(struct pass *pass)
+void pass_links(struct scheduler_pass *pass)
 {
     const struct store_view *view = pass->view;
     size_t open = 0;
@@ -164,13 +164,13 @@ static bool has_profile(const json_t *profiles, const char *device)
     return false;
 }
 
-static const char *machine_of(const struct pass *pass, const struct store_sched_device *device)
+static const char *machine_of(const struct scheduler_pass *pass, const struct store_sched_device *device)
 {
     const struct store_sched_node *node = pass_node(pass, device->node);
     return node != NULL && node->machine_id[0] != '\0' ? node->machine_id : device->node;
 }
 
-static bool lacks(const struct pass *pass, const struct store_sched_device *device, const char *key,
+static bool lacks(const struct scheduler_pass *pass, const struct store_sched_device *device, const char *key,
                   const json_t *profiles)
 {
     const struct store_sched_request *request = find_request(pass, true, device->name, key);
@@ -180,7 +180,7 @@ static bool lacks(const struct pass *pass, const struct store_sched_device *devi
 
 /* How long devices are measured: profile_ms for layers of a million weights or more; proportionally less for
  * smaller layers, whose samples take less time, but at least a quarter. */
-static uint32_t measure_ms(const struct pass *pass, const json_t *model)
+static uint32_t measure_ms(const struct scheduler_pass *pass, const json_t *model)
 {
     const json_t *config = json_object_get(model, "config");
     double hidden = json_number_value(json_object_get(config, "hidden_size"));
@@ -190,7 +190,7 @@ static uint32_t measure_ms(const struct pass *pass, const json_t *model)
     return (uint32_t)(share * pass->scheduler->config->limits.profile_ms);
 }
 
-static void request_profile(struct pass *pass, const struct store_sched_job *job,
+static void request_profile(struct scheduler_pass *pass, const struct store_sched_job *job,
                             const struct store_sched_device *device, const char *key, const json_t *model)
 {
     const struct scheduler_limits *limits = &pass->scheduler->config->limits;
@@ -216,7 +216,7 @@ static void request_profile(struct pass *pass, const struct store_sched_job *job
 }
 
 /* Whether a measurement that this job needs is still under way. */
-static bool awaits(const struct pass *pass, const bool *allowed, const char *key)
+static bool awaits(const struct scheduler_pass *pass, const bool *allowed, const char *key)
 {
     const struct store_view *view = pass->view;
     for (size_t i = 0; i < view->device_count; i++) {
@@ -234,7 +234,7 @@ static bool awaits(const struct pass *pass, const bool *allowed, const char *key
     return false;
 }
 
-bool pass_profiles(struct pass *pass, const struct store_sched_job *job, const bool *allowed,
+bool pass_profiles(struct scheduler_pass *pass, const struct store_sched_job *job, const bool *allowed,
                    const bool *usable, const char *key, const json_t *profiles, const json_t *model)
 {
     const struct store_view *view = pass->view;
@@ -273,7 +273,7 @@ bool pass_profiles(struct pass *pass, const struct store_sched_job *job, const b
     return true;
 }
 
-void pass_number_requests(struct pass *pass, const json_t *numbers)
+void pass_number_requests(struct scheduler_pass *pass, const json_t *numbers)
 {
     size_t i;
     json_t *request;

@@ -15,7 +15,7 @@
 #include "replay/replan.h"
 
 /* Hashes the speeds of a run's devices; 0 when none is throttled. */
-static uint64_t speeds_of(const struct pass *pass, const struct store_sched_run *run)
+static uint64_t speeds_of(const struct scheduler_pass *pass, const struct store_sched_run *run)
 {
     uint64_t hash = 14695981039346656037u; /* FNV-1a over thousandths of the full speed */
     bool slower = false;
@@ -34,48 +34,48 @@ static uint64_t speeds_of(const struct pass *pass, const struct store_sched_run 
 
 /* Returns the note on the run; if there is none and `wanted` is true, a new one. NULL when there is none, or
  * without memory (the next pass tries again). */
-static struct run_look *look_of(struct scheduler *scheduler, int64_t run, bool wanted)
+static struct run_weighing *weighing_of(struct scheduler *scheduler, int64_t run, bool wanted)
 {
-    for (size_t i = 0; i < scheduler->look_count; i++) {
-        if (scheduler->looks[i].run == run) {
-            return &scheduler->looks[i];
+    for (size_t i = 0; i < scheduler->weighing_count; i++) {
+        if (scheduler->weighings[i].run == run) {
+            return &scheduler->weighings[i];
         }
     }
-    struct run_look *more =
-        wanted ? realloc(scheduler->looks, (scheduler->look_count + 1) * sizeof(*more)) : NULL;
+    struct run_weighing *more =
+        wanted ? realloc(scheduler->weighings, (scheduler->weighing_count + 1) * sizeof(*more)) : NULL;
     if (more == NULL) {
         return NULL;
     }
-    scheduler->looks = more;
-    more[scheduler->look_count] = (struct run_look){.run = run};
-    return &more[scheduler->look_count++];
+    scheduler->weighings = more;
+    more[scheduler->weighing_count] = (struct run_weighing){.run = run};
+    return &more[scheduler->weighing_count++];
 }
 
-void pass_forget_looks(struct pass *pass)
+void pass_forget_weighings(struct scheduler_pass *pass)
 {
     struct scheduler *scheduler = pass->scheduler;
-    for (size_t i = scheduler->look_count; i-- > 0;) {
-        if (!scheduler->looks[i].kept) {
-            scheduler->looks[i] = scheduler->looks[--scheduler->look_count];
+    for (size_t i = scheduler->weighing_count; i-- > 0;) {
+        if (!scheduler->weighings[i].kept) {
+            scheduler->weighings[i] = scheduler->weighings[--scheduler->weighing_count];
         } else {
-            scheduler->looks[i].kept = false;
+            scheduler->weighings[i].kept = false;
         }
     }
 }
 
-static void settle(struct run_look *look, uint64_t speeds)
+static void settle(struct run_weighing *weighing, uint64_t speeds)
 {
-    look->settled = speeds;
-    look->windows = 0;
+    weighing->settled = speeds;
+    weighing->windows = 0;
 }
 
 /* Returns 1 with *answer, 0 while it is being planned, or -1 when it cannot be weighed. */
-static int weigh(struct pass *pass, const struct store_sched_run *run, const struct run_look *look,
-                 struct placer_answer *answer, struct err *err)
+static int weigh(struct scheduler_pass *pass, const struct store_sched_run *run,
+                 const struct run_weighing *weighing, struct placer_answer *answer, struct err *err)
 {
     struct fact fact;
     char key[48];
-    snprintf(key, sizeof(key), "%lld/%u", (long long)run->id, look->count);
+    snprintf(key, sizeof(key), "%lld/%u", (long long)run->id, weighing->count);
     int there = facts_get(pass->scheduler->facts, FACT_RUN, key, &fact, err);
     if (there <= 0) {
         return there;
@@ -86,73 +86,74 @@ static int weigh(struct pass *pass, const struct store_sched_run *run, const str
     const struct placer_move move = {.plan = json_object_get(document, "plan"),
                                      .steps_left = left > 0 ? (uint64_t)left : 0,
                                      .restart_s = json_number_value(json_object_get(document, "started_s")),
-                                     .windows = look->windows};
+                                     .windows = weighing->windows};
     const struct store_sched_job asked = {.spec = json_object_get(document, "spec"),
                                           .inputs = json_object_get(document, "inputs")};
     return pass_weigh_move(pass, run, &asked, &move, answer, err);
 }
 
-static void say(struct pass *pass, const struct store_sched_run *run, const char *words)
+static void say(struct scheduler_pass *pass, const struct store_sched_run *run, const char *words)
 {
     pass_add(pass, pass->said,
              json_pack("{s:I, s:s, s:s}", "job", (json_int_t)run->job, "level", "info", "text", words));
 }
 
 /* Ends a weighing. Returns whether the run moves. */
-static bool conclude(struct pass *pass, const struct store_sched_run *run, struct run_look *look,
-                     uint64_t speeds, const json_t *decision, char *text, size_t size)
+static bool conclude(struct scheduler_pass *pass, const struct store_sched_run *run,
+                     struct run_weighing *weighing, uint64_t speeds, const json_t *decision, char *text,
+                     size_t size)
 {
     const char *verdict = json_string_value(json_object_get(decision, "verdict"));
     const char *words = json_string_value(json_object_get(decision, "words"));
     bool moves = verdict != NULL && (strcmp(verdict, "move") == 0 || strcmp(verdict, "must") == 0);
-    look->windows = (uint32_t)json_integer_value(json_object_get(decision, "windows"));
+    weighing->windows = (uint32_t)json_integer_value(json_object_get(decision, "windows"));
     snprintf(text, size, "%s", moves && words != NULL ? words : "");
-    if (moves || look->windows == 0 || look->windows >= REPLAN_WINDOWS) {
-        settle(look, speeds);
+    if (moves || weighing->windows == 0 || weighing->windows >= REPLAN_WINDOWS) {
+        settle(weighing, speeds);
         say(pass, run, words != NULL ? words : "its devices are slower than planned");
     }
     return moves;
 }
 
-bool pass_must_move(struct pass *pass, const struct store_sched_run *run, char *text, size_t size)
+bool pass_must_move(struct scheduler_pass *pass, const struct store_sched_run *run, char *text, size_t size)
 {
     const struct scheduler_limits *limits = &pass->scheduler->config->limits;
     const uint64_t speeds = speeds_of(pass, run);
-    struct run_look *look = look_of(pass->scheduler, run->id, speeds != 0);
+    struct run_weighing *weighing = weighing_of(pass->scheduler, run->id, speeds != 0);
     struct placer_answer answer = {0};
     struct err err;
-    if (look == NULL) {
+    if (weighing == NULL) {
         return false;
     }
-    look->kept = true;
-    if (speeds == look->settled) {
-        look->windows = 0;
+    weighing->kept = true;
+    if (speeds == weighing->settled) {
+        weighing->windows = 0;
         return false;
     }
-    if (pass->now_ns < look->next_ns) {
-        pass_check_at(pass, pass->view->now_us + (int64_t)((look->next_ns - pass->now_ns) / 1000));
+    if (pass->now_ns < weighing->next_ns) {
+        pass_check_at(pass, pass->view->now_us + (int64_t)((weighing->next_ns - pass->now_ns) / 1000));
         return false;
     }
-    if (look->began_ns == 0) {
-        look->began_ns = pass->now_ns;
-        look->count++;
+    if (weighing->began_ns == 0) {
+        weighing->began_ns = pass->now_ns;
+        weighing->count++;
     }
-    int weighed = weigh(pass, run, look, &answer, &err);
+    int weighed = weigh(pass, run, weighing, &answer, &err);
     if (weighed == 0) {
         return false;
     }
-    uint64_t pause_ns = 10 * (pass->now_ns - look->began_ns);
+    uint64_t pause_ns = 10 * (pass->now_ns - weighing->began_ns);
     pause_ns =
         pause_ns > (uint64_t)limits->look_ms * 1000000 ? pause_ns : (uint64_t)limits->look_ms * 1000000;
-    look->next_ns = pass->now_ns + pause_ns;
-    look->began_ns = 0;
+    weighing->next_ns = pass->now_ns + pause_ns;
+    weighing->began_ns = 0;
     pass_check_at(pass, pass->view->now_us + (int64_t)(pause_ns / 1000));
     if (weighed < 0) {
         log_event(LOG_LEVEL_WARN, "move_not_weighed", "run=%lld why=\"%s\"", (long long)run->id, err.text);
-        settle(look, speeds);
+        settle(weighing, speeds);
         return false;
     }
-    bool moves = conclude(pass, run, look, speeds, answer.answer, text, size);
+    bool moves = conclude(pass, run, weighing, speeds, answer.answer, text, size);
     placer_answer_fini(&answer);
     return moves;
 }

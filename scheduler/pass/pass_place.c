@@ -16,13 +16,13 @@
 #define QUEUE_NS_MAX 50000000u
 
 /* The result of considering one job. */
-enum outcome {
+enum placement_outcome {
     OUTCOME_PLACED,
     OUTCOME_SETTLED, /* it was refused, or waits for other devices: the next job may be tried */
     OUTCOME_PENDING, /* facts or a plan are being fetched: no job behind it may overtake it */
 };
 
-struct candidate {
+struct placement_candidate {
     const struct store_sched_job *job;
     struct fact model, train, eval, profiles;
     char key[DIGEST_HEX_SIZE];
@@ -35,7 +35,7 @@ struct candidate {
 
 /* ---- devices ---- */
 
-static bool runs_something(const struct pass *pass, const char *device)
+static bool runs_something(const struct scheduler_pass *pass, const char *device)
 {
     for (size_t i = 0; i < pass->view->run_count; i++) {
         const struct store_sched_run *run = &pass->view->runs[i];
@@ -49,7 +49,7 @@ static bool runs_something(const struct pass *pass, const char *device)
     return false;
 }
 
-static void find_free(struct pass *pass)
+static void find_free(struct scheduler_pass *pass)
 {
     for (size_t i = 0; i < pass->view->device_count; i++) {
         const struct store_sched_device *device = &pass->view->devices[i];
@@ -59,7 +59,7 @@ static void find_free(struct pass *pass)
     }
 }
 
-static bool names(const json_t *list, const char *name)
+static bool lists_name(const json_t *list, const char *name)
 {
     size_t i;
     json_t *item;
@@ -73,15 +73,15 @@ static bool names(const json_t *list, const char *name)
     return false;
 }
 
-static void find_allowed(const struct pass *pass, struct candidate *candidate)
+static void find_allowed(const struct scheduler_pass *pass, struct placement_candidate *candidate)
 {
     const json_t *placement = json_object_get(candidate->job->spec, "placement");
     const json_t *devices = json_object_get(placement, "devices");
     const json_t *exclude = json_object_get(placement, "exclude");
     for (size_t i = 0; i < pass->view->device_count; i++) {
         const struct store_sched_device *device = &pass->view->devices[i];
-        candidate->known[i] =
-            (!json_is_array(devices) || names(devices, device->name)) && !names(exclude, device->name);
+        candidate->known[i] = (!json_is_array(devices) || lists_name(devices, device->name)) &&
+                              !lists_name(exclude, device->name);
         candidate->allowed[i] = candidate->known[i] && device->present;
         candidate->known_count += candidate->known[i] ? 1 : 0;
         candidate->allowed_count += candidate->allowed[i] ? 1 : 0;
@@ -96,7 +96,7 @@ static void find_allowed(const struct pass *pass, struct candidate *candidate)
 
 /* ---- facts ---- */
 
-static int get_named(struct pass *pass, enum fact_kind kind, const struct store_sched_job *job,
+static int get_named(struct scheduler_pass *pass, enum fact_kind kind, const struct store_sched_job *job,
                      const char *input, struct fact *fact, struct err *err)
 {
     const char *key = json_string_value(json_object_get(job->inputs, input));
@@ -105,7 +105,7 @@ static int get_named(struct pass *pass, enum fact_kind kind, const struct store_
 
 /* Returns 1 when all facts are there, 0 while one is being fetched, -1 with err. All are asked for at once.
  */
-static int get_facts(struct pass *pass, struct candidate *candidate, struct err *err)
+static int get_facts(struct scheduler_pass *pass, struct placement_candidate *candidate, struct err *err)
 {
     const struct store_sched_job *job = candidate->job;
     int model = get_named(pass, FACT_MODEL, job, "model", &candidate->model, err);
@@ -126,7 +126,7 @@ static int get_facts(struct pass *pass, struct candidate *candidate, struct err 
 
 /* ---- planning ---- */
 
-static const json_t *profile_of(const struct candidate *candidate, const char *device)
+static const json_t *profile_of(const struct placement_candidate *candidate, const char *device)
 {
     size_t i;
     json_t *row;
@@ -142,8 +142,8 @@ static const json_t *profile_of(const struct candidate *candidate, const char *d
 /* Plans the job on the devices of `mask`. Returns 1 with *answer, 0 while it is being planned, -1 on failure.
  * With `now`, each device counts with the speed and memory that it has at present; otherwise with those that
  * it has when it is cool and nobody else uses its memory. */
-static int plan_on(struct pass *pass, const struct candidate *candidate, const bool *mask, bool now,
-                   const struct placer_move *move, struct placer_answer *answer, struct err *err)
+static int plan_on(struct scheduler_pass *pass, const struct placement_candidate *candidate, const bool *mask,
+                   bool now, const struct placer_move *move, struct placer_answer *answer, struct err *err)
 {
     const struct store_view *view = pass->view;
     struct placer_device *devices = calloc(view->device_count + 1, sizeof(*devices));
@@ -190,7 +190,8 @@ out:
 
 /* ---- outcomes ---- */
 
-static void refuse(struct pass *pass, const struct store_sched_job *job, enum err_code code, const char *why)
+static void refuse(struct scheduler_pass *pass, const struct store_sched_job *job, enum err_code code,
+                   const char *why)
 {
     struct err err;
     int to = state_next(&job_machine, (int)job->state, JOB_EVENT_REFUSE, &err);
@@ -203,7 +204,8 @@ static void refuse(struct pass *pass, const struct store_sched_job *job, enum er
 
 /* Handles an error in planning: refuses the job if it is the job's fault, otherwise tries again after
  * RETRY_US. */
-static enum outcome give_up(struct pass *pass, const struct store_sched_job *job, const struct err *err)
+static enum placement_outcome give_up(struct scheduler_pass *pass, const struct store_sched_job *job,
+                                      const struct err *err)
 {
     switch (err->code) {
     case ERR_INVALID:
@@ -228,7 +230,7 @@ static bool is_taken(const struct store_sched_device *device)
     return device->usable_bytes < device->memory_limit_bytes;
 }
 
-static bool is_there(const struct pass *pass, size_t i)
+static bool is_there(const struct scheduler_pass *pass, size_t i)
 {
     const struct store_sched_device *device = &pass->view->devices[i];
     const struct store_sched_node *node = pass_node(pass, device->node);
@@ -238,7 +240,7 @@ static bool is_there(const struct pass *pass, size_t i)
 /* Reserves the devices that a waiting job would use against the jobs behind it, but only while all of them
  * are present and will become free by themselves: nobody knows when an absent device comes back, or when
  * other processes release memory. */
-static void reserve(struct pass *pass, const struct candidate *candidate)
+static void reserve(struct scheduler_pass *pass, const struct placement_candidate *candidate)
 {
     for (size_t i = 0; i < pass->view->device_count; i++) {
         if (candidate->wanted[i] && !is_there(pass, i)) {
@@ -250,7 +252,7 @@ static void reserve(struct pass *pass, const struct candidate *candidate)
     }
 }
 
-static const char *why_not_usable(const struct pass *pass, size_t i, char text[240])
+static const char *why_not_usable(const struct scheduler_pass *pass, size_t i, char text[240])
 {
     char usable[32];
     const struct store_sched_device *device = &pass->view->devices[i];
@@ -279,7 +281,7 @@ static const char *why_not_usable(const struct pass *pass, size_t i, char text[2
     return pass->reserved[i] && pass->free_devices[i] ? "kept for a job in front" : "busy";
 }
 
-static void say_waits(struct pass *pass, const struct candidate *candidate)
+static void say_waits(struct scheduler_pass *pass, const struct placement_candidate *candidate)
 {
     char text[400] = "", why[240];
     size_t used = 0;
@@ -295,8 +297,9 @@ static void say_waits(struct pass *pass, const struct candidate *candidate)
 
 /* The job waits for the devices of `ideal`, and is not planned again while no further device is free for it.
  */
-static enum outcome waits_for(struct pass *pass, const struct candidate *candidate,
-                              const struct placer_answer *ideal)
+static enum placement_outcome waits_for(struct scheduler_pass *pass,
+                                        const struct placement_candidate *candidate,
+                                        const struct placer_answer *ideal)
 {
     for (size_t i = 0; i < pass->view->device_count; i++) {
         for (size_t k = 0; k < ideal->rank_count; k++) {
@@ -312,11 +315,12 @@ static enum outcome waits_for(struct pass *pass, const struct candidate *candida
 
 /* Asks whether the job would fit on `mask`; if so, it waits for those devices. Otherwise *fits is false and
  * err says why. */
-static enum outcome would_fit(struct pass *pass, const struct candidate *candidate, const bool *mask,
-                              bool *fits, struct err *err)
+static enum placement_outcome would_fit(struct scheduler_pass *pass,
+                                        const struct placement_candidate *candidate, const bool *mask,
+                                        bool *fits, struct err *err)
 {
     struct placer_answer ideal;
-    enum outcome outcome = OUTCOME_SETTLED;
+    enum placement_outcome outcome = OUTCOME_SETTLED;
     int planned = plan_on(pass, candidate, mask, false, NULL, &ideal, err);
     *fits = planned == 0 || (planned > 0 && ideal.fits);
     if (planned == 0) {
@@ -333,11 +337,12 @@ static enum outcome would_fit(struct pass *pass, const struct candidate *candida
 
 /* The job does not fit on the free devices, for the reason in `why`. Asks whether it would fit on all present
  * devices, or else on all devices ever seen. */
-static enum outcome not_now(struct pass *pass, const struct candidate *candidate, const struct err *why)
+static enum placement_outcome not_now(struct scheduler_pass *pass,
+                                      const struct placement_candidate *candidate, const struct err *why)
 {
     struct err err = *why;
     bool fits = false;
-    enum outcome outcome = OUTCOME_SETTLED;
+    enum placement_outcome outcome = OUTCOME_SETTLED;
     bool taken = false;
     for (size_t i = 0; i < pass->view->device_count; i++) {
         taken = taken || (candidate->allowed[i] && is_taken(&pass->view->devices[i]));
@@ -351,7 +356,8 @@ static enum outcome not_now(struct pass *pass, const struct candidate *candidate
     return fits ? outcome : give_up(pass, candidate->job, &err);
 }
 
-static enum outcome try_to_plan(struct pass *pass, const struct candidate *candidate)
+static enum placement_outcome try_to_plan(struct scheduler_pass *pass,
+                                          const struct placement_candidate *candidate)
 {
     struct err err;
     if (candidate->known_count == 0) {
@@ -385,7 +391,7 @@ static enum outcome try_to_plan(struct pass *pass, const struct candidate *candi
     return OUTCOME_PLACED;
 }
 
-static void candidate_fini(struct candidate *candidate)
+static void candidate_fini(struct placement_candidate *candidate)
 {
     free(candidate->known);
     free(candidate->allowed);
@@ -393,9 +399,10 @@ static void candidate_fini(struct candidate *candidate)
     free(candidate->wanted);
 }
 
-static int candidate_init(struct pass *pass, const struct store_sched_job *job, struct candidate *candidate)
+static int candidate_init(struct scheduler_pass *pass, const struct store_sched_job *job,
+                          struct placement_candidate *candidate)
 {
-    *candidate = (struct candidate){.job = job};
+    *candidate = (struct placement_candidate){.job = job};
     bool **const masks[] = {&candidate->known, &candidate->allowed, &candidate->usable, &candidate->wanted};
     for (size_t i = 0; i < sizeof(masks) / sizeof(masks[0]); i++) {
         *masks[i] = calloc(pass->view->device_count + 1, sizeof(bool));
@@ -409,11 +416,11 @@ static int candidate_init(struct pass *pass, const struct store_sched_job *job, 
     return 0;
 }
 
-static enum outcome consider(struct pass *pass, const struct store_sched_job *job)
+static enum placement_outcome consider(struct scheduler_pass *pass, const struct store_sched_job *job)
 {
-    struct candidate candidate;
+    struct placement_candidate candidate;
     struct err err;
-    enum outcome outcome = OUTCOME_SETTLED;
+    enum placement_outcome outcome = OUTCOME_SETTLED;
     if (candidate_init(pass, job, &candidate) < 0) {
         return OUTCOME_SETTLED;
     }
@@ -434,10 +441,11 @@ static enum outcome consider(struct pass *pass, const struct store_sched_job *jo
     return outcome;
 }
 
-int pass_weigh_move(struct pass *pass, const struct store_sched_run *run, const struct store_sched_job *asked,
-                    const struct placer_move *move, struct placer_answer *answer, struct err *err)
+int pass_weigh_move(struct scheduler_pass *pass, const struct store_sched_run *run,
+                    const struct store_sched_job *asked, const struct placer_move *move,
+                    struct placer_answer *answer, struct err *err)
 {
-    struct candidate candidate;
+    struct placement_candidate candidate;
     find_free(pass);
     if (candidate_init(pass, asked, &candidate) < 0) {
         return err_set(err, ERR_NOMEM, "no memory for planning");
@@ -460,12 +468,12 @@ int pass_weigh_move(struct pass *pass, const struct store_sched_run *run, const 
 }
 
 /* Measures devices for people who asked only for a plan, while no job takes the devices. */
-static void measure_wanted(struct pass *pass)
+static void measure_wanted(struct scheduler_pass *pass)
 {
     for (size_t i = 0; i < pass->view->measure_count && pass->placed == NULL; i++) {
         const struct store_sched_job asked = {.spec = pass->view->measures[i].spec,
                                               .inputs = pass->view->measures[i].inputs};
-        struct candidate candidate;
+        struct placement_candidate candidate;
         struct err err;
         if (candidate_init(pass, &asked, &candidate) < 0) {
             return;
@@ -479,7 +487,7 @@ static void measure_wanted(struct pass *pass)
 }
 
 /* Whether a device is left for the jobs behind. */
-static bool something_is_left(const struct pass *pass)
+static bool something_is_left(const struct scheduler_pass *pass)
 {
     for (size_t i = 0; i < pass->view->device_count; i++) {
         if (pass->free_devices[i] && !pass->reserved[i]) {
@@ -491,7 +499,8 @@ static bool something_is_left(const struct pass *pass)
 
 /* All jobs of this view wait, and devices are left. The next pass examines a further window of the queue, and
  * so on until a job takes the devices or the end of the queue is reached. */
-static void look_further(struct pass *pass, const struct policy_job *queue, const size_t *order, size_t count)
+static void look_further(struct scheduler_pass *pass, const struct policy_job *queue, const size_t *order,
+                         size_t count)
 {
     struct scheduler *scheduler = pass->scheduler;
     struct store_queue_mark *mark = &scheduler->queue_mark;
@@ -513,8 +522,8 @@ static void look_further(struct pass *pass, const struct policy_job *queue, cons
 
 /* Considers the queue in order, for at most QUEUE_NS_MAX. What was found of a waiting job is remembered, so
  * the next pass comes further. */
-static void walk(struct pass *pass, const struct policy_job *queue, const size_t *index, const size_t *order,
-                 size_t count)
+static void walk(struct scheduler_pass *pass, const struct policy_job *queue, const size_t *index,
+                 const size_t *order, size_t count)
 {
     uint64_t until_ns = clock_mono_ns() + QUEUE_NS_MAX;
     for (size_t i = 0; i < count; i++) {
@@ -531,7 +540,7 @@ static void walk(struct pass *pass, const struct policy_job *queue, const size_t
     }
 }
 
-void pass_queue(struct pass *pass)
+void pass_queue(struct scheduler_pass *pass)
 {
     const struct store_view *view = pass->view;
     struct policy_job *queue = calloc(view->job_count + 1, sizeof(*queue));
@@ -565,7 +574,7 @@ out:
 
 /* ---- the run ---- */
 
-static const struct store_sched_device *find_device(const struct pass *pass, const char *name)
+static const struct store_sched_device *find_device(const struct scheduler_pass *pass, const char *name)
 {
     for (size_t i = 0; i < pass->view->device_count; i++) {
         if (strcmp(pass->view->devices[i].name, name) == 0) {
@@ -589,7 +598,7 @@ static json_t *compose_start(const struct store_sched_job *job)
     return start;
 }
 
-static json_t *compose_data(const struct pass *pass)
+static json_t *compose_data(const struct scheduler_pass *pass)
 {
     json_t *data = json_pack("{s:O?, s:O?}", "train", json_object_get(pass->placed_train, "blob"), "eval",
                              json_object_get(pass->placed_eval, "blob"));
@@ -603,7 +612,7 @@ static json_t *compose_data(const struct pass *pass)
     return data;
 }
 
-static json_t *compose_model(const struct pass *pass)
+static json_t *compose_model(const struct scheduler_pass *pass)
 {
     json_t *model = json_pack("{}");
     static const char *const keys[] = {"name", "content", "config", "files"};
@@ -613,7 +622,7 @@ static json_t *compose_model(const struct pass *pass)
     return model;
 }
 
-static json_t *compose_ranks(struct pass *pass, const json_t *assignments)
+static json_t *compose_ranks(struct scheduler_pass *pass, const json_t *assignments)
 {
     json_t *ranks = json_array();
     for (size_t i = 0; i < pass->answer.rank_count; i++) {
@@ -628,7 +637,7 @@ static json_t *compose_ranks(struct pass *pass, const json_t *assignments)
 }
 
 /* How long the ranks wait for each other, derived from the plan's predicted step time. */
-static json_t *compose_limits(const struct pass *pass)
+static json_t *compose_limits(const struct scheduler_pass *pass)
 {
     const struct scheduler_limits *limits = &pass->scheduler->config->limits;
     double step_s = json_number_value(json_object_get(json_object_get(pass->answer.plan, "costs"), "step_s"));
@@ -637,7 +646,7 @@ static json_t *compose_limits(const struct pass *pass)
 }
 
 /* The part of an assignment that is the same for every rank. */
-static json_t *compose_common(struct pass *pass, const json_t *numbers, json_t *ranks)
+static json_t *compose_common(struct scheduler_pass *pass, const json_t *numbers, json_t *ranks)
 {
     const struct store_sched_job *job = pass->placed;
     json_t *common = json_pack("{s:I, s:O, s:I, s:O, s:O, s:O, s:O, s:o, s:o, s:o, s:O, s:o}", "job",
@@ -653,7 +662,7 @@ static json_t *compose_common(struct pass *pass, const json_t *numbers, json_t *
     return common;
 }
 
-void pass_compose_run(struct pass *pass, const json_t *numbers)
+void pass_compose_run(struct scheduler_pass *pass, const json_t *numbers)
 {
     const struct store_sched_job *job = pass->placed;
     int64_t run = json_integer_value(json_object_get(numbers, "run"));

@@ -5,14 +5,15 @@
 #include <stdio.h>
 #include <string.h>
 
-void pass_add(struct pass *pass, json_t *array, json_t *row)
+void pass_add(struct scheduler_pass *pass, json_t *array, json_t *row)
 {
     if (row == NULL || json_array_append_new(array, row) < 0) {
         pass->failed = true;
     }
 }
 
-void pass_message(struct pass *pass, const char *node, int64_t run, const char *type, json_t *payload)
+void pass_message(struct scheduler_pass *pass, const char *node, int64_t run, const char *type,
+                  json_t *payload)
 {
     pass_add(pass, pass->messages,
              payload != NULL
@@ -21,14 +22,14 @@ void pass_message(struct pass *pass, const char *node, int64_t run, const char *
                  : NULL);
 }
 
-void pass_check_at(struct pass *pass, int64_t at_us)
+void pass_check_at(struct scheduler_pass *pass, int64_t at_us)
 {
     if (pass->check_us == 0 || at_us < pass->check_us) {
         pass->check_us = at_us;
     }
 }
 
-void pass_wait(struct pass *pass, const struct store_sched_job *job, const char *fmt, ...)
+void pass_wait(struct scheduler_pass *pass, const struct store_sched_job *job, const char *fmt, ...)
 {
     char text[512];
     va_list args;
@@ -46,7 +47,7 @@ void pass_wait(struct pass *pass, const struct store_sched_job *job, const char 
     }
 }
 
-const struct store_sched_node *pass_node(const struct pass *pass, const char *name)
+const struct store_sched_node *pass_node(const struct scheduler_pass *pass, const char *name)
 {
     for (size_t i = 0; i < pass->view->node_count; i++) {
         if (strcmp(pass->view->nodes[i].name, name) == 0) {

@@ -9,7 +9,7 @@
 #include "common/tls.h"
 #include "scheduler/pass/lifecycle.h"
 
-void pass_nodes(struct pass *pass)
+void pass_nodes(struct scheduler_pass *pass)
 {
     const struct scheduler *scheduler = pass->scheduler;
     for (size_t i = 0; i < pass->view->node_count; i++) {
@@ -24,7 +24,7 @@ void pass_nodes(struct pass *pass)
     }
 }
 
-static const struct store_sched_job *find_job(const struct pass *pass, int64_t id)
+static const struct store_sched_job *find_job(const struct scheduler_pass *pass, int64_t id)
 {
     for (size_t i = 0; i < pass->view->job_count; i++) {
         if (pass->view->jobs[i].id == id) {
@@ -34,7 +34,7 @@ static const struct store_sched_job *find_job(const struct pass *pass, int64_t i
     return NULL;
 }
 
-static bool is_drained(const struct pass *pass, const char *device)
+static bool is_drained(const struct scheduler_pass *pass, const char *device)
 {
     for (size_t i = 0; i < pass->view->device_count; i++) {
         if (strcmp(pass->view->devices[i].name, device) == 0) {
@@ -44,7 +44,7 @@ static bool is_drained(const struct pass *pass, const char *device)
     return false;
 }
 
-static struct rank_facts facts_of(const struct pass *pass, const struct store_sched_run *run,
+static struct rank_facts facts_of(const struct scheduler_pass *pass, const struct store_sched_run *run,
                                   const struct store_sched_rank *rank)
 {
     const struct scheduler *scheduler = pass->scheduler;
@@ -70,7 +70,7 @@ static bool is_living(const struct store_sched_rank *rank, const struct rank_fac
     return !state_is_final(&assignment_machine, (int)rank->state) && !facts->gone;
 }
 
-static void add_run(struct pass *pass, const struct store_sched_run *run, enum run_event event,
+static void add_run(struct scheduler_pass *pass, const struct store_sched_run *run, enum run_event event,
                     const struct run_verdict *verdict, bool kill)
 {
     struct err err;
@@ -89,7 +89,7 @@ static void add_run(struct pass *pass, const struct store_sched_run *run, enum r
     }
 }
 
-static void add_job(struct pass *pass, const struct store_sched_job *job, enum job_event event,
+static void add_job(struct scheduler_pass *pass, const struct store_sched_job *job, enum job_event event,
                     const struct run_verdict *verdict)
 {
     struct err err;
@@ -106,8 +106,8 @@ static void add_job(struct pass *pass, const struct store_sched_job *job, enum j
                        (json_int_t)verdict->delay_ms, "loss", (int)verdict->loss));
 }
 
-static void tell_living(struct pass *pass, const struct store_sched_run *run, const struct rank_facts *facts,
-                        enum stop_why why, bool checkpoint, bool kill)
+static void tell_living(struct scheduler_pass *pass, const struct store_sched_run *run,
+                        const struct rank_facts *facts, enum stop_why why, bool checkpoint, bool kill)
 {
     for (uint32_t i = 0; i < run->rank_count; i++) {
         if (is_living(&run->ranks[i], &facts[i])) {
@@ -123,7 +123,7 @@ static void tell_living(struct pass *pass, const struct store_sched_run *run, co
 
 /* Tells every rank the address and the identity of all ranks. The identity is that of the enrolled node, not
  * what a worker says of itself. */
-static void tell_peers(struct pass *pass, const struct store_sched_run *run)
+static void tell_peers(struct scheduler_pass *pass, const struct store_sched_run *run)
 {
     json_t *peers = json_array();
     for (uint32_t i = 0; i < run->rank_count; i++) {
@@ -147,7 +147,8 @@ static void tell_peers(struct pass *pass, const struct store_sched_run *run)
     json_decref(peers);
 }
 
-static void write_gone(struct pass *pass, const struct store_sched_run *run, const struct rank_facts *facts)
+static void write_gone(struct scheduler_pass *pass, const struct store_sched_run *run,
+                       const struct rank_facts *facts)
 {
     for (uint32_t i = 0; i < run->rank_count; i++) {
         if (facts[i].gone && !state_is_final(&assignment_machine, (int)run->ranks[i].state)) {
@@ -158,8 +159,9 @@ static void write_gone(struct pass *pass, const struct store_sched_run *run, con
     }
 }
 
-static void apply(struct pass *pass, const struct store_sched_run *run, const struct store_sched_job *job,
-                  const struct rank_facts *facts, const struct run_verdict *verdict)
+static void apply(struct scheduler_pass *pass, const struct store_sched_run *run,
+                  const struct store_sched_job *job, const struct rank_facts *facts,
+                  const struct run_verdict *verdict)
 {
     switch (verdict->action) {
     case RUN_ACTION_WAIT:
@@ -192,7 +194,7 @@ static void apply(struct pass *pass, const struct store_sched_run *run, const st
     }
 }
 
-void pass_runs(struct pass *pass)
+void pass_runs(struct scheduler_pass *pass)
 {
     for (size_t i = 0; i < pass->view->run_count; i++) {
         const struct store_sched_run *run = &pass->view->runs[i];
@@ -217,5 +219,5 @@ void pass_runs(struct pass *pass)
         apply(pass, run, job, facts, &verdict);
         free(facts);
     }
-    pass_forget_looks(pass);
+    pass_forget_weighings(pass);
 }

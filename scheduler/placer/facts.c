@@ -17,7 +17,7 @@ enum { ENTRIES_MAX = 64 };
 
 enum entry_state { ENTRY_FETCHING, ENTRY_READY, ENTRY_FAILED };
 
-struct entry {
+struct fact_entry {
     struct facts *facts; /* NULL: the entry was dropped while being fetched */
     enum fact_kind kind;
     enum entry_state state;
@@ -35,10 +35,10 @@ struct facts {
     void *arg;
     uint64_t pass, profiles_seen;
     size_t count;
-    struct entry *entries[ENTRIES_MAX];
+    struct fact_entry *entries[ENTRIES_MAX];
 };
 
-static void entry_free(struct entry *entry)
+static void entry_free(struct fact_entry *entry)
 {
     json_decref(entry->document);
     free(entry->sizes);
@@ -49,7 +49,7 @@ static void entry_free(struct entry *entry)
 /* Removes entry i. Its memory is freed now, or when its answer comes. */
 static void drop(struct facts *facts, size_t i)
 {
-    struct entry *entry = facts->entries[i];
+    struct fact_entry *entry = facts->entries[i];
     facts->entries[i] = facts->entries[--facts->count];
     if (entry->state == ENTRY_FETCHING) {
         entry->facts = NULL;
@@ -129,7 +129,7 @@ static bool make_room(struct facts *facts)
 
 /* ---- answers ---- */
 
-static void settle(struct entry *entry, const struct err *err)
+static void settle(struct fact_entry *entry, const struct err *err)
 {
     struct facts *facts = entry->facts;
     if (facts == NULL) {
@@ -145,7 +145,7 @@ static void settle(struct entry *entry, const struct err *err)
 
 static void got_document(void *arg, const struct err *err, json_t *doc)
 {
-    struct entry *entry = arg;
+    struct fact_entry *entry = arg;
     if (err == NULL) {
         entry->document = json_incref(doc);
     }
@@ -154,7 +154,7 @@ static void got_document(void *arg, const struct err *err, json_t *doc)
 
 static void got_dataset(void *arg, const struct err *err, const struct store_dataset *dataset)
 {
-    struct entry *entry = arg;
+    struct fact_entry *entry = arg;
     struct err why;
     if (err == NULL) {
         entry->document = json_pack("{s:s, s:O}", "blob", dataset->blob, "stats", dataset->stats);
@@ -170,7 +170,7 @@ static void got_dataset(void *arg, const struct err *err, const struct store_dat
     settle(entry, err);
 }
 
-static int fetch(struct facts *facts, struct entry *entry, struct err *err)
+static int fetch(struct facts *facts, struct fact_entry *entry, struct err *err)
 {
     switch (entry->kind) {
     case FACT_MODEL:
@@ -189,7 +189,7 @@ static int start_fetch(struct facts *facts, enum fact_kind kind, const char *key
     if (!make_room(facts)) {
         return err_set(err, ERR_BUSY, "too many facts are needed at once");
     }
-    struct entry *entry = calloc(1, sizeof(*entry));
+    struct fact_entry *entry = calloc(1, sizeof(*entry));
     if (entry != NULL) {
         entry->key = strdup(key);
     }
@@ -212,7 +212,7 @@ int facts_get(struct facts *facts, enum fact_kind kind, const char *key, struct 
 {
     *fact = (struct fact){0};
     for (size_t i = 0; i < facts->count; i++) {
-        struct entry *entry = facts->entries[i];
+        struct fact_entry *entry = facts->entries[i];
         if (entry->kind != kind || strcmp(entry->key, key) != 0) {
             continue;
         }

@@ -36,7 +36,7 @@ struct question {
     struct err err;
 };
 
-struct kept {
+struct cached_answer {
     uint8_t key[DIGEST_SIZE];
     struct placer_answer answer;
     int result;
@@ -54,8 +54,8 @@ struct planning {
     int eventfd;
     pthread_t thread;
     bool started;
-    size_t kept_count;
-    struct kept kept[ANSWERS_MAX];
+    size_t cached_count;
+    struct cached_answer cached[ANSWERS_MAX];
     uint64_t clock;
 
     pthread_mutex_t lock;
@@ -290,15 +290,15 @@ static void *plan_all(void *arg)
 
 /* ---- answers ---- */
 
-static struct kept *place_for(struct planning *planning)
+static struct cached_answer *cache_slot(struct planning *planning)
 {
-    if (planning->kept_count < ANSWERS_MAX) {
-        return &planning->kept[planning->kept_count++];
+    if (planning->cached_count < ANSWERS_MAX) {
+        return &planning->cached[planning->cached_count++];
     }
-    struct kept *oldest = &planning->kept[0];
-    for (size_t i = 1; i < planning->kept_count; i++) {
-        if (planning->kept[i].used < oldest->used) {
-            oldest = &planning->kept[i];
+    struct cached_answer *oldest = &planning->cached[0];
+    for (size_t i = 1; i < planning->cached_count; i++) {
+        if (planning->cached[i].used < oldest->used) {
+            oldest = &planning->cached[i];
         }
     }
     placer_answer_fini(&oldest->answer);
@@ -321,12 +321,12 @@ static void on_news(evutil_socket_t fd, short what, void *arg)
     if (question == NULL) {
         return;
     }
-    struct kept *kept = place_for(planning);
-    *kept = (struct kept){.answer = question->answer,
-                          .result = question->result,
-                          .err = question->err,
-                          .used = ++planning->clock};
-    memcpy(kept->key, question->key, sizeof(kept->key));
+    struct cached_answer *cached = cache_slot(planning);
+    *cached = (struct cached_answer){.answer = question->answer,
+                                     .result = question->result,
+                                     .err = question->err,
+                                     .used = ++planning->clock};
+    memcpy(cached->key, question->key, sizeof(cached->key));
     question->answer = (struct placer_answer){0};
     question_free(question);
     planning->under_way = NULL;
@@ -362,18 +362,18 @@ int planning_get(struct planning *planning, const struct placer_request *request
     if (key_of(request, key, err) < 0) {
         return -1;
     }
-    for (size_t i = 0; i < planning->kept_count; i++) {
-        struct kept *kept = &planning->kept[i];
-        if (memcmp(kept->key, key, sizeof(key)) == 0) {
-            kept->used = ++planning->clock;
-            if (kept->result < 0) {
-                *err = kept->err;
+    for (size_t i = 0; i < planning->cached_count; i++) {
+        struct cached_answer *cached = &planning->cached[i];
+        if (memcmp(cached->key, key, sizeof(key)) == 0) {
+            cached->used = ++planning->clock;
+            if (cached->result < 0) {
+                *err = cached->err;
                 if (err->code == ERR_NOMEM || err->code == ERR_INTERNAL) { /* another try may succeed */
-                    *kept = planning->kept[--planning->kept_count];
+                    *cached = planning->cached[--planning->cached_count];
                 }
                 return -1;
             }
-            return answer_copy(answer, &kept->answer, err);
+            return answer_copy(answer, &cached->answer, err);
         }
     }
     /* this question or another one is being planned; a later pass asks again */
@@ -448,8 +448,8 @@ void planning_destroy(struct planning *planning)
     }
     question_free(planning->asked);
     question_free(planning->answered);
-    for (size_t i = 0; i < planning->kept_count; i++) {
-        placer_answer_fini(&planning->kept[i].answer);
+    for (size_t i = 0; i < planning->cached_count; i++) {
+        placer_answer_fini(&planning->cached[i].answer);
     }
     if (planning->news != NULL) {
         event_free(planning->news);

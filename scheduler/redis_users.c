@@ -33,7 +33,7 @@ static void user_answered(void *arg, const redisReply *reply, const struct err *
     struct scheduler *scheduler = arg;
     if (reply == NULL && err->code != ERR_CANCELLED && err->code != ERR_NET) {
         log_event(LOG_LEVEL_ERROR, "redis_user", "why=\"%s\"", err->text);
-        keeper_forget(scheduler);
+        redis_users_forget(scheduler);
     }
 }
 
@@ -65,46 +65,46 @@ static void streams_drop(struct scheduler *scheduler, const char *node)
 }
 
 /* Lets a node's user read the node's inbox and write its own events, and nothing else. */
-static void user_set(struct scheduler *scheduler, struct inlet *inlet)
+static void user_set(struct scheduler *scheduler, struct node_stream *node_stream)
 {
     char user[88], hash[DIGEST_HEX_SIZE + 1] = "#", inbox[104], events[104];
     struct err ignored; /* the next comparison sets the user again */
-    snprintf(user, sizeof(user), "%s%s", prefix, inlet->node);
-    digest_hex(inlet->redis_hash, sizeof(inlet->redis_hash), hash + 1);
-    snprintf(inbox, sizeof(inbox), "%%R~motley:agent:%s", inlet->node);
-    snprintf(events, sizeof(events), "%%W~%s", inlet->stream);
+    snprintf(user, sizeof(user), "%s%s", prefix, node_stream->node);
+    digest_hex(node_stream->redis_hash, sizeof(node_stream->redis_hash), hash + 1);
+    snprintf(inbox, sizeof(inbox), "%%R~motley:agent:%s", node_stream->node);
+    snprintf(events, sizeof(events), "%%W~%s", node_stream->stream);
     const char *const argv[] = {"ACL",  "SETUSER", user,     "reset", "on",    hash,     inbox,
                                 events, "+xadd",   "+xread", "+ping", "+auth", "+hello", "+client|setname"};
     redis_command(scheduler->commands, COMMAND_MS, user_answered, scheduler,
                   (int)(sizeof(argv) / sizeof(argv[0])), argv, NULL, &ignored);
-    inlet->user = INLET_USER_SET;
+    node_stream->user = NODE_STREAM_USER_SET;
 }
 
-static bool is_admitted(const struct inlet *inlet)
+static bool is_admitted(const struct node_stream *node_stream)
 {
-    return inlet != NULL && inlet->seal != NULL && !inlet->bar;
+    return node_stream != NULL && node_stream->seal != NULL && !node_stream->bar;
 }
 
 /* Compares one line of ACL LIST, "user NAME rules", with its node. Returns whether the user was deleted. */
 static bool user_compare(struct scheduler *scheduler, const char *name, const char *rules)
 {
-    struct inlet *inlet = inlets_find(scheduler->inlets, name + strlen(prefix));
+    struct node_stream *node_stream = node_streams_find(scheduler->node_streams, name + strlen(prefix));
     char hash[DIGEST_HEX_SIZE + 1] = "#";
-    if (!is_admitted(inlet)) {
+    if (!is_admitted(node_stream)) {
         log_event(LOG_LEVEL_INFO, "redis_user_dropped", "user=%s", name);
         user_drop(scheduler, name);
         streams_drop(scheduler, name + strlen(prefix));
         return true;
     }
-    if (inlet->user == INLET_USER_SET) {
-        free(inlet->user_rules);
-        inlet->user_rules = strdup(rules);
-        inlet->user = INLET_USER_KNOWN;
+    if (node_stream->user == NODE_STREAM_USER_SET) {
+        free(node_stream->user_rules);
+        node_stream->user_rules = strdup(rules);
+        node_stream->user = NODE_STREAM_USER_KNOWN;
     }
-    inlet->user_listed =
-        inlet->user == INLET_USER_KNOWN && inlet->user_rules != NULL && strcmp(inlet->user_rules, rules) == 0;
-    digest_hex(inlet->redis_hash, sizeof(inlet->redis_hash), hash + 1);
-    if (inlet->user_listed || strstr(rules, hash) != NULL) {
+    node_stream->user_listed = node_stream->user == NODE_STREAM_USER_KNOWN &&
+                               node_stream->user_rules != NULL && strcmp(node_stream->user_rules, rules) == 0;
+    digest_hex(node_stream->redis_hash, sizeof(node_stream->redis_hash), hash + 1);
+    if (node_stream->user_listed || strstr(rules, hash) != NULL) {
         return false;
     }
     user_drop(scheduler, name); /* ends the connections that used another password */
@@ -114,8 +114,8 @@ static bool user_compare(struct scheduler *scheduler, const char *name, const ch
 static bool users_compare(struct scheduler *scheduler, const redisReply *reply)
 {
     bool changed = false;
-    for (size_t i = 0; i < inlets_count(scheduler->inlets); i++) {
-        inlets_at(scheduler->inlets, i)->user_listed = false;
+    for (size_t i = 0; i < node_streams_count(scheduler->node_streams); i++) {
+        node_streams_at(scheduler->node_streams, i)->user_listed = false;
     }
     for (size_t i = 0; reply->type == REDIS_REPLY_ARRAY && i < reply->elements; i++) {
         const redisReply *line = reply->element[i];
@@ -126,26 +126,26 @@ static bool users_compare(struct scheduler *scheduler, const redisReply *reply)
             changed = user_compare(scheduler, name, line->str + end) || changed;
         }
     }
-    for (size_t i = 0; i < inlets_count(scheduler->inlets); i++) {
-        struct inlet *inlet = inlets_at(scheduler->inlets, i);
-        if (is_admitted(inlet) && !inlet->user_listed) {
-            user_set(scheduler, inlet);
+    for (size_t i = 0; i < node_streams_count(scheduler->node_streams); i++) {
+        struct node_stream *node_stream = node_streams_at(scheduler->node_streams, i);
+        if (is_admitted(node_stream) && !node_stream->user_listed) {
+            user_set(scheduler, node_stream);
             changed = true;
         }
     }
     return changed;
 }
 
-static void connections_bound(struct scheduler *scheduler, struct inlet *inlet)
+static void connections_bound(struct scheduler *scheduler, struct node_stream *node_stream)
 {
     char user[88], why[128];
     const char *const argv[] = {"CLIENT", "KILL", "USER", user};
     struct err ignored; /* the next count finds the connections again */
-    snprintf(user, sizeof(user), "%s%s", prefix, inlet->node);
-    snprintf(why, sizeof(why), "its %u connections to Redis were ended, the limit is %u", inlet->connections,
-             CONNECTIONS_MAX);
+    snprintf(user, sizeof(user), "%s%s", prefix, node_stream->node);
+    snprintf(why, sizeof(why), "its %u connections to Redis were ended, the limit is %u",
+             node_stream->connections, CONNECTIONS_MAX);
     redis_command(scheduler->commands, COMMAND_MS, NULL, NULL, 4, argv, NULL, &ignored);
-    inlet_refuse(inlet, clock_mono_ns(), ERR_BUSY, why);
+    node_stream_refuse(node_stream, clock_mono_ns(), ERR_BUSY, why);
 }
 
 /* CLIENT LIST has one line per connection: "id=7 addr=… user=agent-left …"; no value holds a space. */
@@ -155,22 +155,22 @@ static void connections_came(void *arg, const redisReply *reply, const struct er
     if (err->code != ERR_NONE || reply->type != REDIS_REPLY_STRING || scheduler->epoch == 0) {
         return;
     }
-    for (size_t i = 0; i < inlets_count(scheduler->inlets); i++) {
-        inlets_at(scheduler->inlets, i)->connections = 0;
+    for (size_t i = 0; i < node_streams_count(scheduler->node_streams); i++) {
+        node_streams_at(scheduler->node_streams, i)->connections = 0;
     }
     for (const char *at = reply->str; (at = strstr(at, " user=agent-")) != NULL;) {
         char node[72];
         at += strlen(" user=agent-");
         snprintf(node, sizeof(node), "%.*s", (int)strcspn(at, " \r\n"), at);
-        struct inlet *inlet = inlets_find(scheduler->inlets, node);
-        if (inlet != NULL) {
-            inlet->connections++;
+        struct node_stream *node_stream = node_streams_find(scheduler->node_streams, node);
+        if (node_stream != NULL) {
+            node_stream->connections++;
         }
     }
-    for (size_t i = 0; i < inlets_count(scheduler->inlets); i++) {
-        struct inlet *inlet = inlets_at(scheduler->inlets, i);
-        if (inlet->connections > CONNECTIONS_MAX) {
-            connections_bound(scheduler, inlet);
+    for (size_t i = 0; i < node_streams_count(scheduler->node_streams); i++) {
+        struct node_stream *node_stream = node_streams_at(scheduler->node_streams, i);
+        if (node_stream->connections > CONNECTIONS_MAX) {
+            connections_bound(scheduler, node_stream);
         }
     }
 }
@@ -215,7 +215,7 @@ static void list(struct scheduler *scheduler)
     redis_command(scheduler->commands, COMMAND_MS, connections_came, scheduler, 4, clients, NULL, &ignored);
 }
 
-void keeper_check(struct scheduler *scheduler)
+void redis_users_check(struct scheduler *scheduler)
 {
     if (scheduler->users_asked) {
         scheduler->users_due = true;
@@ -225,16 +225,16 @@ void keeper_check(struct scheduler *scheduler)
     }
 }
 
-void keeper_tick(struct scheduler *scheduler, uint64_t now_ns)
+void redis_users_tick(struct scheduler *scheduler, uint64_t now_ns)
 {
     if (now_ns - scheduler->users_ns > CHECK_NS) {
-        keeper_check(scheduler);
+        redis_users_check(scheduler);
     }
 }
 
-void keeper_forget(struct scheduler *scheduler)
+void redis_users_forget(struct scheduler *scheduler)
 {
-    for (size_t i = 0; i < inlets_count(scheduler->inlets); i++) {
-        inlets_at(scheduler->inlets, i)->user = INLET_USER_UNKNOWN;
+    for (size_t i = 0; i < node_streams_count(scheduler->node_streams); i++) {
+        node_streams_at(scheduler->node_streams, i)->user = NODE_STREAM_USER_UNKNOWN;
     }
 }
