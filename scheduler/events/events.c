@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/array.h"
 #include "common/buf.h"
 #include "common/digest.h"
 #include "common/json.h"
@@ -30,12 +31,9 @@ static struct node_move *node_move_of(struct event_batch *batch, struct store_sc
             return &batch->nodes[i];
         }
     }
-    void *grown = event_grow(batch->nodes, batch->node_count, &batch->node_capacity, sizeof(*batch->nodes));
-    if (grown == NULL) {
-        err_set(err, ERR_NOMEM, "no memory for a batch of events");
+    if (ARRAY_RESERVE(batch->nodes, batch->node_capacity, batch->node_count + 1, err) < 0) {
         return NULL;
     }
-    batch->nodes = grown;
     struct node_move *move = &batch->nodes[batch->node_count++];
     *move = (struct node_move){.node = node, .seq = node->last_seq};
     snprintf(move->boot, sizeof(move->boot), "%s", node->boot != NULL ? node->boot : "");

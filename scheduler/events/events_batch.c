@@ -74,19 +74,6 @@ int event_reply(struct event_batch *batch, const char *node, json_t *message, st
                         err);
 }
 
-void *event_grow(void *items, size_t count, size_t *capacity, size_t size)
-{
-    if (count < *capacity) {
-        return items;
-    }
-    size_t more = *capacity > 0 ? *capacity * 2 : 16;
-    void *grown = realloc(items, more * size);
-    if (grown != NULL) {
-        *capacity = more;
-    }
-    return grown;
-}
-
 json_t *event_body(const json_t *event)
 {
     static const char *const envelope[] = {"type", "node", "run", "epoch", "rank", "seq", "boot", "job"};

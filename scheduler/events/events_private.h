@@ -44,9 +44,6 @@ int event_reply(struct event_batch *batch, const char *node, json_t *message, st
 /* Returns a new copy of the event without the envelope's fields (type, node, run …): the part that people
  * see. */
 json_t *event_body(const json_t *event);
-/* Returns the array with room for one more item, or NULL without memory. */
-void *event_grow(void *items, size_t count, size_t *capacity, size_t size);
-
 /* Adds an event that names a run. */
 int event_add_of_run(struct event_batch *batch, const struct event_head *head, const json_t *event,
                      struct err *err);

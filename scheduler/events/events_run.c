@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/array.h"
 #include "common/json.h"
 
 #define STEP_MAX ((int64_t)1 << 40)
@@ -28,12 +29,9 @@ static struct rank_move *move_of(struct event_batch *batch, struct store_sched_r
             return &batch->moves[i];
         }
     }
-    void *grown = event_grow(batch->moves, batch->move_count, &batch->move_capacity, sizeof(*batch->moves));
-    if (grown == NULL) {
-        err_set(err, ERR_NOMEM, "no memory for a batch of events");
+    if (ARRAY_RESERVE(batch->moves, batch->move_capacity, batch->move_count + 1, err) < 0) {
         return NULL;
     }
-    batch->moves = grown;
     struct rank_move *move = &batch->moves[batch->move_count++];
     *move = (struct rank_move){.run = run, .rank = rank, .seq = rank->last_seq, .state = rank->state};
     return move;

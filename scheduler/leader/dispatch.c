@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/array.h"
 #include "common/buf.h"
 #include "common/clock.h"
 #include "common/frame.h"
@@ -141,21 +142,6 @@ static int encode(const struct dispatch *dispatch, const json_t *message, uint8_
     return 0;
 }
 
-static int reserve(struct dispatch *dispatch, struct err *err)
-{
-    if (dispatch->count < dispatch->capacity) {
-        return 0;
-    }
-    size_t capacity = dispatch->capacity > 0 ? dispatch->capacity * 2 : 64;
-    struct kept_message *kept = realloc(dispatch->kept, capacity * sizeof(*kept));
-    if (kept == NULL) {
-        return err_set(err, ERR_NOMEM, "no memory for %zu messages", capacity);
-    }
-    dispatch->kept = kept;
-    dispatch->capacity = capacity;
-    return 0;
-}
-
 int dispatch_keep(struct dispatch *dispatch, int64_t id, const char *node, int64_t run, const char *type,
                   const json_t *payload, struct err *err)
 {
@@ -164,7 +150,7 @@ int dispatch_keep(struct dispatch *dispatch, int64_t id, const char *node, int64
                        (long long)dispatch->kept[dispatch->count - 1].id);
     }
     json_t *message = json_copy((json_t *)payload);
-    if (message == NULL || reserve(dispatch, err) < 0) {
+    if (message == NULL || ARRAY_RESERVE(dispatch->kept, dispatch->capacity, dispatch->count + 1, err) < 0) {
         json_decref(message);
         return err_set(err, ERR_NOMEM, "no memory for a message");
     }
