@@ -72,8 +72,8 @@ static void a_node_confirms_only_its_own_messages(void **state)
     world.agents[0]->steps_max = 1;
     const struct world_job job = {
         .name = "confirmed", .devices = BOTH, .steps = 12, .every = 6, .retries = 3};
-    int64_t id = world_submit(&world, &job);
     unsigned before = world.agents[1]->assigns;
+    int64_t id = world_submit(&world, &job);
     WORLD_UNTIL(&world, world.agents[1]->assigns > before);
     for (int64_t message = 1; message < 200; message++) {
         fake_pass(world.agents[0], "received", json_pack("{s:I}", "message", (json_int_t)message));
