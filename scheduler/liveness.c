@@ -1,6 +1,7 @@
 /* Which nodes and workers are alive. Silence counts only while it could have been heard: since this scheduler
  * leads and Redis is connected. An unreachable node is not yet a failed one. */
 #include "scheduler/leader/scheduler_private.h"
+#include "common/array.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,12 +21,12 @@ void liveness_heard(struct scheduler *scheduler, const char *node, uint64_t now_
 {
     struct node_life *life = life_of(scheduler, node);
     if (life == NULL) {
-        struct node_life *more = realloc(scheduler->lives, (scheduler->life_count + 1) * sizeof(*more));
-        if (more == NULL) {
-            return; /* the node is heard again a second later */
+        struct err ignored; /* the node is heard again a second later */
+        if (ARRAY_RESERVE(scheduler->lives, scheduler->life_capacity, scheduler->life_count + 1, &ignored) <
+            0) {
+            return;
         }
-        scheduler->lives = more;
-        life = &more[scheduler->life_count++];
+        life = &scheduler->lives[scheduler->life_count++];
         *life = (struct node_life){0};
         snprintf(life->name, sizeof(life->name), "%s", node);
     }
@@ -106,10 +107,10 @@ static void add_missing(struct scheduler *scheduler, int64_t run, uint32_t rank,
             return;
         }
     }
-    struct missing_worker *more = realloc(scheduler->missing, (scheduler->missing_count + 1) * sizeof(*more));
-    if (more != NULL) {
-        scheduler->missing = more;
-        more[scheduler->missing_count++] =
+    struct err ignored; /* without memory the worker is not yet missed */
+    if (ARRAY_RESERVE(scheduler->missing, scheduler->missing_capacity, scheduler->missing_count + 1,
+                      &ignored) == 0) {
+        scheduler->missing[scheduler->missing_count++] =
             (struct missing_worker){.run = run, .rank = rank, .since_ns = now_ns};
     }
 }
@@ -187,6 +188,6 @@ void liveness_forget(struct scheduler *scheduler)
     free(scheduler->missing);
     scheduler->lives = NULL;
     scheduler->missing = NULL;
-    scheduler->life_count = 0;
-    scheduler->missing_count = 0;
+    scheduler->life_count = scheduler->life_capacity = 0;
+    scheduler->missing_count = scheduler->missing_capacity = 0;
 }

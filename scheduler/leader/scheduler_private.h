@@ -95,13 +95,13 @@ struct scheduler {
     uint64_t users_ns; /* when the last comparison began */
 
     struct node_life *lives;
-    size_t life_count;
+    size_t life_count, life_capacity;
     struct missing_worker *missing;
-    size_t missing_count;
+    size_t missing_count, missing_capacity;
     json_t *told;          /* identities.c: {"NODE": generation} as the agents were told, or NULL */
     uint64_t listening_ns; /* silence of a node counts from this moment on */
     struct run_weighing *weighings;
-    size_t weighing_count;
+    size_t weighing_count, weighing_capacity;
     uint64_t pruned_ns, complained_ns;
     bool pruning, prune_more;
     bool marker_asked;

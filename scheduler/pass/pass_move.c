@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/array.h"
 #include "common/log.h"
 #include "replay/replan.h"
 
@@ -41,14 +42,13 @@ static struct run_weighing *weighing_of(struct scheduler *scheduler, int64_t run
             return &scheduler->weighings[i];
         }
     }
-    struct run_weighing *more =
-        wanted ? realloc(scheduler->weighings, (scheduler->weighing_count + 1) * sizeof(*more)) : NULL;
-    if (more == NULL) {
+    struct err ignored; /* the next pass tries again */
+    if (!wanted || ARRAY_RESERVE(scheduler->weighings, scheduler->weighing_capacity,
+                                 scheduler->weighing_count + 1, &ignored) < 0) {
         return NULL;
     }
-    scheduler->weighings = more;
-    more[scheduler->weighing_count] = (struct run_weighing){.run = run};
-    return &more[scheduler->weighing_count++];
+    scheduler->weighings[scheduler->weighing_count] = (struct run_weighing){.run = run};
+    return &scheduler->weighings[scheduler->weighing_count++];
 }
 
 void pass_forget_weighings(struct scheduler_pass *pass)
