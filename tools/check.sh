@@ -23,6 +23,9 @@ cmake --preset release --log-level=WARNING >build/configure.log 2>&1 || { cat bu
 only="$(IFS='|'; echo "${rooms[*]}")"
 mapfile -t tests < <(ninja -C build -t targets all | sed -nE "s#^(test_($only)_[A-Za-z0-9_]+): phony\$#\\1#p")
 echo "check: ${rooms[*]}: ${#tests[@]} test programs"
+# Programs that tests written in Python run.
+[[ " ${rooms[*]} " != *" engine "* ]] || tests+=(gpu_check gpu_bench)
+[[ " ${rooms[*]} " != *" wild "* ]] || tests+=(wild_answer)
 cmake --build build -j "$(nproc)" --target programs "${tests[@]}" >build/compile.log 2>&1 ||
   { tail -n 60 build/compile.log; exit 1; }
 left=$(ctest --test-dir build -N -L "^($only)\$" -L '^long$' | sed -nE 's/^ +Test +#[0-9]+: //p' | tr '\n' ' ')
