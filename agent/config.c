@@ -16,7 +16,7 @@
 #define JOURNAL_LIMIT ((uint64_t)128 << 20)
 #define THROTTLE_WINDOW_S 60
 
-enum kind { KIND_CPU, KIND_CUDA, KIND_HIP, KIND_EMULATED };
+enum device_kind_rule { KIND_CPU, KIND_CUDA, KIND_HIP, KIND_EMULATED };
 static const char *const kinds[] = {"cpu", "cuda", "hip", "emulated", NULL};
 static const char *const isas[] = {"native", "avx512", "avx2", "sse42", NULL};
 static const char *const card_choices[] = {"all", "named", NULL};
@@ -62,7 +62,8 @@ static int isa_check(struct json_reader *reader, const char *isa)
 }
 
 /* Reads the keys of a card. `isa` is allowed only for an emulated one. */
-static void card_read(struct json_reader *reader, enum kind kind, uint32_t index, struct agent_device *device)
+static void card_read(struct json_reader *reader, enum device_kind_rule kind, uint32_t index,
+                      struct agent_device *device)
 {
     const char *like = "";
     int warp = 0;
@@ -104,7 +105,7 @@ static int device_read(struct json_reader *reader, struct agent_config *config, 
             isa_check(reader, isas[isa]);
         }
     } else {
-        card_read(reader, (enum kind)kind, index, device);
+        card_read(reader, (enum device_kind_rule)kind, index, device);
     }
     jr_bytes(reader, "memory", JR_OPTIONAL, 1u << 20, (uint64_t)1 << 50, &device->memory_limit_bytes);
     device_name(config, device, kind == KIND_CPU ? index : device->index);

@@ -40,7 +40,7 @@ enum {
     REPLY_BYTES_MAX = 512 << 20
 };
 
-enum state { STATE_DOWN, STATE_CONNECTING, STATE_GREETING, STATE_READY };
+enum redis_state { STATE_DOWN, STATE_CONNECTING, STATE_GREETING, STATE_READY };
 
 #if HIREDIS_MAJOR >= 1
 typedef size_t array_size;
@@ -69,7 +69,7 @@ struct redis {
     redisReader *reader;
     redisReplyObjectFunctions making; /* hiredis' own functions, except for arrays */
     array_create_fn *array_create;    /* hiredis' own function */
-    enum state state;
+    enum redis_state state;
     struct redis_events events;
     void *arg;
     char *host; /* a host, or the path of a unix socket */

@@ -16,7 +16,7 @@
 
 #include "common/units.h"
 
-enum kind {
+enum lane_kind {
     KIND_FORWARD,
     KIND_BACKWARD,
     KIND_WEIGHT,
@@ -51,7 +51,7 @@ static const struct {
 #define CUT_PX 26.0
 #define TIPS_MAX 1500u /* with more shapes than this none gets a tooltip and a number */
 
-static enum kind kind_of(const struct instr *x)
+static enum lane_kind kind_of(const struct instr *x)
 {
     bool back = x->flags & FLAG_BACKWARD;
     switch (x->op) {
@@ -101,7 +101,7 @@ struct lane_piece {
 /* An iterator over the pieces of one kind in one lane. */
 struct lane_pieces {
     const struct lane_view *view;
-    enum kind kind;
+    enum lane_kind kind;
     uint32_t at, end;    /* range of `order` */
     uint32_t busy, stop; /* range of the computing events that may still divide the present receive; stop is 0
                             when no receive is being divided */
@@ -146,7 +146,7 @@ static uint32_t *events_by_rank(const struct trace *timeline, uint32_t ranks, ui
 }
 
 /* Whether an instruction begins another turn of its rank; otherwise it continues the present one. */
-static bool turn_begins(enum kind kind, int32_t micro_batch, enum kind *last, int32_t of[2])
+static bool turn_begins(enum lane_kind kind, int32_t micro_batch, enum lane_kind *last, int32_t of[2])
 {
     bool same = kind == *last && (micro_batch == of[0] || micro_batch == of[1]);
     if (kind == *last && !same && of[1] < 0) { /* the second of two micro-batches in alternation */
@@ -167,7 +167,7 @@ static void scale(struct lane_view *v)
     uint32_t count = 0;
     bool together = v->input->plan->placement == PLACE_TENSOR;
     for (uint32_t r = 0; r < v->input->plan->rank_count; r++) {
-        enum kind last = KINDS;
+        enum lane_kind last = KINDS;
         int32_t of[2] = {-1, -1};
         for (uint32_t k = v->event_first[r]; k < v->event_first[r + 1]; k++) {
             const struct trace_event *e = &v->input->timeline->events[v->order[k]];
@@ -278,7 +278,7 @@ static bool piece_next(struct lane_pieces *p, struct lane_piece *piece)
     return false;
 }
 
-static struct lane_pieces pieces_of(const struct lane_view *v, uint32_t rank, enum kind kind)
+static struct lane_pieces pieces_of(const struct lane_view *v, uint32_t rank, enum lane_kind kind)
 {
     return (struct lane_pieces){.view = v,
                                 .kind = kind,
@@ -288,8 +288,8 @@ static struct lane_pieces pieces_of(const struct lane_view *v, uint32_t rank, en
                                 .from_s = -1};
 }
 
-static void lane_paths(struct pen *pen, const struct lane_view *v, uint32_t rank, enum kind kind, double y,
-                       double height, double merge_px)
+static void lane_paths(struct pen *pen, const struct lane_view *v, uint32_t rank, enum lane_kind kind,
+                       double y, double height, double merge_px)
 {
     struct path path = {0};
     struct lane_piece piece;
@@ -316,8 +316,8 @@ static void lane_paths(struct pen *pen, const struct lane_view *v, uint32_t rank
 
 /* Draws each shape with a tooltip (what it is and how long) and, where there is room, its micro-batch's
  * number. */
-static void lane_shapes(struct pen *pen, const struct lane_view *v, uint32_t rank, enum kind kind, double y,
-                        double height)
+static void lane_shapes(struct pen *pen, const struct lane_view *v, uint32_t rank, enum lane_kind kind,
+                        double y, double height)
 {
     struct lane_piece piece;
     for (struct lane_pieces p = pieces_of(v, rank, kind); piece_next(&p, &piece) && !pen->failed;) {
@@ -391,9 +391,9 @@ static void lane_draw(struct pen *pen, const struct lane_view *v, uint32_t rank,
     for (int kind = 0; kind < KINDS; kind++) {
         double from = kinds[kind].strip ? y + main_px : y, height = kinds[kind].strip ? v->strip : main_px;
         if (v->tips)
-            lane_shapes(pen, v, rank, (enum kind)kind, from, height);
+            lane_shapes(pen, v, rank, (enum lane_kind)kind, from, height);
         else
-            lane_paths(pen, v, rank, (enum kind)kind, from, height, merge_px);
+            lane_paths(pen, v, rank, (enum lane_kind)kind, from, height, merge_px);
     }
     lane_memory(pen, &v->input->plan->ranks[rank], v->x + v->width + 14, y, v->lane);
 }

@@ -15,7 +15,7 @@ enum {
 };
 
 /* A pass over the text outside and inside strings. */
-struct pass {
+struct json_pass {
     const char *text;
     size_t size, at;
     unsigned depth;
@@ -32,7 +32,7 @@ static bool is_blank(char c)
 }
 
 /* The column in hand, cut, with its escapes read. One that has half a surrogate pair is nobody's. */
-static void key_copy(const struct pass *pass, char out[ROW_JSON_KEY_BYTES])
+static void key_copy(const struct json_pass *pass, char out[ROW_JSON_KEY_BYTES])
 {
     json_t *read = pass->key_size > 0 && memchr(pass->key, '\\', pass->key_size) != NULL
                        ? json_loadb(pass->key - 1, pass->key_size + 2, JSON_DECODE_ANY, NULL)
@@ -47,7 +47,7 @@ static void key_copy(const struct pass *pass, char out[ROW_JSON_KEY_BYTES])
     json_decref(read);
 }
 
-static void odd_add(struct pass *pass, const char *what)
+static void odd_add(struct json_pass *pass, const char *what)
 {
     struct row_json *row = pass->row;
     char key[ROW_JSON_KEY_BYTES];
@@ -64,7 +64,7 @@ static void odd_add(struct pass *pass, const char *what)
 }
 
 /* Put 'instead' in the place of [from, to). */
-static int replace(struct pass *pass, size_t from, size_t to, const char *instead, const char *what,
+static int replace(struct json_pass *pass, size_t from, size_t to, const char *instead, const char *what,
                    struct err *err)
 {
     odd_add(pass, what);
@@ -77,7 +77,7 @@ static int replace(struct pass *pass, size_t from, size_t to, const char *instea
 }
 
 /* The value of four hexadecimal digits behind "\u" at text[at], or -1. */
-static int escaped(const struct pass *pass, size_t at)
+static int escaped(const struct json_pass *pass, size_t at)
 {
     int value = 0;
     if (at + 6 > pass->size || pass->text[at] != '\\' || pass->text[at + 1] != 'u') {
@@ -98,7 +98,7 @@ static int escaped(const struct pass *pass, size_t at)
 }
 
 /* Where the string at 'at' ends: behind its closing quote, or the size. */
-static size_t string_end(const struct pass *pass, size_t at)
+static size_t string_end(const struct json_pass *pass, size_t at)
 {
     for (at++; at < pass->size && pass->text[at] != '"'; at++) {
         at += pass->text[at] == '\\';
@@ -106,7 +106,7 @@ static size_t string_end(const struct pass *pass, size_t at)
     return at < pass->size ? at + 1 : pass->size;
 }
 
-static int string_pass(struct pass *pass, struct err *err)
+static int string_pass(struct json_pass *pass, struct err *err)
 {
     const size_t begin = pass->at;
     const size_t end = string_end(pass, begin);
@@ -186,7 +186,7 @@ static const char *word_odd(const char *word, size_t size)
     return isinf(value) ? "a number beyond the range of a double" : NULL;
 }
 
-static int word_pass(struct pass *pass, struct err *err)
+static int word_pass(struct json_pass *pass, struct err *err)
 {
     const size_t begin = pass->at;
     while (pass->at < pass->size && is_of_word(pass->text[pass->at])) {
@@ -196,7 +196,7 @@ static int word_pass(struct pass *pass, struct err *err)
     return what == NULL ? 0 : replace(pass, begin, pass->at, "null", what, err);
 }
 
-static int pass_all(struct pass *pass, struct err *err)
+static int pass_all(struct json_pass *pass, struct err *err)
 {
     while (pass->at < pass->size) {
         const char c = pass->text[pass->at];
@@ -233,7 +233,7 @@ static bool ends(const char *text, size_t size)
 
 int row_json_parse(const char *text, size_t size, struct row_json *row, struct err *err)
 {
-    struct pass pass = {.text = text, .size = size, .copy = {.limit = 2 * size + 64}, .row = row};
+    struct json_pass pass = {.text = text, .size = size, .copy = {.limit = 2 * size + 64}, .row = row};
     json_error_t where = {0};
     row->object = NULL;
     row->odd_count = 0;

@@ -82,18 +82,18 @@ int text_list_add(struct text_list *list, const char *text, size_t size, struct 
 }
 
 /* A text of a list. */
-struct part {
+struct decoded_part {
     const char *text;
     size_t size;
 };
 
-static struct part part_at(const struct text_list *list, size_t i)
+static struct decoded_part part_at(const struct text_list *list, size_t i)
 {
     const size_t begin = i > 0 ? list->ends[i - 1] : 0;
-    return (struct part){.text = buf_str(&list->text) + begin, .size = list->ends[i] - begin};
+    return (struct decoded_part){.text = buf_str(&list->text) + begin, .size = list->ends[i] - begin};
 }
 
-static bool part_is(const struct part *part, const char *text, size_t size)
+static bool part_is(const struct decoded_part *part, const char *text, size_t size)
 {
     return part->size >= size && memcmp(part->text, text, size) == 0;
 }
@@ -115,7 +115,7 @@ int decode_lossy(const uint8_t *bytes, size_t size, struct buf *out, struct err 
 }
 
 /* Append a text with every 'from' replaced by 'to'. */
-static int append_replaced(struct buf *out, struct part in, const char *from, size_t from_size,
+static int append_replaced(struct buf *out, struct decoded_part in, const char *from, size_t from_size,
                            const char *to, size_t to_size, struct err *err)
 {
     size_t done = 0;
@@ -133,7 +133,7 @@ static int append_replaced(struct buf *out, struct part in, const char *from, si
 
 int decode_alphabet(const char *text, size_t size, struct buf *out, struct err *err)
 {
-    const struct part in = {.text = text, .size = size};
+    const struct decoded_part in = {.text = text, .size = size};
     const size_t begin = out->size;
     for (size_t at = 0; at < in.size;) {
         uint32_t code = 0;
@@ -153,7 +153,7 @@ int decode_alphabet(const char *text, size_t size, struct buf *out, struct err *
     return 0;
 }
 
-static int append_part(struct buf *out, struct part part, struct err *err)
+static int append_part(struct buf *out, struct decoded_part part, struct err *err)
 {
     return decode_alphabet(part.text, part.size, out, err);
 }
@@ -181,7 +181,7 @@ static int hex_digit(char c)
 }
 
 /* The byte that "<0x0A>" stands for, or -1. Rust's reading of a number takes a sign, too. */
-static int byte_of(struct part part)
+static int byte_of(struct decoded_part part)
 {
     if (part.size != 6 || memcmp(part.text, "<0x", 3) != 0 || part.text[5] != '>') {
         return -1;
@@ -212,7 +212,7 @@ static int do_byte_fallback(const struct text_list *in, struct text_list *out, s
     struct buf run = {.limit = in->text.limit};
     int status = 0;
     for (size_t i = 0; i < in->count && status == 0; i++) {
-        const struct part part = part_at(in, i);
+        const struct decoded_part part = part_at(in, i);
         const int byte = byte_of(part);
         const uint8_t one = (uint8_t)byte;
         if (byte >= 0) {
@@ -230,7 +230,7 @@ static int replace_found(const struct text_list *in, struct text_list *out, cons
                          struct pattern_search *search, struct err *err)
 {
     for (size_t i = 0; i < in->count; i++) {
-        const struct part part = part_at(in, i);
+        const struct decoded_part part = part_at(in, i);
         size_t done = 0;
         size_t begin;
         size_t end;
@@ -260,7 +260,7 @@ static int do_replace(const struct text_list *in, struct text_list *out, const s
     return status;
 }
 
-static struct part stripped(const struct decode_step *step, struct part part)
+static struct decoded_part stripped(const struct decode_step *step, struct decoded_part part)
 {
     const size_t one = step->from_size;
     for (uint32_t n = 0; n < step->start && part_is(&part, step->from, one); n++) {
@@ -276,7 +276,7 @@ static struct part stripped(const struct decode_step *step, struct part part)
 }
 
 /* "cleanup" of WordPiece: spaces before punctuation and contractions go. */
-static int append_clean(struct buf *out, struct part in, struct err *err)
+static int append_clean(struct buf *out, struct decoded_part in, struct err *err)
 {
     static const char *const pairs[][2] = {
         {" .", "."},   {" ?", "?"},           {" !", "!"},   {" ,", ","},     {" ' ", "'"},   {" n't", "n't"},
@@ -285,7 +285,7 @@ static int append_clean(struct buf *out, struct part in, struct err *err)
     int status = buf_append(&text[0], in.text, in.size, err);
     size_t side = 0;
     for (size_t i = 0; i < sizeof(pairs) / sizeof(pairs[0]) && status == 0; i++) {
-        const struct part part = {.text = buf_str(&text[side]), .size = text[side].size};
+        const struct decoded_part part = {.text = buf_str(&text[side]), .size = text[side].size};
         side = 1 - side;
         buf_clear(&text[side]);
         status = append_replaced(&text[side], part, pairs[i][0], strlen(pairs[i][0]), pairs[i][1],
@@ -297,7 +297,8 @@ static int append_clean(struct buf *out, struct part in, struct err *err)
     return status;
 }
 
-static int append_ctc(struct buf *out, const struct decode_step *step, struct part in, struct err *err)
+static int append_ctc(struct buf *out, const struct decode_step *step, struct decoded_part in,
+                      struct err *err)
 {
     struct buf text = {.limit = out->limit};
     struct buf clean = {.limit = out->limit};
@@ -305,10 +306,12 @@ static int append_ctc(struct buf *out, const struct decode_step *step, struct pa
     if (status == 0 && !step->flag) {
         status = buf_append(out, text.data, text.size, err);
     } else if (status == 0) {
-        status = append_clean(&clean, (struct part){.text = buf_str(&text), .size = text.size}, err);
-        status = status < 0 ? -1
-                            : append_replaced(out, (struct part){.text = buf_str(&clean), .size = clean.size},
-                                              step->to, step->to_size, " ", 1, err);
+        status = append_clean(&clean, (struct decoded_part){.text = buf_str(&text), .size = text.size}, err);
+        status =
+            status < 0
+                ? -1
+                : append_replaced(out, (struct decoded_part){.text = buf_str(&clean), .size = clean.size},
+                                  step->to, step->to_size, " ", 1, err);
     }
     buf_fini(&text);
     buf_fini(&clean);
@@ -319,8 +322,8 @@ static int do_ctc(const struct text_list *in, struct text_list *out, const struc
                   struct err *err)
 {
     for (size_t i = 0; i < in->count; i++) {
-        const struct part part = part_at(in, i);
-        const struct part before = i > 0 ? part_at(in, i - 1) : (struct part){0};
+        const struct decoded_part part = part_at(in, i);
+        const struct decoded_part before = i > 0 ? part_at(in, i - 1) : (struct decoded_part){0};
         if (i > 0 && before.size == part.size && memcmp(before.text, part.text, part.size) == 0) {
             continue;
         }
@@ -333,8 +336,8 @@ static int do_ctc(const struct text_list *in, struct text_list *out, const struc
     return 0;
 }
 
-static int append_word_piece(struct buf *out, const struct decode_step *step, struct part part, bool first,
-                             struct err *err)
+static int append_word_piece(struct buf *out, const struct decode_step *step, struct decoded_part part,
+                             bool first, struct err *err)
 {
     struct buf text = {.limit = out->limit};
     int status = 0;
@@ -346,7 +349,7 @@ static int append_word_piece(struct buf *out, const struct decode_step *step, st
     }
     status = status < 0 ? -1 : buf_append(&text, part.text, part.size, err);
     if (status == 0) {
-        const struct part whole = {.text = buf_str(&text), .size = text.size};
+        const struct decoded_part whole = {.text = buf_str(&text), .size = text.size};
         status = step->flag ? append_clean(out, whole, err) : buf_append(out, whole.text, whole.size, err);
     }
     buf_fini(&text);
@@ -358,7 +361,7 @@ static int do_each(const struct text_list *in, struct text_list *out, const stru
                    struct err *err)
 {
     for (size_t i = 0; i < in->count; i++) {
-        struct part part = part_at(in, i);
+        struct decoded_part part = part_at(in, i);
         int status = 0;
         switch (step->kind) {
         case DECODE_METASPACE:
@@ -416,7 +419,7 @@ int decode_steps_apply(const struct decode_steps *steps, struct text_list *list,
         other = done;
     }
     for (size_t i = 0; i < list->count && status == 0; i++) {
-        const struct part part = part_at(list, i);
+        const struct decoded_part part = part_at(list, i);
         if (steps->spaced && i > 0) {
             status = buf_text(out, " ", err);
         }

@@ -8,15 +8,15 @@
 enum { NAME_BYTES = 64, GROUPS_DEEP = 128 };
 
 /* Options of the group that the walk is in. */
-struct scope {
+struct pattern_scope {
     bool extended, ignore_case;
 };
 
-struct walk {
+struct pattern_walk {
     const char *text;
     size_t size, at;
     struct buf *out;
-    struct scope scope, outer[GROUPS_DEEP];
+    struct pattern_scope scope, outer[GROUPS_DEEP];
     unsigned depth;   /* of groups */
     unsigned classes; /* of classes that are open */
 };
@@ -33,13 +33,13 @@ int dialect_ranges(const struct code_set *set, struct buf *out, struct err *err)
     return 0;
 }
 
-static bool here(const struct walk *w, const char *text)
+static bool here(const struct pattern_walk *w, const char *text)
 {
     const size_t size = strlen(text);
     return w->size - w->at >= size && memcmp(w->text + w->at, text, size) == 0;
 }
 
-static int copy(struct walk *w, size_t count, struct err *err)
+static int copy(struct pattern_walk *w, size_t count, struct err *err)
 {
     const size_t left = w->size - w->at;
     const size_t taken = count < left ? count : left;
@@ -74,7 +74,8 @@ static bool name_fold(const char *text, size_t size, char name[NAME_BYTES])
 }
 
 /* A class of the characters that have the property, or have not; 'more' (may be "") are members besides. */
-static int write_property(struct walk *w, const char *name, const char *more, bool negative, struct err *err)
+static int write_property(struct pattern_walk *w, const char *name, const char *more, bool negative,
+                          struct err *err)
 {
     const struct unicode_property *p = unicode_property_find(name);
     if (buf_printf(w->out, err, "[%s\\p{%s}%s", negative ? "^" : "", name, more) < 0) {
@@ -128,7 +129,7 @@ static bool depends_on_case(const char *name)
 static const char word_more[] = "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}";
 
 /* "\p{Name}", "\P{Name}", "\p{^Name}". */
-static int walk_property(struct walk *w, struct err *err)
+static int walk_property(struct pattern_walk *w, struct err *err)
 {
     const char *open = w->text + w->at + 3;
     const char *close = memchr(open, '}', w->size - w->at - 3);
@@ -153,7 +154,7 @@ static int walk_property(struct walk *w, struct err *err)
 }
 
 /* \b and \B outside a class: between a character of a word and another. */
-static int write_boundary(struct walk *w, bool negative, struct err *err)
+static int write_boundary(struct pattern_walk *w, bool negative, struct err *err)
 {
     static const char *const parts[2][5] = {{"(?:(?<=", ")(?!", ")|(?<!", ")(?=", "))"},
                                             {"(?:(?<=", ")(?=", ")|(?<!", ")(?!", "))"}};
@@ -167,7 +168,7 @@ static int write_boundary(struct walk *w, bool negative, struct err *err)
     return 0;
 }
 
-static int walk_escape(struct walk *w, struct err *err)
+static int walk_escape(struct pattern_walk *w, struct err *err)
 {
     const char next = w->at + 1 < w->size ? w->text[w->at + 1] : '\0';
     const bool inside = w->classes > 0;
@@ -196,7 +197,7 @@ static int walk_escape(struct walk *w, struct err *err)
 }
 
 /* "[:name:]" inside a class; *done is false when there is none here. */
-static int walk_bracket(struct walk *w, bool *done, struct err *err)
+static int walk_bracket(struct pattern_walk *w, bool *done, struct err *err)
 {
     static const char *const names[] = {"alnum", "alpha", "lower", "upper", "graph",
                                         "print", "digit", "word",  "punct"};
@@ -230,7 +231,7 @@ static int walk_bracket(struct walk *w, bool *done, struct err *err)
     return 0;
 }
 
-static bool is_bracket(const struct walk *w)
+static bool is_bracket(const struct pattern_walk *w)
 {
     static const char *const names[] = {"[:blank:]",   "[:cntrl:]",  "[:space:]",  "[:xdigit:]",
                                         "[:ascii:]",   "[:^blank:]", "[:^cntrl:]", "[:^space:]",
@@ -244,7 +245,7 @@ static bool is_bracket(const struct walk *w)
 }
 
 /* "[" opens a class: it, "^", and a "]" that stands first and so is a member. */
-static int walk_open(struct walk *w, struct err *err)
+static int walk_open(struct pattern_walk *w, struct err *err)
 {
     bool done = false;
     if (w->classes > 0 && walk_bracket(w, &done, err) < 0) {
@@ -264,7 +265,7 @@ static int walk_open(struct walk *w, struct err *err)
     return here(w, "]") ? copy(w, 1, err) : 0;
 }
 
-static int walk_in_class(struct walk *w, struct err *err)
+static int walk_in_class(struct pattern_walk *w, struct err *err)
 {
     switch (w->text[w->at]) {
     case '\\':
@@ -280,7 +281,7 @@ static int walk_in_class(struct walk *w, struct err *err)
 }
 
 /* Letters of options behind "(?": they hold to the end of the group that they open, or stand in. */
-static int walk_options(struct walk *w, struct scope *scope, bool *is_group, struct err *err)
+static int walk_options(struct pattern_walk *w, struct pattern_scope *scope, bool *is_group, struct err *err)
 {
     bool on = true;
     for (; w->at < w->size && strchr("imx-", w->text[w->at]) != NULL && w->text[w->at] != '\0';) {
@@ -300,7 +301,7 @@ static int walk_options(struct walk *w, struct scope *scope, bool *is_group, str
     return copy(w, 1, err);
 }
 
-static int walk_comment(struct walk *w, const char end, struct err *err)
+static int walk_comment(struct pattern_walk *w, const char end, struct err *err)
 {
     while (w->at < w->size && w->text[w->at] != end) {
         if (copy(w, w->text[w->at] == '\\' && end == ')' ? 2 : 1, err) < 0) {
@@ -310,9 +311,9 @@ static int walk_comment(struct walk *w, const char end, struct err *err)
     return copy(w, 1, err);
 }
 
-static int walk_group(struct walk *w, struct err *err)
+static int walk_group(struct pattern_walk *w, struct err *err)
 {
-    struct scope scope = w->scope;
+    struct pattern_scope scope = w->scope;
     bool is_group = true;
     if (here(w, "(?#")) {
         return walk_comment(w, ')', err);
@@ -344,7 +345,7 @@ static int walk_group(struct walk *w, struct err *err)
 
 int dialect_oniguruma(const char *pattern, size_t size, struct buf *out, struct err *err)
 {
-    struct walk w = {.text = pattern, .size = size, .out = out};
+    struct pattern_walk w = {.text = pattern, .size = size, .out = out};
     while (w.at < size) {
         const char c = pattern[w.at];
         int status;

@@ -11,7 +11,7 @@ static const char white_space[] =
     "\\t-\\r\\x20\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}";
 
 /* What is being read. */
-struct reader {
+struct pattern_reader {
     const char *text;
     size_t size, at;
     bool ignore_case; /* inside (?i: */
@@ -52,7 +52,7 @@ static bool folds_together(char first, char second)
 }
 
 /* The size of an escape at 'at' that both read alike, or 0. */
-static size_t escape_size(const struct reader *r, bool in_class)
+static size_t escape_size(const struct pattern_reader *r, bool in_class)
 {
     const char *text = r->text + r->at;
     const size_t left = r->size - r->at;
@@ -73,7 +73,7 @@ static size_t escape_size(const struct reader *r, bool in_class)
 }
 
 /* One plain character for a class, from 'at': its size, or 0 if it may mean something. */
-static size_t member_size(const struct reader *r, size_t at, uint32_t *code)
+static size_t member_size(const struct pattern_reader *r, size_t at, uint32_t *code)
 {
     unsigned bad;
     const size_t size =
@@ -83,7 +83,7 @@ static size_t member_size(const struct reader *r, size_t at, uint32_t *code)
 }
 
 /* A flat class; false if it is anything else. */
-static bool class_read(struct reader *r)
+static bool class_read(struct pattern_reader *r)
 {
     r->at++;
     if (r->at < r->size && r->text[r->at] == '^') {
@@ -114,7 +114,7 @@ static bool class_read(struct reader *r)
 }
 
 /* The bounds of "{2,3}", both there; false if it is anything else. */
-static bool counts_read(struct reader *r)
+static bool counts_read(struct pattern_reader *r)
 {
     unsigned count[2] = {0, 0};
     int which = 0;
@@ -139,7 +139,7 @@ static bool counts_read(struct reader *r)
 }
 
 /* A quantifier, if one is here; false if it is one that is not alike. */
-static bool quantifier_read(struct reader *r)
+static bool quantifier_read(struct pattern_reader *r)
 {
     if (r->at == r->size || strchr("?*+{", r->text[r->at]) == NULL) {
         return true;
@@ -155,7 +155,7 @@ static bool quantifier_read(struct reader *r)
 }
 
 /* A literal outside classes; false if it is none. */
-static bool literal_read(struct reader *r)
+static bool literal_read(struct pattern_reader *r)
 {
     const unsigned char c = (unsigned char)r->text[r->at];
     if (c == 0 || strchr("\\^$.[]|()?*+{}", c) != NULL || (r->ignore_case && c >= 0x80)) {
@@ -173,7 +173,7 @@ static bool literal_read(struct reader *r)
 }
 
 /* The opening of a group: its size, or 0 if it is not alike. */
-static size_t group_size(const struct reader *r)
+static size_t group_size(const struct pattern_reader *r)
 {
     const char *text = r->text + r->at;
     const size_t left = r->size - r->at;
@@ -187,7 +187,7 @@ static size_t group_size(const struct reader *r)
 }
 
 /* One thing and its quantifier. */
-static bool atom_read(struct reader *r)
+static bool atom_read(struct pattern_reader *r)
 {
     if (r->text[r->at] == '\\') {
         const size_t size = escape_size(r, false);
@@ -200,7 +200,7 @@ static bool atom_read(struct reader *r)
 
 bool dialect_is_common(const char *pattern, size_t size)
 {
-    struct reader r = {.text = pattern, .size = size};
+    struct pattern_reader r = {.text = pattern, .size = size};
     struct {
         bool ignore_case, looks;
     } outer[GROUPS_DEEP];

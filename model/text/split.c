@@ -19,7 +19,7 @@ const char split_digit[] = "\\p{N}";
 
 enum { CHANGED_BYTES_MAX = 1 << 30, ROOM_KEPT = 1 << 20 };
 
-struct stage {
+struct split_stage {
     struct pattern *pattern; /* NULL: it changes, by 'steps' */
     enum split_how how;
     bool invert;
@@ -28,7 +28,7 @@ struct stage {
 
 struct splitter {
     unsigned count;
-    struct stage stages[SPLIT_STAGES_MAX];
+    struct split_stage stages[SPLIT_STAGES_MAX];
 };
 
 struct split_scratch {
@@ -58,7 +58,7 @@ void splitter_destroy(struct splitter *splitter)
     free(splitter);
 }
 
-static struct stage *stage_new(struct splitter *splitter, struct err *err)
+static struct split_stage *stage_new(struct splitter *splitter, struct err *err)
 {
     if (splitter->count == SPLIT_STAGES_MAX) {
         err_set(err, ERR_TOO_BIG, "a pre-tokeniser of more than %d stages", SPLIT_STAGES_MAX);
@@ -70,12 +70,12 @@ static struct stage *stage_new(struct splitter *splitter, struct err *err)
 int splitter_cut(struct splitter *splitter, struct pattern *pattern, enum split_how how, bool invert,
                  struct err *err)
 {
-    struct stage *stage = pattern != NULL ? stage_new(splitter, err) : NULL;
+    struct split_stage *stage = pattern != NULL ? stage_new(splitter, err) : NULL;
     if (stage == NULL) {
         pattern_destroy(pattern);
         return -1;
     }
-    *stage = (struct stage){.pattern = pattern, .how = how, .invert = invert};
+    *stage = (struct split_stage){.pattern = pattern, .how = how, .invert = invert};
     return 0;
 }
 
@@ -86,14 +86,14 @@ int splitter_add(struct splitter *splitter, const char *pattern, struct err *err
 
 struct text_steps *splitter_change(struct splitter *splitter, struct err *err)
 {
-    struct stage *stage = stage_new(splitter, err);
+    struct split_stage *stage = stage_new(splitter, err);
     return stage != NULL ? &stage->steps : NULL;
 }
 
 int splitter_digest(const struct splitter *splitter, struct digest *digest, struct err *err)
 {
     for (unsigned i = 0; i < splitter->count; i++) {
-        const struct stage *stage = &splitter->stages[i];
+        const struct split_stage *stage = &splitter->stages[i];
         const uint8_t head[] = {(uint8_t)stage->how, stage->invert, stage->pattern != NULL};
         if (digest_update(digest, head, sizeof(head), err) < 0 ||
             (stage->pattern != NULL ? pattern_digest(stage->pattern, digest, err)
@@ -154,7 +154,7 @@ void split_scratch_trim(struct split_scratch *scratch)
     }
 }
 
-struct walk {
+struct split_walk {
     const struct splitter *splitter;
     struct split_scratch *scratch;
     split_piece_fn *piece;
@@ -162,15 +162,16 @@ struct walk {
 };
 
 /* A part of the text, a match or what lies between two, that may yet grow. */
-struct part {
+struct split_part {
     bool there, match;
     size_t begin, end;
 };
 
-static int walk_stage(const struct walk *walk, unsigned stage, const struct text_view *view, struct err *err);
+static int walk_stage(const struct split_walk *walk, unsigned stage, const struct text_view *view,
+                      struct err *err);
 
-static int walk_part(const struct walk *walk, unsigned stage, const struct text_view *view,
-                     const struct part *part, struct err *err)
+static int walk_part(const struct split_walk *walk, unsigned stage, const struct text_view *view,
+                     const struct split_part *part, struct err *err)
 {
     if (!part->there || part->begin == part->end) {
         return 0;
@@ -180,8 +181,8 @@ static int walk_part(const struct walk *walk, unsigned stage, const struct text_
 }
 
 /* Take in the part behind *held: it is held itself, or joined to what is. */
-static int part_add(const struct walk *walk, unsigned stage, const struct text_view *view, struct part *held,
-                    struct part part, struct err *err)
+static int part_add(const struct split_walk *walk, unsigned stage, const struct text_view *view,
+                    struct split_part *held, struct split_part part, struct err *err)
 {
     const enum split_how how = walk->splitter->stages[stage].how;
     part.match = part.match != walk->splitter->stages[stage].invert;
@@ -199,38 +200,43 @@ static int part_add(const struct walk *walk, unsigned stage, const struct text_v
         held->match = part.match;
         return 0;
     }
-    const struct part done = *held;
+    const struct split_part done = *held;
     *held = part;
     return walk_part(walk, stage, view, &done, err);
 }
 
-static int walk_cut(const struct walk *walk, unsigned stage, const struct text_view *view, struct err *err)
+static int walk_cut(const struct split_walk *walk, unsigned stage, const struct text_view *view,
+                    struct err *err)
 {
     struct pattern_search *search = walk->scratch->search[stage];
-    struct part held = {.there = false};
+    struct split_part held = {.there = false};
     size_t done = 0; /* parts are known up to here */
     size_t begin;
     size_t end;
     int got;
     pattern_begin(search, view->text, view->size);
     while ((got = pattern_next(search, &begin, &end, err)) > 0) {
-        if ((begin > done && part_add(walk, stage, view, &held,
-                                      (struct part){.there = true, .begin = done, .end = begin}, err) < 0) ||
+        if ((begin > done &&
+             part_add(walk, stage, view, &held,
+                      (struct split_part){.there = true, .begin = done, .end = begin}, err) < 0) ||
             part_add(walk, stage, view, &held,
-                     (struct part){.there = true, .match = true, .begin = begin, .end = end}, err) < 0) {
+                     (struct split_part){.there = true, .match = true, .begin = begin, .end = end},
+                     err) < 0) {
             return -1;
         }
         done = end;
     }
-    if (got < 0 || (done < view->size &&
-                    part_add(walk, stage, view, &held,
-                             (struct part){.there = true, .begin = done, .end = view->size}, err) < 0)) {
+    if (got < 0 ||
+        (done < view->size &&
+         part_add(walk, stage, view, &held,
+                  (struct split_part){.there = true, .begin = done, .end = view->size}, err) < 0)) {
         return -1;
     }
     return walk_part(walk, stage, view, &held, err);
 }
 
-static int walk_stage(const struct walk *walk, unsigned stage, const struct text_view *view, struct err *err)
+static int walk_stage(const struct split_walk *walk, unsigned stage, const struct text_view *view,
+                      struct err *err)
 {
     if (stage == walk->splitter->count) {
         return walk->piece(walk->arg, view, err);
@@ -249,6 +255,6 @@ static int walk_stage(const struct walk *walk, unsigned stage, const struct text
 int split_text(const struct splitter *splitter, struct split_scratch *scratch, const struct text_view *text,
                split_piece_fn *piece, void *arg, struct err *err)
 {
-    const struct walk walk = {.splitter = splitter, .scratch = scratch, .piece = piece, .arg = arg};
+    const struct split_walk walk = {.splitter = splitter, .scratch = scratch, .piece = piece, .arg = arg};
     return text->size == 0 ? 0 : walk_stage(&walk, 0, text, err);
 }

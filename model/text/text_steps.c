@@ -165,14 +165,14 @@ struct text_view text_slice(const struct text_view *view, size_t begin, size_t e
 }
 
 /* What a step writes: one of the room's two texts, with the places beside it. */
-struct writer {
+struct text_writer {
     struct buf *text;
     uint32_t **place;
     size_t *place_capacity;
 };
 
 /* Room in 'place' for 'more' bytes behind the text, and for its end. */
-static int place_reserve(struct writer *w, size_t more, struct err *err)
+static int place_reserve(struct text_writer *w, size_t more, struct err *err)
 {
     const size_t wanted = w->text->size + more + 1;
     if (wanted <= *w->place_capacity) {
@@ -192,7 +192,8 @@ static int place_reserve(struct writer *w, size_t more, struct err *err)
 }
 
 /* Bytes begin..end of 'in' as they are. */
-static int write_same(struct writer *w, const struct text_view *in, size_t begin, size_t end, struct err *err)
+static int write_same(struct text_writer *w, const struct text_view *in, size_t begin, size_t end,
+                      struct err *err)
 {
     if (place_reserve(w, end - begin, err) < 0) {
         return -1;
@@ -204,7 +205,7 @@ static int write_same(struct writer *w, const struct text_view *in, size_t begin
 }
 
 /* Bytes that stand for begin..end of 'in': as many places as fit, in order, and then the last of them. */
-static int write_new(struct writer *w, const struct text_view *in, size_t begin, size_t end,
+static int write_new(struct text_writer *w, const struct text_view *in, size_t begin, size_t end,
                      const char *bytes, size_t size, struct err *err)
 {
     if (place_reserve(w, size, err) < 0) {
@@ -218,7 +219,7 @@ static int write_new(struct writer *w, const struct text_view *in, size_t begin,
 }
 
 /* What is put in the place of in[begin..end) came, for tokenizers, from the last character before 'end'. */
-static int write_instead(struct writer *w, const struct text_view *in, size_t end,
+static int write_instead(struct text_writer *w, const struct text_view *in, size_t end,
                          const struct text_step *step, struct err *err)
 {
     size_t last = end > 0 ? end - 1 : 0;
@@ -229,7 +230,7 @@ static int write_instead(struct writer *w, const struct text_view *in, size_t en
 }
 
 static int step_replace(const struct text_step *step, const struct text_view *in,
-                        struct pattern_search *search, struct writer *w, struct err *err)
+                        struct pattern_search *search, struct text_writer *w, struct err *err)
 {
     (void)search;
     const size_t from = step->from_size;
@@ -252,7 +253,7 @@ static int step_replace(const struct text_step *step, const struct text_view *in
 }
 
 static int step_replace_found(const struct text_step *step, const struct text_view *in,
-                              struct pattern_search *search, struct writer *w, struct err *err)
+                              struct pattern_search *search, struct text_writer *w, struct err *err)
 {
     size_t done = 0;
     size_t begin;
@@ -274,7 +275,7 @@ static int step_replace_found(const struct text_step *step, const struct text_vi
 }
 
 static int step_prepend(const struct text_step *step, const struct text_view *in,
-                        struct pattern_search *search, struct writer *w, struct err *err)
+                        struct pattern_search *search, struct text_writer *w, struct err *err)
 {
     (void)search;
     return write_new(w, in, 0, 0, step->to, step->to_size, err) < 0 ? -1
@@ -316,7 +317,7 @@ static size_t chunk_end(const struct text_view *in, size_t at)
 }
 
 static int step_form(const struct text_step *step, const struct text_view *in, struct pattern_search *search,
-                     struct writer *w, struct err *err)
+                     struct text_writer *w, struct err *err)
 {
     (void)search;
     static const utf8proc_option_t options[] = {
@@ -360,7 +361,7 @@ static int step_form(const struct text_step *step, const struct text_view *in, s
 }
 
 static int step_strip(const struct text_step *step, const struct text_view *in, struct pattern_search *search,
-                      struct writer *w, struct err *err)
+                      struct text_writer *w, struct err *err)
 {
     size_t begin = 0;
     size_t end = in->size;
@@ -389,7 +390,7 @@ static int step_strip(const struct text_step *step, const struct text_view *in, 
 }
 
 static int step_characters(const struct text_step *step, const struct text_view *in,
-                           struct pattern_search *search, struct writer *w, struct err *err)
+                           struct pattern_search *search, struct text_writer *w, struct err *err)
 {
     size_t same = 0; /* from here on nothing has been written */
     (void)search;
@@ -452,7 +453,7 @@ int text_steps_apply(const struct text_steps *steps, const struct text_view *in,
                      struct text_view *out, struct err *err)
 {
     typedef int step_fn(const struct text_step *, const struct text_view *, struct pattern_search *,
-                        struct writer *, struct err *);
+                        struct text_writer *, struct err *);
     static step_fn *const by_kind[] = {[TEXT_FORM] = step_form,
                                        [TEXT_REPLACE] = step_replace,
                                        [TEXT_REPLACE_FOUND] = step_replace_found,
@@ -468,9 +469,9 @@ int text_steps_apply(const struct text_steps *steps, const struct text_view *in,
         if (!step_changes(step, &view)) {
             continue;
         }
-        struct writer w = {.text = &room->text[side],
-                           .place = &room->place[side],
-                           .place_capacity = &room->place_capacity[side]};
+        struct text_writer w = {.text = &room->text[side],
+                                .place = &room->place[side],
+                                .place_capacity = &room->place_capacity[side]};
         buf_clear(w.text);
         if (step->pattern != NULL && room->search[i] == NULL) {
             room->search[i] = pattern_search_create(step->pattern, err);

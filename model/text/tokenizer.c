@@ -13,7 +13,7 @@
 
 enum { SYMBOL_BYTES = 4 + 2 * TOKENIZER_AFFIX_BYTES };
 
-struct encoding {
+struct encode_state {
     const struct tokenizer *t;
     struct encode_scratch *scratch;
     struct ids *ids, *begins, *ends; /* the last two: or NULL */
@@ -80,14 +80,14 @@ static void scratch_return(const struct tokenizer *t, struct encode_scratch *scr
     encode_scratch_destroy(scratch);
 }
 
-static bool candidate_before(const struct candidate *a, const struct candidate *b)
+static bool candidate_before(const struct merge_candidate *a, const struct merge_candidate *b)
 {
     return a->rank != b->rank ? a->rank < b->rank : a->left < b->left;
 }
 
 /* There is room: of a piece of n symbols at most 2n candidates are in the heap, n at first and one more for
  * each merge, which takes one out and puts two in. */
-static void heap_push(struct encode_scratch *s, struct candidate entry)
+static void heap_push(struct encode_scratch *s, struct merge_candidate entry)
 {
     size_t at = s->heap_count++;
     while (at > 0 && candidate_before(&entry, &s->heap[(at - 1) / 2])) {
@@ -97,10 +97,10 @@ static void heap_push(struct encode_scratch *s, struct candidate entry)
     s->heap[at] = entry;
 }
 
-static struct candidate heap_pop(struct encode_scratch *s)
+static struct merge_candidate heap_pop(struct encode_scratch *s)
 {
-    const struct candidate top = s->heap[0];
-    const struct candidate last = s->heap[--s->heap_count];
+    const struct merge_candidate top = s->heap[0];
+    const struct merge_candidate last = s->heap[--s->heap_count];
     size_t at = 0;
     for (size_t child = 1; child < s->heap_count; child = 2 * at + 1) {
         if (child + 1 < s->heap_count && candidate_before(&s->heap[child + 1], &s->heap[child])) {
@@ -133,7 +133,7 @@ static int scratch_reserve(struct encode_scratch *s, size_t size, struct err *er
         return err_set(err, ERR_NOMEM, "out of memory for a piece of %zu bytes", size);
     }
     s->symbols = symbols;
-    struct candidate *heap = realloc(s->heap, 2 * capacity * sizeof(*heap));
+    struct merge_candidate *heap = realloc(s->heap, 2 * capacity * sizeof(*heap));
     if (heap == NULL) {
         return err_set(err, ERR_NOMEM, "out of memory for a piece of %zu bytes", size);
     }
@@ -151,7 +151,7 @@ static void candidate_add(const struct tokenizer *t, struct encode_scratch *s, i
     const struct merge_slot *merge =
         tokenizer_merge(t, (uint32_t)symbol->id, (uint32_t)s->symbols[symbol->next].id);
     if (merge != NULL) {
-        heap_push(s, (struct candidate){.rank = merge->rank, .merged = merge->merged, .left = left});
+        heap_push(s, (struct merge_candidate){.rank = merge->rank, .merged = merge->merged, .left = left});
     }
 }
 
@@ -163,7 +163,7 @@ static void symbols_merge(const struct tokenizer *t, struct encode_scratch *s, i
         candidate_add(t, s, i);
     }
     while (s->heap_count > 0) {
-        const struct candidate best = heap_pop(s);
+        const struct merge_candidate best = heap_pop(s);
         struct symbol *left = &s->symbols[best.left];
         if (left->id < 0 || left->next < 0) {
             continue;
@@ -247,7 +247,7 @@ static bool spell_bytes(struct spelling *s, const struct tokenizer *t, const uin
 
 /* The symbols that merging begins with: tokens of single bytes or characters; else of the character's bytes;
  * else the unknown token, one for several in a row if so fused. */
-static int32_t piece_spell(const struct encoding *e, const struct text_view *piece, struct err *err)
+static int32_t piece_spell(const struct encode_state *e, const struct text_view *piece, struct err *err)
 {
     const struct tokenizer *t = e->t;
     struct spelling s = {.symbols = e->scratch->symbols};
@@ -289,7 +289,7 @@ static int32_t piece_spell(const struct encoding *e, const struct text_view *pie
 /* The offsets of a token that stands for bytes [begin, end) of the view, as the tokenizers library has them:
  * of the whole characters that these bytes came from; a byte that was put in came from the character that
  * follows it. A library that trims takes as many characters away as the token has spaces on that side. */
-static int place_append(const struct encoding *e, const struct text_view *view, size_t begin, size_t end,
+static int place_append(const struct encode_state *e, const struct text_view *view, size_t begin, size_t end,
                         struct err *err)
 {
     const char *text = e->whole;
@@ -315,7 +315,7 @@ static int place_append(const struct encoding *e, const struct text_view *view, 
 }
 
 /* Append an id that stands for bytes [begin, end) of the piece. */
-static int id_append(const struct encoding *e, int32_t id, const struct text_view *piece, int32_t begin,
+static int id_append(const struct encode_state *e, int32_t id, const struct text_view *piece, int32_t begin,
                      int32_t end, struct err *err)
 {
     if (e->ends != NULL && place_append(e, piece, (size_t)begin, (size_t)end, err) < 0) {
@@ -325,7 +325,7 @@ static int id_append(const struct encoding *e, int32_t id, const struct text_vie
 }
 
 /* Append the ids of one piece by merging; their ends in the piece go to ends[0..ends_room) too. */
-static int piece_merge(const struct encoding *e, const struct text_view *piece, uint8_t *ends,
+static int piece_merge(const struct encode_state *e, const struct text_view *piece, uint8_t *ends,
                        unsigned ends_room, struct err *err)
 {
     struct encode_scratch *s = e->scratch;
@@ -362,8 +362,8 @@ static uint32_t piece_hash(const char *piece, size_t size)
     return (uint32_t)(h ^ h >> 29);
 }
 
-static int cached_append(const struct encoding *e, const struct cached *slot, const struct text_view *piece,
-                         struct err *err)
+static int cached_append(const struct encode_state *e, const struct cached_piece *slot,
+                         const struct text_view *piece, struct err *err)
 {
     if (e->ends == NULL) {
         return ids_append(e->ids, slot->ids, slot->count, err);
@@ -378,10 +378,10 @@ static int cached_append(const struct encoding *e, const struct cached *slot, co
 
 static int piece_encode(void *arg, const struct text_view *piece, struct err *err)
 {
-    const struct encoding *e = arg;
+    const struct encode_state *e = arg;
     const char *text = piece->text;
     const size_t size = piece->size;
-    struct cached *slot = NULL;
+    struct cached_piece *slot = NULL;
     /* the cache holds one place of each token */
     if (size <= CACHE_PIECE &&
         (e->t->bytes || e->t->unknown >= 0 || !(e->flags & TOKENIZER_LIBRARY_PLACES))) {
@@ -409,7 +409,7 @@ static int piece_encode(void *arg, const struct text_view *piece, struct err *er
 }
 
 /* Text without added tokens: split, merge. */
-static int plain_encode(struct encoding *e, const struct text_view *view, struct err *err)
+static int plain_encode(struct encode_state *e, const struct text_view *view, struct err *err)
 {
     return split_text(e->t->splitter, e->scratch->split, view, piece_encode, e, err);
 }
@@ -417,8 +417,8 @@ static int plain_encode(struct encoding *e, const struct text_view *view, struct
 /* The longest added token at text[at..size) of the wanted kind, or NULL; *twin: another one with the same
  * text, or NULL. The candidates with the same first byte are sorted, so each further byte narrows one range.
  */
-static const struct added_token *added_at(const struct encoding *e, const char *text, size_t size, size_t at,
-                                          bool normalized, const struct added_token **twin)
+static const struct added_token *added_at(const struct encode_state *e, const char *text, size_t size,
+                                          size_t at, bool normalized, const struct added_token **twin)
 {
     const struct tokenizer *t = e->t;
     const unsigned char first = (unsigned char)text[at];
@@ -510,12 +510,12 @@ static void added_strip(const struct added_token *added, const char *text, size_
     }
 }
 
-static int segment_normalise(struct encoding *e, const struct text_view *view, struct err *err);
+static int segment_normalise(struct encode_state *e, const struct text_view *view, struct err *err);
 
 /* Cut the added tokens of one kind out of a text; what lies between goes on: raw text to normalisation,
  * normalised text to the splitter. The search goes on behind the token itself, and not behind the white space
  * that it swallowed, as in Hugging Face's. */
-static int segment_cut(struct encoding *e, const struct text_view *view, bool normalized, struct err *err)
+static int segment_cut(struct encode_state *e, const struct text_view *view, bool normalized, struct err *err)
 {
     size_t done = 0;
     const char *text = view->text;
@@ -560,7 +560,7 @@ static int segment_cut(struct encoding *e, const struct text_view *view, bool no
     return 0;
 }
 
-static int segment_normalise(struct encoding *e, const struct text_view *view, struct err *err)
+static int segment_normalise(struct encode_state *e, const struct text_view *view, struct err *err)
 {
     struct text_view normal;
     if (text_steps_apply(&e->t->normal, view, &e->scratch->normal, &normal, err) < 0) {
@@ -570,7 +570,7 @@ static int segment_normalise(struct encoding *e, const struct text_view *view, s
 }
 
 /* Tokens that stand before or behind every text: they end at its beginning or at its end. */
-static int around_append(const struct encoding *e, const int32_t *around, uint32_t count, size_t place,
+static int around_append(const struct encode_state *e, const int32_t *around, uint32_t count, size_t place,
                          struct err *err)
 {
     const int32_t end = (int32_t)place;
@@ -601,7 +601,7 @@ int tokenizer_encode_placed(const struct tokenizer *t, const char *text, size_t 
         return err_set(err, ERR_INVALID, "the text is not valid UTF-8 at byte %zu", valid);
     }
     const struct text_view view = {.text = text, .size = size};
-    struct encoding e = {
+    struct encode_state e = {
         .t = t, .ids = ids, .begins = begins, .ends = ends, .whole = text, .size = size, .flags = flags};
     e.scratch = scratch_take(t, err);
     if (e.scratch == NULL) {

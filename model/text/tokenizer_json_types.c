@@ -21,7 +21,7 @@ enum member_type {
     MEMBER_PAIR /* [text, id] */
 };
 
-struct member {
+struct json_member {
     const char *key;
     enum member_type type;
     bool optional, nullable;
@@ -84,8 +84,8 @@ static bool is_type(const json_t *value, enum member_type type)
     return false;
 }
 
-static int members_check(const json_t *object, const char *where, const struct member *members, size_t count,
-                         struct err *err)
+static int members_check(const json_t *object, const char *where, const struct json_member *members,
+                         size_t count, struct err *err)
 {
     static const char *const words[] = {[MEMBER_TEXT] = "a text",
                                         [MEMBER_FLAG] = "true or false",
@@ -102,7 +102,7 @@ static int members_check(const json_t *object, const char *where, const struct m
         return err_set(err, ERR_INVALID, "tokenizer.json: %s is not an object", where);
     }
     for (size_t i = 0; i < count; i++) {
-        const struct member *m = &members[i];
+        const struct json_member *m = &members[i];
         const json_t *value = json_object_get(object, m->key);
         const bool none = value == NULL ? m->optional : m->nullable && json_is_null(value);
         if (!none && !is_type(value, m->type)) {
@@ -142,9 +142,9 @@ static int pieces_check(const json_t *post, const char *key, struct err *err)
 
 static int template_check(const json_t *post, struct err *err)
 {
-    static const struct member token[] = {{.key = "id", .type = MEMBER_TEXT},
-                                          {.key = "ids", .type = MEMBER_IDS},
-                                          {.key = "tokens", .type = MEMBER_TEXTS}};
+    static const struct json_member token[] = {{.key = "id", .type = MEMBER_TEXT},
+                                               {.key = "ids", .type = MEMBER_IDS},
+                                               {.key = "tokens", .type = MEMBER_TEXTS}};
     const json_t *tokens = json_object_get(post, "special_tokens");
     const char *name;
     json_t *value;
@@ -166,11 +166,11 @@ static int template_check(const json_t *post, struct err *err)
 
 static int post_check(const json_t *post, unsigned depth, struct err *err)
 {
-    static const struct member bert[] = {{.key = "sep", .type = MEMBER_PAIR},
-                                         {.key = "cls", .type = MEMBER_PAIR}};
-    static const struct member bytes[] = {{.key = "add_prefix_space", .type = MEMBER_FLAG},
-                                          {.key = "trim_offsets", .type = MEMBER_FLAG},
-                                          {.key = "use_regex", .type = MEMBER_FLAG, .optional = true}};
+    static const struct json_member bert[] = {{.key = "sep", .type = MEMBER_PAIR},
+                                              {.key = "cls", .type = MEMBER_PAIR}};
+    static const struct json_member bytes[] = {{.key = "add_prefix_space", .type = MEMBER_FLAG},
+                                               {.key = "trim_offsets", .type = MEMBER_FLAG},
+                                               {.key = "use_regex", .type = MEMBER_FLAG, .optional = true}};
     if (json_is_type(post, "Sequence") && depth < SECTION_DEPTH_MAX) {
         const json_t *list;
         int status = json_list(post, "processors", &list, err);
@@ -268,13 +268,13 @@ static bool is_none(const json_t *value)
 
 static int added_check(const json_t *list, struct err *err)
 {
-    static const struct member token[] = {{.key = "id", .type = MEMBER_ID},
-                                          {.key = "content", .type = MEMBER_TEXT},
-                                          {.key = "single_word", .type = MEMBER_FLAG},
-                                          {.key = "lstrip", .type = MEMBER_FLAG},
-                                          {.key = "rstrip", .type = MEMBER_FLAG},
-                                          {.key = "normalized", .type = MEMBER_FLAG},
-                                          {.key = "special", .type = MEMBER_FLAG}};
+    static const struct json_member token[] = {{.key = "id", .type = MEMBER_ID},
+                                               {.key = "content", .type = MEMBER_TEXT},
+                                               {.key = "single_word", .type = MEMBER_FLAG},
+                                               {.key = "lstrip", .type = MEMBER_FLAG},
+                                               {.key = "rstrip", .type = MEMBER_FLAG},
+                                               {.key = "normalized", .type = MEMBER_FLAG},
+                                               {.key = "special", .type = MEMBER_FLAG}};
     int status = list == NULL || json_is_array(list)
                      ? 0
                      : err_set(err, ERR_INVALID, "tokenizer.json: added_tokens is not a list");
@@ -307,11 +307,12 @@ static int keys_check(const json_t *root, struct err *err)
 
 int json_types_check(const json_t *root, struct err *err)
 {
-    static const struct member truncation[] = {{.key = "max_length", .type = MEMBER_COUNT},
-                                               {.key = "stride", .type = MEMBER_COUNT},
-                                               {.key = "strategy", .type = MEMBER_STRATEGY},
-                                               {.key = "direction", .type = MEMBER_SIDE, .optional = true}};
-    static const struct member padding[] = {
+    static const struct json_member truncation[] = {
+        {.key = "max_length", .type = MEMBER_COUNT},
+        {.key = "stride", .type = MEMBER_COUNT},
+        {.key = "strategy", .type = MEMBER_STRATEGY},
+        {.key = "direction", .type = MEMBER_SIDE, .optional = true}};
+    static const struct json_member padding[] = {
         {.key = "strategy", .type = MEMBER_PADDING},
         {.key = "direction", .type = MEMBER_SIDE},
         {.key = "pad_to_multiple_of", .type = MEMBER_COUNT, .optional = true, .nullable = true},

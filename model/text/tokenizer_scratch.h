@@ -13,7 +13,7 @@ enum {
     SYMBOLS_KEPT = 65536 /* room for larger pieces is not kept between texts */
 };
 
-struct cached {
+struct cached_piece {
     uint8_t size, count; /* size 0: free */
     char piece[CACHE_PIECE];
     uint8_t ends[CACHE_IDS]; /* where each id ends in the piece */
@@ -27,17 +27,17 @@ struct symbol {
 };
 
 /* A possible merge: lowest rank first, then leftmost. */
-struct candidate {
+struct merge_candidate {
     uint32_t rank, merged;
     int32_t left;
 };
 
 struct encode_scratch {
     struct split_scratch *split;
-    struct cached *cache;
+    struct cached_piece *cache;
     struct symbol *symbols;
     size_t symbol_capacity;
-    struct candidate *heap;
+    struct merge_candidate *heap;
     size_t heap_count, heap_capacity;
     struct text_room normal; /* what normalisation makes */
 };

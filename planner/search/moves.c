@@ -501,7 +501,7 @@ static int together_set(const struct move_case *m)
 /* --- the table --- */
 
 /* What a or b can be. */
-enum operand {
+enum move_operand {
     ONE,      /* no choice */
     TWO,      /* 0 and 1, see the kind of move */
     MEMBER,   /* a member */
@@ -536,7 +536,7 @@ enum move_need {
 };
 
 static const struct move_row {
-    enum operand a, b;
+    enum move_operand a, b;
     uint32_t needs;   /* of enum move_need */
     bool interleaved; /* also for interleaved pipelines */
     int (*apply)(const struct move_case *m);
@@ -562,7 +562,7 @@ static const struct move_row {
     [MOVE_TOGETHER] = {ONE, TWO, TENSOR, .apply = together_set},
 };
 
-static uint32_t operand_count(const struct problem *p, const struct candidate *c, enum operand operand)
+static uint32_t operand_count(const struct problem *p, const struct candidate *c, enum move_operand operand)
 {
     uint32_t members = c->member_count, stages = c->stage_count;
     const uint32_t counts[OPERANDS] = {

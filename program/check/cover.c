@@ -13,9 +13,9 @@ struct rect {
     uint32_t rank, instr;
 };
 
-enum pass { PASS_FORWARD, PASS_BACKWARD, PASS_WEIGHT };
+enum cover_pass { PASS_FORWARD, PASS_BACKWARD, PASS_WEIGHT };
 
-static bool works(const struct instr *x, enum pass pass)
+static bool works(const struct instr *x, enum cover_pass pass)
 {
     bool back = x->flags & FLAG_BACKWARD;
     switch (x->op) {
@@ -76,8 +76,8 @@ static int rects_merge(const struct plan *plan, int kind, struct rect *rects, ui
     return (int)out;
 }
 
-static int rects_tile(const struct plan *plan, int kind, enum pass pass, struct rect *rects, uint32_t count,
-                      uint32_t micro, uint32_t rows, struct err *err)
+static int rects_tile(const struct plan *plan, int kind, enum cover_pass pass, struct rect *rects,
+                      uint32_t count, uint32_t micro, uint32_t rows, struct err *err)
 {
     uint64_t area = 0, wanted = 2 * (uint64_t)plan->block_count * rows;
     char one[200], two[200];
@@ -124,7 +124,7 @@ static int rects_tile(const struct plan *plan, int kind, enum pass pass, struct 
 }
 
 /* Lists the instructions of one pass sorted by micro-batch (CSR). */
-static int pass_rects(const struct plan *plan, int kind, enum pass pass, struct rect **out,
+static int pass_rects(const struct plan *plan, int kind, enum cover_pass pass, struct rect **out,
                       uint32_t **first_out, struct err *err)
 {
     uint32_t micro_batches = plan->micro_batch_count, count = 0;
@@ -168,7 +168,7 @@ static int pass_rects(const struct plan *plan, int kind, enum pass pass, struct 
     return 0;
 }
 
-static int check_pass(const struct plan *plan, int kind, enum pass pass, struct err *err)
+static int check_pass(const struct plan *plan, int kind, enum cover_pass pass, struct err *err)
 {
     struct rect *rects = NULL;
     uint32_t *first = NULL;

@@ -15,7 +15,7 @@
 #define EXPERTS_MAX 4096            /* per layer */
 #define CELLS_MAX ((size_t)1 << 24) /* most entries of a rank's table: layers × micro-batches × parts */
 
-enum part { AT, RO, DI, EX, CO, PARTS };
+enum expert_part { AT, RO, DI, EX, CO, PARTS };
 static const enum instr_op op_of[PARTS] = {INSTR_ATTENTION, INSTR_ROUTE, INSTR_DISPATCH, INSTR_EXPERTS,
                                            INSTR_COMBINE};
 

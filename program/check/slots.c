@@ -15,7 +15,7 @@ struct index_list {
     uint32_t *items;
 };
 
-struct instance {
+struct slot_instance {
     bool written, freed;
     bool whole; /* the parts of a sum were all-reduced, or the whole tensor arrived */
     uint32_t writer, freer;
@@ -33,7 +33,7 @@ struct slots_state {
     const struct check_order *order;
     uint32_t number;
     int kind;
-    struct instance **instances; /* [slot][instance] */
+    struct slot_instance **instances; /* [slot][instance] */
     struct err *err;
 };
 
@@ -83,14 +83,14 @@ static bool kind_is_boundary(int kind)
     return kind == SLOT_ACTIVATION || kind == SLOT_GRADIENT || kind == SLOT_PARTIAL;
 }
 
-static struct instance *instance_of(struct slots_state *s, const struct instr *x, int32_t slot)
+static struct slot_instance *instance_of(struct slots_state *s, const struct instr *x, int32_t slot)
 {
     return &s->instances[slot][slot_instance(&s->rank->slots[slot], x->micro_batch, x->block_begin)];
 }
 
 /* Checks that all readers since the last write, and the instruction that freed it, are done before
  * instruction i. */
-static int users_done(struct slots_state *s, uint32_t i, int32_t slot, const struct instance *it)
+static int users_done(struct slots_state *s, uint32_t i, int32_t slot, const struct slot_instance *it)
 {
     for (uint32_t k = 0; k < it->readers.count; k++) {
         if (!check_order_before(s->order, it->readers.items[k], i))
@@ -120,7 +120,7 @@ static int32_t boundary_in(const struct instr *x)
 /* Records an all-reduce, which replaces the parts by their sum, once, in place. */
 static int slot_sum(struct slots_state *s, uint32_t i, const struct instr *x, int32_t slot)
 {
-    struct instance *it = instance_of(s, x, slot);
+    struct slot_instance *it = instance_of(s, x, slot);
     if (!it->written || it->freed || it->micro_batch != x->micro_batch)
         return refuse(s, i, slot, "holds no part of this micro-batch to sum", 0, false);
     if (it->whole)
@@ -137,7 +137,7 @@ static int slot_sum(struct slots_state *s, uint32_t i, const struct instr *x, in
 
 static int slot_write(struct slots_state *s, uint32_t i, const struct instr *x, int32_t slot)
 {
-    struct instance *it = instance_of(s, x, slot);
+    struct slot_instance *it = instance_of(s, x, slot);
     const struct plan_slot *table = &s->rank->slots[slot];
     bool part = x->op == INSTR_RECV && it->written && !it->freed && it->micro_batch == x->micro_batch &&
                 it->boundary == boundary_out(x) &&
@@ -171,7 +171,7 @@ static int slot_write(struct slots_state *s, uint32_t i, const struct instr *x, 
     return 0;
 }
 
-static int reader_add(struct slots_state *s, struct instance *it, uint32_t i)
+static int reader_add(struct slots_state *s, struct slot_instance *it, uint32_t i)
 {
     /* A later reader in the same queue replaces an earlier one, because it ends later. */
     for (uint32_t k = 0; k < it->readers.count; k++) {
@@ -185,7 +185,7 @@ static int reader_add(struct slots_state *s, struct instance *it, uint32_t i)
 
 static int slot_read(struct slots_state *s, uint32_t i, const struct instr *x, int32_t slot)
 {
-    struct instance *it = instance_of(s, x, slot);
+    struct slot_instance *it = instance_of(s, x, slot);
     const struct plan_slot *table = &s->rank->slots[slot];
     if (table->lifetime == SLOT_FOR_RUN && !it->written)
         return reader_add(s, it, i);
@@ -221,7 +221,7 @@ static int slot_read(struct slots_state *s, uint32_t i, const struct instr *x, i
 
 static int slot_free(struct slots_state *s, uint32_t i, const struct instr *x, int32_t slot)
 {
-    struct instance *it = instance_of(s, x, slot);
+    struct slot_instance *it = instance_of(s, x, slot);
     if (it->freed)
         return refuse(s, i, slot, "is freed twice, before by", it->freer, true);
     if (!it->written)
@@ -284,7 +284,7 @@ static int nothing_left(struct slots_state *s)
         const struct plan_slot *slot = &s->rank->slots[k];
         uint32_t ring = slot->ring_micro_batches * slot->ring_blocks;
         for (uint32_t n = 0; slot->lifetime == SLOT_FOR_INSTRUCTIONS && n < ring; n++) {
-            const struct instance *it = &s->instances[k][n];
+            const struct slot_instance *it = &s->instances[k][n];
             if (it->written && !it->freed)
                 return refuse(s, it->writer, (int32_t)k, "is never freed", 0, false);
         }

@@ -26,7 +26,7 @@ struct exec_queue {
     uint32_t head;         /* number of its instructions that are complete */
 };
 
-enum state { WAITING, READY, BEGUN, DONE };
+enum instr_state { WAITING, READY, BEGUN, DONE };
 
 struct exec {
     const struct plan *plan;
@@ -49,7 +49,7 @@ struct exec {
     /* guarded by lock */
     struct exec_queue *queues;
     uint32_t *remaining; /* number of each instruction's `after` entries that are not complete */
-    uint8_t *state;      /* enum state */
+    uint8_t *state;      /* enum instr_state */
     struct exec_time *times;
     uint32_t *begin_list; /* ready transport instructions; never wraps, because each is added once a run */
     uint32_t begin_first, begin_count;
