@@ -433,7 +433,7 @@ void blobs_put(struct call *call)
 
 /* ---- downloads ---- */
 
-struct blob_download {
+struct blob_answer {
     struct pool_task task; /* must come first */
     struct call *call;
     int fd;
@@ -446,7 +446,7 @@ struct blob_download {
     char piece[DOWNLOAD_PIECE_BYTES];
 };
 
-static void download_free(struct blob_download *download)
+static void download_free(struct blob_answer *download)
 {
     if (download->fd >= 0)
         close(download->fd);
@@ -455,7 +455,7 @@ static void download_free(struct blob_download *download)
 
 static void download_work(struct pool_task *task)
 {
-    struct blob_download *download = (struct blob_download *)task;
+    struct blob_answer *download = (struct blob_answer *)task;
     if (download->fd < 0) {
         download->fd = open(download->path, O_RDONLY | O_CLOEXEC);
         struct stat st;
@@ -483,7 +483,7 @@ static void download_work(struct pool_task *task)
 
 static void download_more(struct httpd_request *request, void *arg);
 
-static void download_reply(struct blob_download *download)
+static void download_reply(struct blob_answer *download)
 {
     struct call *call = download->call;
     bool whole = !download->ranged; /* a range that covers the whole file is still answered as a range */
@@ -505,7 +505,7 @@ static void download_reply(struct blob_download *download)
 
 static void download_done(struct pool_task *task)
 {
-    struct blob_download *download = (struct blob_download *)task;
+    struct blob_answer *download = (struct blob_answer *)task;
     struct call *call = download->call;
     download->busy = false;
     pool_ran(task, &download->err);
@@ -531,7 +531,7 @@ static void download_done(struct pool_task *task)
 
 static void download_more(struct httpd_request *request, void *arg)
 {
-    struct blob_download *download = arg;
+    struct blob_answer *download = arg;
     if (download->busy)
         return;
     if (httpd_gone(request) || pool_run(download->call->app->pool, &download->task, &download->err) < 0) {
@@ -544,7 +544,7 @@ static void download_more(struct httpd_request *request, void *arg)
 
 static void download_begin(void *arg, const struct err *err, json_t *doc)
 {
-    struct blob_download *download = arg;
+    struct blob_answer *download = arg;
     struct call *call = download->call;
     if (err) {
         call_fail(call, err);
@@ -591,13 +591,13 @@ static void download_begin(void *arg, const struct err *err, json_t *doc)
 void blob_stream(struct call *call, const char *sha256)
 {
     struct err err = {0};
-    struct blob_download *download = malloc(sizeof *download);
+    struct blob_answer *download = malloc(sizeof *download);
     if (!download) {
         err_set(&err, ERR_NOMEM, "out of memory for a download");
         call_fail(call, &err);
         return;
     }
-    memset(download, 0, offsetof(struct blob_download, piece));
+    memset(download, 0, offsetof(struct blob_answer, piece));
     download->call = call;
     download->fd = -1;
     if (store_blob_get(call->app->store, &call->principal, sha256, download_begin, download, &err) < 0) {
