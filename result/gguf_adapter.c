@@ -1,4 +1,4 @@
-/* GGUF version 3: header, names and places, then each matrix on a multiple of 32 bytes. */
+/* Writes GGUF version 3: header, names and offsets, then each matrix at a multiple of 32 bytes. */
 #include "result/gguf_adapter.h"
 
 #include <math.h>
@@ -13,18 +13,18 @@
 #include "model/shape/gguf_config.h"
 
 enum { ALIGNMENT = 32, NAME_BYTES = ARCH_NAME_MAX, HEADER_MAX = 64 << 20, PATH_BYTES = 4096 };
-/* The format's own numbers of types (ggml's public description of GGUF). */
+/* The format's numbers of types (ggml's public description of GGUF). */
 enum { VALUE_U32 = 4, VALUE_F32 = 6, VALUE_STRING = 8, GGML_F32 = 0, GGML_F16 = 1, GGML_BF16 = 30 };
 
-/* One matrix of the file: A or B of a module, or of all experts of a layer. */
+/* A matrix of the file: A or B of a module, or of all experts of a layer. */
 struct matrix {
-    char module[NAME_BYTES]; /* Hugging Face's; of expert 0 where there are more */
+    char module[NAME_BYTES]; /* Hugging Face's module name; of expert 0 if there are several */
     char name[NAME_BYTES];
     char which; /* 'A' or 'B' */
     uint64_t rows, columns;
-    uint32_t copies;         /* experts, or 1 */
-    uint32_t permuted_heads; /* B of q and k; 0: rows as they are */
-    double factor;           /* of B */
+    uint32_t copies;         /* number of experts, or 1 */
+    uint32_t permuted_heads; /* number of heads of B of q and k; 0: rows are not permuted */
+    double factor;           /* factor of B */
     uint64_t at, bytes;
 };
 
@@ -34,12 +34,12 @@ struct adapter {
     struct matrix *list;
     uint32_t count;
     size_t capacity;
-    double alpha; /* of the file */
+    double alpha; /* alpha of the file */
     enum spec_result_dtype dtype;
     struct err *err;
 };
 
-/* Names and the order of rows as the base's GGUF has them. */
+/* Sets a matrix's name and its order of rows, as in the base's GGUF. */
 static bool matrix_name(struct adapter *a, const struct block_tensor *tensor, struct matrix *m)
 {
     enum model_arch arch = a->config->arch;
@@ -60,8 +60,8 @@ static struct matrix *add_matrix(struct adapter *a)
     return m;
 }
 
-/* A and B of one of the model's tensors, if it has an adapter. Experts after the first belong to its matrix.
- */
+/* Adds A and B of one of the model's tensors if it has an adapter. Experts after the first belong to the
+ * first one's matrix. */
 static int visit(const struct block_tensor *tensor, void *arg)
 {
     struct adapter *a = arg;
@@ -95,7 +95,7 @@ static int visit(const struct block_tensor *tensor, void *arg)
     return 0;
 }
 
-/* alpha is the first B's factor times its rank; the others' factors are relative to it. */
+/* Lists the matrices. alpha is the first B's factor times its rank; the other factors are relative to it. */
 static int list_matrices(struct adapter *a)
 {
     uint64_t at = 0, value = a->dtype == SPEC_DTYPE_BASE || a->dtype == SPEC_DTYPE_FP32 ? 4 : 2;
@@ -169,15 +169,14 @@ static int put_header(const struct adapter *a, struct buf *out, struct err *err)
 
 /* --- values --- */
 
-/* The row of Hugging Face's that stands at `row` of a permuted matrix: the halves of each head interleaved.
- */
+/* The Hugging Face row that is at `row` of a permuted matrix: the halves of each head are interleaved. */
 static uint64_t hub_row(const struct matrix *m, uint64_t row)
 {
     uint64_t head_dim = m->rows / m->permuted_heads, within = row % head_dim;
     return row - within + within % 2 * (head_dim / 2) + within / 2;
 }
 
-/* One copy's values, as the file has them. */
+/* Reads one copy's values in the file's order. */
 static int read_copy(const struct adapter *a, const struct matrix *m, uint32_t copy, float *values)
 {
     const struct result_state *s = a->state;
@@ -211,8 +210,8 @@ static int write_copies(const struct adapter *a, const struct matrix *m, int fd,
 {
     uint64_t count = m->rows * m->columns, bytes = m->bytes / m->copies;
     float *values = malloc(count * sizeof(*values));
-    uint16_t *half =
-        (uint16_t *)(void *)values; /* the narrower value never overtakes the one it is made from */
+    /* Values are narrowed in place: a written value never overwrites one that is still to be read. */
+    uint16_t *half = (uint16_t *)(void *)values;
     int status = values ? 0 : err_set(a->err, ERR_NOMEM, "no memory for \"%s\"", m->name);
     for (uint32_t c = 0; status == 0 && c < m->copies; c++) {
         status = read_copy(a, m, c, values);

@@ -1,4 +1,5 @@
-/* A model's folder, a piece of a tensor at a time: read, add what was trained, convert, write. */
+/* Writes a model's folder one piece of a tensor at a time: reads, adds what was trained, converts and writes.
+ */
 #include "result/model_folder.h"
 
 #include <math.h>
@@ -17,15 +18,15 @@ enum { PIECE_VALUES = 1 << 18, PATH_BYTES = 4096, NAME_BYTES = 128, COPY_BYTES_M
 static const char config_name[] = "config.json";
 static const char index_name[] = "model.safetensors.index.json";
 
-/* One tensor to write. */
+/* A tensor to write. */
 struct part {
     char name[NAME_BYTES];
     uint64_t rows, columns;
-    uint32_t rank; /* dimensions */
+    uint32_t rank; /* number of dimensions */
     enum tensor_type type;
     uint64_t bytes;
-    const struct model_tensor *base; /* NULL: of a head that was trained apart from its embedding */
-    bool trained;                    /* the state has it whole */
+    const struct model_tensor *base; /* NULL for a head that was trained apart from its embedding */
+    bool trained;                    /* the state has the whole tensor */
     uint32_t lora;                   /* rank of its adapter; 0: none */
     uint32_t shard;
 };
@@ -39,7 +40,7 @@ struct writer {
     size_t capacity;
     bool untied; /* the head is written although the base ties it */
     struct err *err;
-    /* what is being written: values of rows [row - …, row), as bytes from `at` to `size` */
+    /* the piece being written: values of rows [row - …, row), as bytes from `at` to `size` */
     float *piece, *sum, *a, *b;
     uint8_t *bytes;
     uint64_t row;
@@ -67,7 +68,8 @@ static enum tensor_type written_type(const struct writer *w, const struct model_
     }
 }
 
-/* The adapter of a matrix: both its tensors there and of one rank, and shapes right; 0: it has none. */
+/* Finds the adapter of a matrix: both tensors must exist with one rank and matching shapes. Its rank is 0
+ * when it has none. */
 static int find_adapter(struct writer *w, struct part *part)
 {
     const struct result_state *s = w->state;
@@ -169,7 +171,7 @@ static int make_buffers(struct writer *w)
                          (unsigned long long)values);
 }
 
-/* piece [rows, columns] += scale * b [rows, rank] a [rank, columns] */
+/* Adds scale * b [rows, rank] a [rank, columns] to piece [rows, columns]. */
 static void add_product(struct writer *w, const struct part *part, uint64_t rows, double scale)
 {
     for (uint64_t i = 0; i < rows; i++) {
@@ -231,7 +233,7 @@ static int convert(struct writer *w, const struct part *part, uint64_t count)
     return 0;
 }
 
-/* The next rows, as they are written. */
+/* Makes the next rows in the form in which they are written. */
 static int next_piece(struct writer *w, const struct part *part)
 {
     const struct result_state *s = w->state;
@@ -247,7 +249,7 @@ static int next_piece(struct writer *w, const struct part *part)
     return 0;
 }
 
-/* safetensors_item.fill: asked in order. */
+/* The function safetensors_item.fill, which is called in order of offsets. */
 static int fill(void *arg, uint64_t offset, size_t size, void *dst, struct err *err)
 {
     struct stream *stream = arg;
@@ -335,7 +337,8 @@ static int write_index(const struct writer *w, const char *dir)
     return status;
 }
 
-/* The base's own where it is a Hugging Face folder of a text model, so that what we do not read stays. */
+/* Returns the base's own config.json if it is a Hugging Face folder of a text model, so that keys which we do
+ * not read stay. */
 static json_t *config_document(struct writer *w)
 {
     struct buf text = {.limit = MODEL_CONFIG_BYTES_MAX};
@@ -350,8 +353,8 @@ static json_t *config_document(struct writer *w)
     return model_config_to_json(model_get_config(w->base), w->err);
 }
 
-/* The names that transformers 4 has for what 5 says otherwise, beside 5's own: both read the folder, and 5
- * reads the same from either (a rope_scaling and a rope_theta come before rope_parameters). */
+/* Adds the keys of transformers 4 to those of 5, so that both read the folder; 5 reads the same from either
+ * (rope_scaling and rope_theta take precedence over rope_parameters). */
 static int name_for_old_readers(json_t *document, const char *dtype)
 {
     const json_t *rope = json_object_get(document, "rope_parameters");
@@ -374,7 +377,7 @@ static int name_for_old_readers(json_t *document, const char *dtype)
 static int write_config(struct writer *w, const char *dir)
 {
     json_t *document = config_document(w);
-    /* what most of the values are in: that of the largest tensor */
+    /* the dtype of most values: that of the largest tensor */
     const struct part *largest = &w->parts[0];
     if (!document)
         return -1;
@@ -403,7 +406,7 @@ static bool has_suffix(const char *name, const char *suffix)
     return n >= k && strcmp(name + n - k, suffix) == 0;
 }
 
-/* Make the folder that a file is to lie in. */
+/* Makes the folder of a file. */
 static int make_folder_of(const char *path, struct err *err)
 {
     char folder[PATH_BYTES];
@@ -413,7 +416,8 @@ static int make_folder_of(const char *path, struct err *err)
                : file_mkdirs(folder, 0755, err);
 }
 
-/* Tokenizer, templates, generation settings: whatever lies beside the weights as part of the model. */
+/* Copies tokenizer, templates and generation settings: every file of the model other than weights and config.
+ */
 static int copy_files(struct writer *w, const char *dir)
 {
     struct model_source *source = model_get_source(w->base);

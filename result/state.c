@@ -1,4 +1,4 @@
-/* States that lie in safetensors files. */
+/* States in safetensors files. */
 #include "result/state.h"
 
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* What a run has trained, by name: the writers of this room read it a few rows at a time.
+/* The trained tensors of a run, by name; the writers of this room read a few rows at a time.
  *
  * Names are those of Hugging Face files without peft's prefix: "model.layers.0.mlp.down_proj.weight" (full
  * fine-tuning, saved modules), "model.layers.0.self_attn.q_proj.lora_A.weight" [rank, in] and
@@ -14,12 +14,12 @@
 #include "model/adapters/peft.h"
 #include "model/files/safetensors.h"
 
-/* All three are asked from the thread that writes; 'arg' is borrowed. */
+/* The thread that writes calls all three functions; 'arg' is borrowed. */
 struct result_state {
     void *arg;
-    /* The shape of what was trained under this name; false: nothing was. */
+    /* The shape of the trained tensor of this name; false when none was trained. */
     bool (*find)(void *arg, const char *name, uint64_t *rows, uint64_t *columns);
-    /* Rows [row_begin, row_end) as fp32 into dst [row_end - row_begin, columns]. */
+    /* Reads rows [row_begin, row_end) as fp32 into dst [row_end - row_begin, columns]. */
     int (*read)(void *arg, const char *name, uint64_t row_begin, uint64_t row_end, float *dst,
                 struct err *err);
     /* The factor of B A for the adapter on a matrix, by its module's name
@@ -28,15 +28,15 @@ struct result_state {
     double (*scale)(void *arg, const char *module);
 };
 
-/* A state in safetensors files: an adapter's (prefix "base_model.model."), or the parts of a checkpoint ("").
- */
+/* A state in safetensors files: an adapter's (prefix "base_model.model."), or the parts of a checkpoint
+ * (prefix ""). */
 struct result_files {
     struct safetensors **files; /* [count], borrowed */
     uint32_t count;
     const char *prefix;
-    const struct lora_sites *sites; /* for scales; NULL: no adapters */
+    const struct lora_sites *sites; /* gives the scales; NULL without adapters */
 };
-/* 'files' is borrowed for the state's life. */
+/* Makes a state. 'files' is borrowed for the state's lifetime. */
 struct result_state result_state_of_files(struct result_files *files);
 
 #endif
