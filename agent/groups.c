@@ -165,7 +165,9 @@ void groups_close(struct groups *groups)
     free(groups);
 }
 
-uint64_t groups_worker_bytes(uint64_t device_bytes)
+/* The limit of a device's group: the device's limit, a quarter more, and 1 GiB for the process itself,
+ * libraries and the page cache. */
+static uint64_t worker_bytes(uint64_t device_bytes)
 {
     return device_bytes + device_bytes / 4 + ((uint64_t)1 << 30);
 }
@@ -178,7 +180,7 @@ int groups_worker(struct groups *groups, uint32_t index, uint64_t device_bytes, 
     if (groups == NULL) {
         return 0;
     }
-    snprintf(bytes, sizeof(bytes), "%" PRIu64, groups_worker_bytes(device_bytes));
+    snprintf(bytes, sizeof(bytes), "%" PRIu64, worker_bytes(device_bytes));
     if (file_path(folder, sizeof(folder), err, "%s/device-%u", groups->folder, index) < 0) {
         return -1;
     }

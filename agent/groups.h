@@ -29,8 +29,5 @@ void groups_close(struct groups *groups);
  * writes the path that a process joins it by to procs[4096]; "" without groups. ERR_IO. */
 int groups_worker(struct groups *groups, uint32_t index, uint64_t device_bytes, char procs[4096],
                   struct err *err);
-/* The limit of such a group in bytes: the device's limit, a quarter more, and 1 GiB for the process itself,
- * libraries and the page cache. */
-uint64_t groups_worker_bytes(uint64_t device_bytes);
 
 #endif

@@ -1,7 +1,6 @@
 #include "common/clock.h"
 
 #include <stdio.h>
-#include <string.h>
 #include <time.h>
 
 uint64_t clock_mono_ns(void)
@@ -36,28 +35,6 @@ char *clock_rfc3339(int64_t wall_us, char out[32])
     strftime(date, sizeof(date), "%Y-%m-%dT%H:%M:%S", &parts);
     snprintf(out, 32, "%.19s.%06dZ", date, (int)fraction);
     return out;
-}
-
-int clock_rfc3339_parse(const char *text, int64_t *wall_us)
-{
-    struct tm parts = {0};
-    const char *rest = strptime(text, "%Y-%m-%dT%H:%M:%S", &parts);
-    if (rest == NULL) {
-        return -1;
-    }
-    int64_t fraction = 0;
-    if (*rest == '.') {
-        int64_t unit = 100000;
-        for (rest++; *rest >= '0' && *rest <= '9'; rest++) {
-            fraction += unit * (*rest - '0');
-            unit /= 10;
-        }
-    }
-    if (strcmp(rest, "Z") != 0) {
-        return -1;
-    }
-    *wall_us = (int64_t)timegm(&parts) * 1000000 + fraction;
-    return 0;
 }
 
 int clock_left_ms(uint64_t deadline_ns, int most_ms)

@@ -13,10 +13,6 @@ int64_t clock_wall_us(void);
 /* Writes wall microseconds as "2026-01-02T03:04:05.678901Z". Returns 'out'. */
 char *clock_rfc3339(int64_t wall_us, char out[32]);
 
-/* Parses what clock_rfc3339 prints (the fraction is optional, the zone must be Z) into *wall_us. Returns 0,
- * or -1 if the text is not such a time. */
-int clock_rfc3339_parse(const char *text, int64_t *wall_us);
-
 /* Deadlines are clock_mono_ns() values. Returns the milliseconds left until 'deadline_ns' for poll(2):
  * rounded up, 0 when it has passed, at most 'most_ms'. */
 int clock_left_ms(uint64_t deadline_ns, int most_ms);

@@ -173,6 +173,16 @@ static void pump_run(evutil_socket_t fd, short what, void *arg)
     pg_handler_leave(pg);
 }
 
+static bool is_ready(const struct pg *pg)
+{
+    for (unsigned i = 0; i < pg->link_count; i++) {
+        if (pg->links[i]->state == PG_LINK_READY && !pg->links[i]->listener) {
+            return true;
+        }
+    }
+    return false;
+}
+
 /* Answers waiting works whose deadline passed. */
 static void list_sweep(struct pg *pg, struct pg_list *list, uint64_t now_ns)
 {
@@ -184,8 +194,7 @@ static void list_sweep(struct pg *pg, struct pg_list *list, uint64_t now_ns)
     }
     *list = kept;
     struct err err;
-    err_set(&err, ERR_TIMEOUT, "PostgreSQL did not answer in time%s",
-            pg_is_ready(pg) ? "" : ": not connected");
+    err_set(&err, ERR_TIMEOUT, "PostgreSQL did not answer in time%s", is_ready(pg) ? "" : ": not connected");
     while ((work = pg_list_pop(&late)) != NULL) {
         pg_work_finish(pg, work, &err);
     }
@@ -329,21 +338,6 @@ void pg_destroy(struct pg *pg)
         pg_work_finish(pg, work, &why);
     }
     pg_handler_leave(pg);
-}
-
-bool pg_is_ready(const struct pg *pg)
-{
-    for (unsigned i = 0; i < pg->link_count; i++) {
-        if (pg->links[i]->state == PG_LINK_READY && !pg->links[i]->listener) {
-            return true;
-        }
-    }
-    return false;
-}
-
-uint32_t pg_queued(const struct pg *pg)
-{
-    return pg->queued;
 }
 
 int pg_listen(struct pg *pg, const char *channel, pg_notify_fn *notified, void *arg, struct err *err)

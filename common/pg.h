@@ -55,7 +55,6 @@ void pg_params_fini(struct pg_params *params);
 void pg_param_null(struct pg_params *params);
 void pg_param_text(struct pg_params *params,
                    const char *text); /* borrowed until the query call; NULL is SQL null */
-void pg_param_text_n(struct pg_params *params, const char *text, size_t size); /* copied */
 void pg_param_bytes(struct pg_params *params, const void *data,
                     size_t size); /* bytea; borrowed until the query call */
 void pg_param_i64(struct pg_params *params, int64_t value);
@@ -65,7 +64,6 @@ void pg_param_json(struct pg_params *params, const json_t *value); /* NULL is SQ
 void pg_param_i64_array(struct pg_params *params, const int64_t *values, size_t count);
 void pg_param_text_array(struct pg_params *params, const char *const *texts,
                          size_t count); /* NULL items are SQL null */
-void pg_param_f64_array(struct pg_params *params, const double *values, size_t count);
 
 /* A result: rows of texts, borrowed during the callback (or until pg_result_free after pg_exec). Columns are
  * numbered by position. */
@@ -104,9 +102,6 @@ struct pg_config {
 
 struct pg *pg_create(struct event_base *base, const struct pg_config *config, struct err *err);
 void pg_destroy(struct pg *pg);
-/* Whether at least one connection is ready. */
-bool pg_is_ready(const struct pg *pg);
-uint32_t pg_queued(const struct pg *pg);
 
 /* The result of a work: 'results' has one result for each statement, in order ('count' is 0 on error).
  * err->code is ERR_NONE on success. */
@@ -144,7 +139,6 @@ struct pg_conn *pg_connect(const char *conninfo, uint32_t timeout_ms, struct err
 /* NULL is a no-op. */
 void pg_disconnect(struct pg_conn *conn);
 bool pg_conn_alive(struct pg_conn *conn); /* checks the socket and asks the server nothing */
-int pg_conn_fd(const struct pg_conn *conn);
 
 /* Runs one statement (prepared when first used). *result becomes new; 'result' may be NULL. */
 int pg_exec(struct pg_conn *conn, const struct pg_statement *statement, const struct pg_params *params,

@@ -51,11 +51,6 @@ void pg_disconnect(struct pg_conn *conn)
     }
 }
 
-int pg_conn_fd(const struct pg_conn *conn)
-{
-    return PQsocket(conn->conn);
-}
-
 bool pg_conn_alive(struct pg_conn *conn)
 {
     if (PQstatus(conn->conn) != CONNECTION_OK) {

@@ -57,7 +57,7 @@ void pg_param_text(struct pg_params *params, const char *text)
     param_put(params, text, text == NULL ? 0 : strlen(text), 0, false);
 }
 
-void pg_param_text_n(struct pg_params *params, const char *text, size_t size)
+static void param_text_n(struct pg_params *params, const char *text, size_t size)
 {
     param_put(params, strndup(text, size), size, 0, true);
 }
@@ -71,7 +71,7 @@ void pg_param_i64(struct pg_params *params, int64_t value)
 {
     char text[24];
     int length = snprintf(text, sizeof(text), "%" PRId64, value);
-    pg_param_text_n(params, text, (size_t)length);
+    param_text_n(params, text, (size_t)length);
 }
 
 static int f64_print(char text[40], double value)
@@ -89,7 +89,7 @@ void pg_param_f64(struct pg_params *params, double value)
 {
     char text[40];
     int length = f64_print(text, value);
-    pg_param_text_n(params, text, (size_t)length);
+    param_text_n(params, text, (size_t)length);
 }
 
 void pg_param_bool(struct pg_params *params, bool value)
@@ -128,20 +128,6 @@ void pg_param_i64_array(struct pg_params *params, const int64_t *values, size_t 
     bool good = buf_text(&text, "{", &err) == 0;
     for (size_t i = 0; good && i < count; i++) {
         good = buf_printf(&text, &err, "%s%" PRId64, i == 0 ? "" : ",", values[i]) == 0;
-    }
-    param_buf(params, &text, good && buf_text(&text, "}", &err) == 0);
-}
-
-void pg_param_f64_array(struct pg_params *params, const double *values, size_t count)
-{
-    struct buf text;
-    struct err err;
-    buf_init(&text, PARAM_BYTES_MAX);
-    bool good = buf_text(&text, "{", &err) == 0;
-    for (size_t i = 0; good && i < count; i++) {
-        char one[40];
-        f64_print(one, values[i]);
-        good = buf_printf(&text, &err, "%s%s", i == 0 ? "" : ",", one) == 0;
     }
     param_buf(params, &text, good && buf_text(&text, "}", &err) == 0);
 }

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-bool planner_name_good(const char *name)
+static bool name_is_valid(const char *name)
 {
     const size_t size = strlen(name);
     return size >= 1 && size < PLANNER_NAME_BYTES && name[0] != '-' &&
@@ -56,7 +56,7 @@ int planners_read(struct json_reader *top, struct planners *planners)
     json_object_foreach((json_t *)(uintptr_t)named, name, object)
     {
         char path[PLANNER_NAME_BYTES + 16];
-        if (!planner_name_good(name) || strcmp(name, PLANNER_DEFAULT) == 0 ||
+        if (!name_is_valid(name) || strcmp(name, PLANNER_DEFAULT) == 0 ||
             strcmp(name, PLANNER_BUILT_IN) == 0) {
             return jr_fail(top, "planners",
                            "\"%.80s\" is no name for one: lower-case letters, digits and '-', and neither "

@@ -36,7 +36,4 @@ int planners_read(struct json_reader *top, struct planners *planners);
 const struct planner_entry *planners_find(const struct planners *planners, const char *name);
 void planners_fini(struct planners *planners);
 
-/* Whether a name is valid: 1 to 63 lower-case letters, digits and '-'. */
-bool planner_name_good(const char *name);
-
 #endif

@@ -35,11 +35,6 @@ void rand_u32x4(const uint32_t key[2], const uint32_t counter[4], uint32_t out[4
     out[3] = c3;
 }
 
-double rand_unit(uint32_t u)
-{
-    return u * 0x1p-32;
-}
-
 void rand_stream_init(struct rand_stream *stream, uint64_t seed, uint64_t number)
 {
     *stream = (struct rand_stream){
@@ -89,16 +84,4 @@ uint32_t rand_stream_below(struct rand_stream *stream, uint32_t bound)
         }
     }
     return (uint32_t)(product >> 32);
-}
-
-void rand_shuffle(uint64_t seed, uint64_t number, uint32_t *items, size_t count)
-{
-    struct rand_stream stream;
-    rand_stream_init(&stream, seed, number);
-    for (size_t i = count; i > 1; i--) {
-        size_t j = i <= UINT32_MAX ? rand_stream_below(&stream, (uint32_t)i) : rand_stream_u64(&stream) % i;
-        uint32_t kept = items[i - 1];
-        items[i - 1] = items[j];
-        items[j] = kept;
-    }
 }

@@ -13,9 +13,6 @@
 /* Writes four uniform 32-bit numbers for 'key' at 'counter'. 'out' may alias 'counter'. */
 void rand_u32x4(const uint32_t key[2], const uint32_t counter[4], uint32_t out[4]);
 
-/* Converts to a number in [0, 1): u / 2^32. */
-double rand_unit(uint32_t u);
-
 /* A sequence of numbers: key = seed, counter = (position, stream). Copying a stream copies its position. */
 struct rand_stream {
     uint32_t key[2];
@@ -32,8 +29,5 @@ double rand_stream_normal(
     struct rand_stream *stream); /* mean 0, variance 1 (Box and Muller 1958); uses two numbers */
 /* A uniform number in [0, bound), without bias (Lemire 2019, section 4). bound > 0. */
 uint32_t rand_stream_below(struct rand_stream *stream, uint32_t bound);
-
-/* Shuffles 'items' (Fisher and Yates) with the stream (seed, number). */
-void rand_shuffle(uint64_t seed, uint64_t number, uint32_t *items, size_t count);
 
 #endif

@@ -282,13 +282,3 @@ int worker_main(struct worker *worker, struct err *err)
     }
     return result;
 }
-
-int worker_run(const struct worker_options *options, struct err *err)
-{
-    struct worker *worker = NULL;
-    if (worker_create(options, &worker, err) < 0)
-        return -1;
-    int result = worker_main(worker, err);
-    worker_destroy(worker);
-    return result;
-}

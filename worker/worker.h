@@ -46,17 +46,13 @@ struct worker_options {
     uint64_t linger_ns; /* limit for the last acknowledgement with an agent present; 0 means 30 s */
 };
 
-/* Runs one worker to its end on the calling thread. A SIGTERM handler may call worker_stop
- * (async-signal-safe), which means "stop, checkpoint first". Returns 0 when done or stopped as asked; -1 with
- * the reason that the `failed` event carries, or with the reason why no agent could be reached. */
-int worker_run(const struct worker_options *options, struct err *err);
-
 struct worker;
 
-/* The parts of worker_run. worker_create listens on the socket (ERR_IO, ERR_NOMEM) and borrows the options'
- * strings until worker_destroy. worker_main handles one assignment or profile and returns as worker_run does.
- * worker_stop may be called from any thread or a signal handler while worker_main runs. worker_destroy of
- * NULL is a no-op. */
+/* worker_create listens on the socket (ERR_IO, ERR_NOMEM) and borrows the options' strings until
+ * worker_destroy. worker_main handles one assignment or profile on the calling thread. It returns 0 when done
+ * or stopped as asked; -1 with the reason that the `failed` event carries, or with the reason why no agent
+ * could be reached. worker_stop, from any thread or a signal handler while worker_main runs, means "stop,
+ * checkpoint first". worker_destroy of NULL is a no-op. */
 int worker_create(const struct worker_options *options, struct worker **out, struct err *err);
 int worker_main(struct worker *worker, struct err *err);
 void worker_stop(struct worker *worker);

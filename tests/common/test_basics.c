@@ -150,7 +150,7 @@ static void philox_gives_the_published_numbers(void **state)
     }
 }
 
-static void streams_are_uniform_and_shuffles_are_permutations(void **state)
+static void streams_are_uniform(void **state)
 {
     (void)state;
     struct rand_stream stream;
@@ -167,23 +167,6 @@ static void streams_are_uniform_and_shuffles_are_permutations(void **state)
         assert_true(counts[i] > 9500 && counts[i] < 10500); /* within 5.5 standard deviations */
     }
     assert_true(fabs(sum / 60000) < 0.03 && fabs(squares / 60000 - 1) < 0.04);
-    uint32_t items[1000], again[1000], other[1000];
-    for (uint32_t i = 0; i < 1000; i++) {
-        items[i] = again[i] = other[i] = i;
-    }
-    rand_shuffle(3, 1, items, 1000);
-    rand_shuffle(3, 1, again, 1000);
-    rand_shuffle(3, 2, other, 1000);
-    assert_memory_equal(items, again, sizeof(items));
-    assert_memory_not_equal(items, other, sizeof(items));
-    uint64_t seen[16] = {0};
-    for (uint32_t i = 0; i < 1000; i++) {
-        seen[items[i] / 64] |= (uint64_t)1 << items[i] % 64;
-    }
-    for (int i = 0; i < 15; i++) {
-        assert_true(seen[i] == UINT64_MAX);
-    }
-    rand_shuffle(1, 1, NULL, 0);
 }
 
 static void files_are_complete_or_absent(void **state)
@@ -243,17 +226,12 @@ static void files_are_complete_or_absent(void **state)
     test_dir_remove(&dir);
 }
 
-static void times_are_printed_and_read(void **state)
+static void times_are_printed(void **state)
 {
     (void)state;
     char text[32];
-    int64_t back;
     assert_string_equal(clock_rfc3339(0, text), "1970-01-01T00:00:00.000000Z");
     assert_string_equal(clock_rfc3339(1767323045678901, text), "2026-01-02T03:04:05.678901Z");
-    assert_int_equal(clock_rfc3339_parse(text, &back), 0);
-    assert_true(back == 1767323045678901);
-    assert_int_equal(clock_rfc3339_parse("2026-01-02T03:04:05", &back), -1);
-    assert_int_equal(clock_rfc3339_parse("nonsense", &back), -1);
     assert_int_equal(clock_left_ms(clock_mono_ns() - 1, 100), 0);
     assert_int_equal(clock_left_ms(clock_mono_ns() + 10000000000u, 100), 100);
 }
@@ -355,9 +333,9 @@ int main(void)
         cmocka_unit_test(arrays_grow_and_refuse_what_overflows),
         cmocka_unit_test(digests_are_those_of_the_standard),
         cmocka_unit_test(philox_gives_the_published_numbers),
-        cmocka_unit_test(streams_are_uniform_and_shuffles_are_permutations),
+        cmocka_unit_test(streams_are_uniform),
         cmocka_unit_test(files_are_complete_or_absent),
-        cmocka_unit_test(times_are_printed_and_read),
+        cmocka_unit_test(times_are_printed),
         cmocka_unit_test(processes_are_started_watched_and_recognised),
         cmocka_unit_test(stopping_kills_a_group_that_does_not_listen),
     };

@@ -116,8 +116,8 @@ static int items_by_name(const void *a, const void *b)
     return strcmp(((const struct safetensors_item *)a)->name, ((const struct safetensors_item *)b)->name);
 }
 
-int state_put_file(struct session *session, json_t *blobs, const char *name, const void *data, size_t size,
-                   struct err *err)
+static int put_file(struct session *session, json_t *blobs, const char *name, const void *data, size_t size,
+                    struct err *err)
 {
     char sha256[DIGEST_HEX_SIZE];
     if (blobs_put(session->blobs, data, size, sha256, err) < 0)
@@ -171,7 +171,7 @@ static int flush_part(struct session *session, struct items *items, const char *
     buf_init(&file, PART_BYTES_MAX);
     snprintf(name, sizeof name, "%s-%u-%u.safetensors", kind, session->assignment->rank, *part);
     if (items->count > 0 && (safetensors_encode(items->items, items->count, &meta, 1, &file, err) < 0 ||
-                             state_put_file(session, blobs, name, file.data, file.size, err) < 0))
+                             put_file(session, blobs, name, file.data, file.size, err) < 0))
         result = -1;
     *part += items->count > 0;
     buf_fini(&file);
@@ -283,7 +283,7 @@ static int put_optimizer(struct session *session, struct items *moments, json_t 
     int result = 0;
     snprintf(name, sizeof name, "optimizer-%u.safetensors", session->assignment->rank);
     if (moments->count > 0 && (safetensors_encode(moments->items, moments->count, NULL, 0, &file, err) < 0 ||
-                               state_put_file(session, blobs, name, file.data, file.size, err) < 0))
+                               put_file(session, blobs, name, file.data, file.size, err) < 0))
         result = -1;
     buf_fini(&file);
     items_fini(moments);
@@ -423,7 +423,7 @@ static int put_json(struct session *session, json_t *blobs, const char *name, js
     buf_init(&text, 1 << 20);
     int result = document ? json_print(document, false, &text, err) : -1;
     if (result == 0)
-        result = state_put_file(session, blobs, name, text.data, text.size, err);
+        result = put_file(session, blobs, name, text.data, text.size, err);
     buf_fini(&text);
     json_decref(document);
     return result;
@@ -467,7 +467,7 @@ static int put_adapter_and_state(struct session *session, struct snapshot *snaps
     if (result == 0 && !is_full(session))
         result = safetensors_encode(items->items, items->count, &meta, 1, &file, err);
     if (result == 0 && !is_full(session))
-        result = state_put_file(session, blobs, "adapter_model.safetensors", file.data, file.size, err);
+        result = put_file(session, blobs, "adapter_model.safetensors", file.data, file.size, err);
     buf_fini(&file);
     if (result < 0)
         return -1;

@@ -23,8 +23,5 @@ int state_load(struct session *session, struct err *err);
 /* The most host memory that storing or loading a checkpoint of a fully trained model takes, in
  * bytes; 0 for adapters, whose state is copied first. */
 uint64_t state_streamed_bytes(const struct session *session);
-/* Stores a file in the artifact store and adds it to `blobs` as `name`. */
-int state_put_file(struct session *session, json_t *blobs, const char *name, const void *data, size_t size,
-                   struct err *err);
 
 #endif
