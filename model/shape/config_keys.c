@@ -291,6 +291,11 @@ int config_keys_check(const json_t *config, enum model_arch arch, const char *pa
     for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++)
         if (key_check(&keys[i], json_object_get(config, keys[i].name), arch, path, err) < 0)
             return -1;
+    const json_t *range = json_object_get(config, "initializer_range");
+    if (arch == MODEL_LLAMA && range && !(json_number_value(range) >= 0 && json_number_value(range) <= 1))
+        return err_set(err, ERR_INVALID,
+                       "%s%sinitializer_range: must be from 0 to 1 in a model of type \"llama\"", path,
+                       path[0] ? "." : "");
     return words_check(config, path, err) < 0 || loader_check(config, path, err) < 0 ||
                    answers_check(config, path, err) < 0
                ? -1
