@@ -154,6 +154,14 @@ static json_t *rope_settings_by_type(struct json_reader *r, const struct arch *a
                 "rope_parameters: must be given for full_attention and sliding_attention");
         return NULL;
     }
+    static const char *const types[] = {"full_attention", "sliding_attention"};
+    for (size_t i = 0; i < 2; i++) {
+        const json_t *given = json_object_get(parameters, types[i]);
+        if (given && !json_is_object(given) && !json_is_null(given)) {
+            err_set(r->err, ERR_INVALID, "rope_parameters.%s: must be an object", types[i]);
+            return NULL;
+        }
+    }
     json_t *settings = json_object();
     json_t *full = copy_or_empty(json_object_get(parameters, "full_attention"));
     json_t *local = copy_or_empty(json_object_get(parameters, "sliding_attention"));
@@ -230,6 +238,13 @@ static int parse_rope_settings(struct json_reader *r, const json_t *settings, co
     if (r->failed || rope_parse(full, a->rope_by_type ? "rope_parameters.full_attention" : path,
                                 c->max_positions, a->rope_by_type ? 0 : original, &c->rope, r->err) < 0)
         return -1;
+    const json_t *head_dim = json_object_get(r->object, "head_dim");
+    if (c->arch == MODEL_MIXTRAL && c->rope.kind >= ROPE_YARN && (!head_dim || json_is_null(head_dim)))
+        return jr_fail(
+            r, "head_dim",
+            "must be given where rope_type is \"%s\": transformers computes that from it in a model of "
+            "type \"mixtral\"",
+            c->rope.kind_name);
     if (a->packed && c->rope.kind != ROPE_DEFAULT && c->rope.kind != ROPE_LONGROPE)
         return err_set(r->err, ERR_UNSUPPORTED, "%s: \"%s\" is not known for %s; default and longrope are",
                        path, c->rope.kind_name, a->model_type);
@@ -354,6 +369,11 @@ static int parse_window(struct json_reader *r, struct model_config *c)
                        "names sliding_attention, but there is no sliding_window that is used");
     if (any && window == 0 && given && (json_is_integer(given) || a->windows == ARCH_WINDOW_BUT_LAST))
         return jr_fail(r, "sliding_window", "must be a whole number from 1, as layers have a window");
+    if (window > 0 && json_is_array(json_object_get(r->object, "layer_types")) &&
+        memcmp(types, c->window_layer, sizeof(types)) != 0)
+        return jr_fail(r, "layer_types",
+                       "names other layers than those that have the window in a model of type \"%s\"",
+                       model_arch_name(c->arch));
     c->window = any ? window : 0;
     if (c->window == 0)
         memset(c->window_layer, 0, sizeof(c->window_layer));

@@ -157,8 +157,10 @@ class Oracle:
 
     def alpaca(self, tokenizer, row):
         """Stanford's templates; `system` in the place of its first sentence, turns of `history` before the last."""
-        bare = tokenizer.encode(texts(row["instruction"]) or "a", add_special_tokens=False)
-        whole = tokenizer.encode(row["instruction"] or "a")
+        # What stands before any text, found beside the first text that has tokens of its own.
+        probes = [texts(row["instruction"]), "a", "b", "1", "."]
+        probe = next((text for text in probes if text and tokenizer.encode(text, add_special_tokens=False)), "a")
+        bare, whole = tokenizer.encode(probe, add_special_tokens=False), tokenizer.encode(probe)
         ids = whole[:next((k for k in range(len(whole)) if whole[k:k + len(bare)] == bare), 0)] if bare else []
         labels = [-100] * len(ids)
         last = [texts(row["instruction"]), texts(row.get("input") or ""), texts(row["output"])]
