@@ -58,6 +58,16 @@ static int join_read(const char *path, char token[JOIN_BYTES_MAX], struct err *e
     return result;
 }
 
+/* The exit status of an error, as usage says. */
+static int exit_status(const struct err *err)
+{
+    bool unwelcome = err->code == ERR_AUTH || err->code == ERR_DENIED || err->code == ERR_CONFLICT;
+    return err->code == ERR_INVALID || err->code == ERR_UNSUPPORTED ? 2
+           : err->code == ERR_NET                                   ? 3
+           : unwelcome                                              ? 4
+                                                                    : 1;
+}
+
 int main(int argc, char **argv)
 {
     static const struct option known[] = {
@@ -119,13 +129,7 @@ int main(int argc, char **argv)
     options.config = document;
     int result = agent_run(&options, &err);
     json_decref(document);
-    if (result < 0) {
+    if (result < 0)
         fprintf(stderr, "motley-agent: %s\n", err.text);
-        bool unwelcome = err.code == ERR_AUTH || err.code == ERR_DENIED || err.code == ERR_CONFLICT;
-        return err.code == ERR_INVALID || err.code == ERR_UNSUPPORTED ? 2
-               : err.code == ERR_NET                                  ? 3
-               : unwelcome                                            ? 4
-                                                                      : 1;
-    }
-    return 0;
+    return result < 0 ? exit_status(&err) : 0;
 }

@@ -54,6 +54,11 @@ PARTS = {
 }
 
 LINES_MAX = 800
+FUNCTION_LINES_MAX = 70
+ARGUMENTS_MAX = 8
+# Opaque types of a header that have two implementations: cards and the emulator, and two libraries of products.
+IMPLEMENTED_TWICE = {"gpu_context", "gpu_event", "gpu_function", "gpu_graph", "gpu_library", "gpu_module", "gpu_queue",
+                     "products"}
 BANNED = {
     "strcpy": "snprintf or memcpy with a checked length", "strcat": "buf_printf", "sprintf": "snprintf",
     "vsprintf": "vsnprintf", "gets": "fgets", "strtok": "strtok_r or a parser", "atoi": "strtol with checks",
@@ -182,6 +187,35 @@ def check_header(path, text, report):
             statement = ""
 
 
+STRUCT = re.compile(r"^(?:static |const |typedef )*(?:struct|enum|union)\s+(\w+)\s*\{", re.M)
+FUNCTION = re.compile(r"^(?![ \t#}/])(?:[A-Za-z_][\w \t\*]*?[\s\*])?([A-Za-z_]\w*)\s*\(([^;{}]*)\)\s*\n\{(.*?)^\}", re.M | re.S)
+
+
+def count_arguments(text):
+    """Commas outside parentheses, plus one."""
+    depth, count = 0, 1
+    for character in text:
+        depth += (character in "([") - (character in ")]")
+        count += character == "," and depth == 0
+    return count
+
+
+def check_shapes(path, text, structs, report):
+    """Functions have few arguments and fit a screen; notes where structs are defined."""
+    code = blank_strings(strip_comments(text))
+    for found in STRUCT.finditer(code):
+        structs.setdefault(found.group(1), set()).add(path)
+    for found in FUNCTION.finditer(code):
+        name, line = found.group(1), code.count("\n", 0, found.start()) + 1
+        if name.isupper() or "#define" in code[code.rfind("\n", 0, found.start() - 1) + 1:found.start()]:
+            continue
+        arguments, lines = count_arguments(found.group(2)), found.group(0).count("\n") + 1
+        if arguments > ARGUMENTS_MAX:
+            report(path, line, "arguments", f"{name}() takes {arguments}; a struct says what they are")
+        if lines > FUNCTION_LINES_MAX:
+            report(path, line, "function", f"{name}() has {lines} lines; split at {FUNCTION_LINES_MAX}")
+
+
 # cppcheck reads no system headers; these macros of theirs are not C without them.
 CPPCHECK_MACROS = ["-Djson_object_foreach(o,k,v)=for(;;)", "-Djson_array_foreach(a,i,v)=for(;;)",
                    "-DLIST_ENTRY(t)=struct{struct t *next;}", "-DSTAILQ_ENTRY(t)=struct{struct t *next;}",
@@ -222,6 +256,7 @@ def main():
     report = Report()
     files = tracked()
     rooms = {f.split("/")[0] for f in files if f.endswith(".c")}
+    structs = {}
     for path in files:
         if LEFT_BEHIND.search(path):
             report(path, 1, "left", "a tool left it behind; it belongs in .gitignore")
@@ -239,9 +274,14 @@ def main():
         with open(os.path.join(ROOT, path), encoding="utf-8") as handle:
             text = handle.read()
         check_source(path, text, report)
+        if path.split("/")[0] in MAY_INCLUDE:
+            check_shapes(path, text, structs, report)
         if path.endswith(".h") and path.split("/")[0] in MAY_INCLUDE:
             check_header(path, text, report)
             check_guard(path, text, report)
+    for name, paths in sorted(structs.items()):
+        if len(paths) > 1 and name not in IMPLEMENTED_TWICE:
+            report(sorted(paths)[0], 1, "struct", f"{name} is defined in {len(paths)} files: {', '.join(sorted(paths))}")
     for folder in sorted(rooms & set(MAY_INCLUDE)) + [f"{room}/{part}" for room in PARTS for part in PARTS[room]]:
         if not os.path.exists(os.path.join(ROOT, folder, "README.md")):
             report(folder, 1, "readme", "the folder has no README.md")

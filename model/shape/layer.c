@@ -29,19 +29,29 @@ static void norm_step(struct maker *maker, enum tensor_role role, enum layer_val
     maker->plan->width[out] = hidden;
 }
 
-struct part {
+/* One matrix of a linear step: the LoRA target that it is, and its number of outputs. */
+struct target_matrix {
     uint32_t target, outputs;
 };
 
-static void linear_step(struct maker *maker, enum layer_value in, enum layer_value out, enum layer_value add,
-                        uint32_t inputs, uint32_t count, const struct part *parts, bool bias, bool experts)
+/* A product with 'count' matrices of 'inputs' columns each, whose outputs lie side by side: of every token,
+ * or of the tokens of each expert. */
+struct product_shape {
+    enum layer_value in, out, add; /* add: the value that is added to the product, or VALUE_NONE */
+    uint32_t inputs, count;
+    const struct target_matrix *matrices;
+    bool bias, experts;
+};
+
+static void linear_step(struct maker *maker, const struct product_shape *shape)
 {
     const struct model_config *config = maker->tensors.config;
-    struct layer_step *step = step_add(maker, STEP_LINEAR, in, out, add);
-    step->inputs = inputs;
-    step->member_count = count;
-    step->experts = experts;
-    for (uint32_t m = 0; m < count; m++) {
+    const struct target_matrix *parts = shape->matrices;
+    struct layer_step *step = step_add(maker, STEP_LINEAR, shape->in, shape->out, shape->add);
+    step->inputs = shape->inputs;
+    step->member_count = shape->count;
+    step->experts = shape->experts;
+    for (uint32_t m = 0; m < shape->count; m++) {
         step->members[m] = (struct layer_member){.target = parts[m].target,
                                                  .outputs = parts[m].outputs,
                                                  .column = step->outputs,
@@ -53,22 +63,36 @@ static void linear_step(struct maker *maker, enum layer_value in, enum layer_val
     }
     const struct layer_part *part = &maker->tensors.method->part;
     uint32_t here = part->expert_end > 0 ? part->expert_end - part->expert_begin : config->experts;
-    tensor_linear(&maker->tensors, experts ? here : 1, bias, step);
-    maker->plan->width[out] = step->outputs * (experts ? config->experts_active : 1);
+    tensor_linear(&maker->tensors, shape->experts ? here : 1, shape->bias, step);
+    maker->plan->width[shape->out] = step->outputs * (shape->experts ? config->experts_active : 1);
 }
 
-/* The output of attention or FFN joins the stream: added at once, or normed first. */
-static void join_steps(struct maker *maker, enum layer_value in, enum layer_value raw, enum layer_value post,
-                       enum layer_value stream, enum layer_value out, uint32_t inputs, struct part part,
-                       bool bias, enum tensor_role role)
+/* Where the output of attention or FFN joins the residual stream. */
+struct join {
+    enum layer_value in, raw, post, stream,
+        out; /* raw, post: the output before and after a norm of its own */
+    uint32_t inputs;
+    struct target_matrix matrix;
+    bool bias;
+    enum tensor_role norm;
+};
+
+/* Adds the output to the stream as it is computed, or after its norm in families that have one there. */
+static void join_steps(struct maker *maker, const struct join *join)
 {
     bool normed = maker->tensors.config->post_norms;
-    linear_step(maker, in, normed ? raw : out, normed ? VALUE_NONE : stream, inputs, 1, &part, bias, false);
+    linear_step(maker, &(struct product_shape){.in = join->in,
+                                               .out = normed ? join->raw : join->out,
+                                               .add = normed ? VALUE_NONE : join->stream,
+                                               .inputs = join->inputs,
+                                               .count = 1,
+                                               .matrices = &join->matrix,
+                                               .bias = join->bias});
     if (!normed)
         return;
-    norm_step(maker, role, raw, post);
-    step_add(maker, STEP_ADD, post, out, stream);
-    maker->plan->width[out] = maker->tensors.config->hidden;
+    norm_step(maker, join->norm, join->raw, join->post);
+    step_add(maker, STEP_ADD, join->post, join->out, join->stream);
+    maker->plan->width[join->out] = maker->tensors.config->hidden;
 }
 
 static void attention_steps(struct maker *maker)
@@ -76,11 +100,17 @@ static void attention_steps(struct maker *maker)
     const struct model_config *c = maker->tensors.config;
     struct layer_plan *plan = maker->plan;
     uint32_t q = c->heads * c->head_dim, kv = c->kv_heads * c->head_dim;
-    const struct part apart[] = {{LORA_Q, q}, {LORA_K, kv}, {LORA_V, kv}}, packed = {LORA_QKV, q + 2 * kv};
+    const struct target_matrix apart[] = {{LORA_Q, q}, {LORA_K, kv}, {LORA_V, kv}},
+                               packed = {LORA_QKV, q + 2 * kv};
     enum layer_value qkv = c->qk_norm != 0 ? VALUE_QKV_NORM : VALUE_QKV;
     norm_step(maker, TENSOR_NORM_INPUT, VALUE_X, VALUE_NORM);
-    linear_step(maker, VALUE_NORM, VALUE_QKV, VALUE_NONE, c->hidden, c->packed ? 1 : 3,
-                c->packed ? &packed : apart, c->qkv_bias, false);
+    linear_step(maker, &(struct product_shape){.in = VALUE_NORM,
+                                               .out = VALUE_QKV,
+                                               .add = VALUE_NONE,
+                                               .inputs = c->hidden,
+                                               .count = c->packed ? 1 : 3,
+                                               .matrices = c->packed ? &packed : apart,
+                                               .bias = c->qkv_bias});
     if (c->qk_norm != 0) {
         struct layer_step *step = step_add(maker, STEP_QK_NORM, VALUE_QKV, VALUE_QKV_NORM, VALUE_NONE);
         step->norm = tensor_vector(&maker->tensors, TENSOR_NORM_Q, 0, c->qk_norm == 1 ? c->head_dim : q);
@@ -95,8 +125,15 @@ static void attention_steps(struct maker *maker)
     step_add(maker, STEP_ATTENTION, qkv, VALUE_ATT, VALUE_NONE);
     plan->width[VALUE_ATT] = q;
     plan->width[VALUE_LSE] = c->heads;
-    join_steps(maker, VALUE_ATT, VALUE_ATT_OUT, VALUE_ATT_POST, VALUE_X, VALUE_MID, q,
-               (struct part){LORA_O, c->hidden}, c->o_bias, TENSOR_NORM_ATT_POST);
+    join_steps(maker, &(struct join){.in = VALUE_ATT,
+                                     .raw = VALUE_ATT_OUT,
+                                     .post = VALUE_ATT_POST,
+                                     .stream = VALUE_X,
+                                     .out = VALUE_MID,
+                                     .inputs = q,
+                                     .matrix = {LORA_O, c->hidden},
+                                     .bias = c->o_bias,
+                                     .norm = TENSOR_NORM_ATT_POST});
 }
 
 static void glu_step(struct maker *maker, uint32_t width)
@@ -108,12 +145,25 @@ static void glu_step(struct maker *maker, uint32_t width)
 static void dense_steps(struct maker *maker)
 {
     const struct model_config *c = maker->tensors.config;
-    const struct part apart[] = {{LORA_GATE, c->ffn}, {LORA_UP, c->ffn}}, packed = {LORA_GATE_UP, 2 * c->ffn};
-    linear_step(maker, VALUE_FFN_NORM, VALUE_GATE_UP, VALUE_NONE, c->hidden, c->packed ? 1 : 2,
-                c->packed ? &packed : apart, c->mlp_bias, false);
+    const struct target_matrix apart[] = {{LORA_GATE, c->ffn}, {LORA_UP, c->ffn}},
+                               packed = {LORA_GATE_UP, 2 * c->ffn};
+    linear_step(maker, &(struct product_shape){.in = VALUE_FFN_NORM,
+                                               .out = VALUE_GATE_UP,
+                                               .add = VALUE_NONE,
+                                               .inputs = c->hidden,
+                                               .count = c->packed ? 1 : 2,
+                                               .matrices = c->packed ? &packed : apart,
+                                               .bias = c->mlp_bias});
     glu_step(maker, c->ffn);
-    join_steps(maker, VALUE_ACT, VALUE_FFN_OUT, VALUE_FFN_POST, VALUE_MID, VALUE_OUT, c->ffn,
-               (struct part){LORA_DOWN, c->hidden}, c->mlp_bias, TENSOR_NORM_FFN_POST);
+    join_steps(maker, &(struct join){.in = VALUE_ACT,
+                                     .raw = VALUE_FFN_OUT,
+                                     .post = VALUE_FFN_POST,
+                                     .stream = VALUE_MID,
+                                     .out = VALUE_OUT,
+                                     .inputs = c->ffn,
+                                     .matrix = {LORA_DOWN, c->hidden},
+                                     .bias = c->mlp_bias,
+                                     .norm = TENSOR_NORM_FFN_POST});
 }
 
 /* The router's choice, from the scores that `in` are; of experts alone the choice is given, and put in order.
@@ -129,8 +179,13 @@ static void route_step(struct maker *maker, enum layer_value in)
 static void router_steps(struct maker *maker)
 {
     const struct model_config *c = maker->tensors.config;
-    const struct part router = {0, c->experts};
-    linear_step(maker, VALUE_FFN_NORM, VALUE_PROBABILITIES, VALUE_NONE, c->hidden, 1, &router, false, false);
+    const struct target_matrix router = {0, c->experts};
+    linear_step(maker, &(struct product_shape){.in = VALUE_FFN_NORM,
+                                               .out = VALUE_PROBABILITIES,
+                                               .add = VALUE_NONE,
+                                               .inputs = c->hidden,
+                                               .count = 1,
+                                               .matrices = &router});
     route_step(maker, VALUE_PROBABILITIES);
 }
 
@@ -138,13 +193,25 @@ static void expert_steps(struct maker *maker, enum layer_value in, enum layer_va
 {
     const struct model_config *c = maker->tensors.config;
     uint32_t *width = maker->plan->width, active = c->experts_active;
-    const struct part down = {LORA_DOWN, c->hidden},
-                      gate_up[] = {{LORA_GATE, c->expert_ffn}, {LORA_UP, c->expert_ffn}};
+    const struct target_matrix down = {LORA_DOWN, c->hidden},
+                               gate_up[] = {{LORA_GATE, c->expert_ffn}, {LORA_UP, c->expert_ffn}};
     step_add(maker, STEP_DISPATCH, in, VALUE_ROUTED, VALUE_NONE);
     width[VALUE_ROUTED] = active * c->hidden;
-    linear_step(maker, VALUE_ROUTED, VALUE_GATE_UP, VALUE_NONE, c->hidden, 2, gate_up, false, true);
+    linear_step(maker, &(struct product_shape){.in = VALUE_ROUTED,
+                                               .out = VALUE_GATE_UP,
+                                               .add = VALUE_NONE,
+                                               .inputs = c->hidden,
+                                               .count = 2,
+                                               .matrices = gate_up,
+                                               .experts = true});
     glu_step(maker, active * c->expert_ffn);
-    linear_step(maker, VALUE_ACT, VALUE_EXPERT_OUT, VALUE_NONE, c->expert_ffn, 1, &down, false, true);
+    linear_step(maker, &(struct product_shape){.in = VALUE_ACT,
+                                               .out = VALUE_EXPERT_OUT,
+                                               .add = VALUE_NONE,
+                                               .inputs = c->expert_ffn,
+                                               .count = 1,
+                                               .matrices = &down,
+                                               .experts = true});
     step_add(maker, STEP_COMBINE, VALUE_EXPERT_OUT, VALUE_OUT, stream);
     width[VALUE_OUT] = c->hidden;
 }
