@@ -8,7 +8,7 @@ SLOTS := $(shell expr 2 \* $$(nproc)) # of ctest: a test takes one or two (tests
 
 build:
 	@tools/packages.sh
-	@cmake --preset release --log-level=WARNING >build.log 2>&1 || { cat build.log; exit 1; }
+	@cmake --preset release -DMOTLEY_GPU_CODE=ON --log-level=WARNING >build.log 2>&1 || { cat build.log; exit 1; }
 	@mv build.log build/configure.log
 	@cmake --build build -j $(JOBS) >build/compile.log 2>&1 || { tail -n 60 build/compile.log; exit 1; }
 

@@ -61,8 +61,11 @@ with_pulse() {
     [ -z "$part" ] || echo "$part"
 }
 
+# The kernels for cards take a minute or two to compile: where no card is, the first build leaves them to make build.
 build() {
-    cmake --preset release --log-level=WARNING
+    local without=()
+    [ -e build/CMakeCache.txt ] || [ -e /dev/nvidiactl ] || [ -e /dev/kfd ] || without=(-DMOTLEY_GPU_CODE=OFF)
+    cmake --preset release --log-level=WARNING "${without[@]}"
     cmake --build build -j "$(nproc)" --target programs
 }
 

@@ -58,7 +58,7 @@ def change(rng, config, key, extra):
         return None
     if kind == 2 and key in extra:
         return rng.choice(extra[key])
-    if kind == 3 and isinstance(value, (int, float)):
+    if kind == 3 and isinstance(value, (int, float)) and abs(value) < 2 ** 63:
         return rng.choice([value * 2, value + 1, value - 1, float(value), str(value), -value, int(value)])
     if kind == 4 and isinstance(value, dict) and value:
         inner = copy.deepcopy(value)
