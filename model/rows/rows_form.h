@@ -1,7 +1,7 @@
-/* What a row's columns are: which format they make, and the conversation in them. For rows.c alone.
+/* Tells a row's format by its columns and reads the conversation in them. Only rows.c includes this header.
  *
- * A column that says something about how the row is meant (`tools`, `history`, `weight` …) is read by the
- * row's format or refused by its name; any other (an id, a source) may be there.
+ * A column that changes a row's meaning (`tools`, `history`, `weight` …) is read by the row's format or
+ * refused by its name; any other column (an id, a source) is ignored.
  */
 #ifndef MOTLEY_MODEL_ROWS_ROWS_FORM_H
 #define MOTLEY_MODEL_ROWS_ROWS_FORM_H
@@ -10,29 +10,31 @@
 #include "model/rows/row_json.h"
 #include "model/job/spec.h"
 
-/* The format of a row: 'asked', or for `auto` what its keys say. *key becomes the key that said it (static).
- * ERR_INVALID: no format's keys are there, those of two are, or a key of the one asked for is not. */
+/* Finds the format of a row: 'asked', or for `auto` the format whose keys the row has. *key becomes the key
+ * that told it (static). ERR_INVALID: the row has the keys of no format or of two, or lacks a key of the
+ * format that was asked for. */
 int row_format(const struct row_json *row, enum spec_format asked, enum spec_format *format, const char **key,
                struct err *err);
 
-/* Refuse columns that mean something and that nobody reads in this format. 'chat' may be NULL. 'chosen': by
- * the specification, not by the row's keys. */
+/* Refuses columns that change a row's meaning and that this format does not read. 'chat' may be NULL.
+ * 'chosen': the specification names the format; otherwise the row's keys told it. */
 int row_columns_check(const struct row_json *row, enum spec_format format, bool chosen,
                       const struct chat_template *chat, struct err *err);
 
-/* A conversation and what else its template is given; owned. */
+/* A conversation and the other variables that its template receives; all are owned. */
 struct row_chat {
     json_t *messages;
-    size_t prompt; /* of the messages, those of `prompt`; 0: there is no `prompt` */
+    size_t
+        prompt; /* how many of the messages, from the first, are those of `prompt`; 0: no column `prompt` */
     json_t *tools, *documents, *kwargs;
-    struct chat_rest rest; /* borrowed from those */
+    struct chat_rest rest; /* borrowed from the fields above */
 };
 
-/* Read a row of format chat, sharegpt or prompt-completion-chat. Columns that the template names go to it.
- * row_chat_fini() in any case. */
+/* Reads a row of format chat, sharegpt or prompt-completion with messages. Columns that the template names
+ * become variables of it. The caller releases *out with row_chat_fini(), also after an error. */
 int row_chat_read(const struct row_json *row, enum spec_format format, const struct chat_template *chat,
                   struct row_chat *out, struct err *err);
-/* What of it the template never names, so that it is not in the text: bits, or 0. */
+/* Returns bits of enum rows_unwritten: the parts of the row that the template never names. */
 unsigned row_chat_unwritten(const struct row_chat *row, const struct chat_template *chat);
 void row_chat_fini(struct row_chat *chat);
 

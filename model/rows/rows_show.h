@@ -1,4 +1,4 @@
-/* Encoded rows for people: what was found in a data file, and a row's text with the learnt part marked. */
+/* Shows encoded rows to people: a summary of a data file, and a row's text with the learnt part marked. */
 #ifndef MOTLEY_MODEL_ROWS_ROWS_SHOW_H
 #define MOTLEY_MODEL_ROWS_ROWS_SHOW_H
 
@@ -10,13 +10,13 @@
 #include "model/rows/rows.h"
 #include "model/text/tokenizer.h"
 
-/* Append what was found, in a sentence: "12 rows of format chat (by \"messages\"): …". */
+/* Appends a summary in one sentence: "12 rows of format chat (by \"messages\"): …". */
 int rows_report_say(const struct rows_report *report, uint32_t sequence_tokens, struct buf *out,
                     struct err *err);
 
-/* Append the text of row 'row' (below rows->count), what is learnt between 'begin' and 'end'. Control
- * characters but line ends and tabs are their pictures (U+2400 …). Without a tokenizer (NULL): the ids. After
- * bytes_max of text it is cut, with "…" behind. */
+/* Appends the text of row 'row' (below rows->count); each learnt part stands between 'begin' and 'end'.
+ * Control characters other than line ends and tabs are shown as their pictures (U+2400 …). Without a
+ * tokenizer (NULL) the ids are shown. A text longer than bytes_max is cut and ends with "…". */
 int rows_show(const struct rows *rows, uint32_t row, const struct tokenizer *tokenizer, const char *begin,
               const char *end, size_t bytes_max, struct buf *out, struct err *err);
 

@@ -1,4 +1,4 @@
-/* Rows being collected, for rows.c alone: append, then turn into immutable rows. */
+/* Collects rows and then turns them into immutable rows. Only rows.c includes this header. */
 #ifndef MOTLEY_MODEL_ROWS_ROWS_STORE_H
 #define MOTLEY_MODEL_ROWS_ROWS_STORE_H
 
@@ -13,10 +13,10 @@ struct rows_store;
 /* Returns new, or NULL with ERR_NOMEM. bytes_max bounds the memory of the rows. */
 struct rows_store *rows_store_create(size_t bytes_max, struct err *err);
 void rows_store_destroy(struct rows_store *store);
-/* Copy a row of 'count' tokens. ERR_TOO_BIG beyond the bound. */
+/* Copies a row of 'count' tokens. ERR_TOO_BIG: the rows would take more than bytes_max. */
 int rows_store_add(struct rows_store *store, const int32_t *ids, const int32_t *labels, uint32_t count,
                    struct err *err);
-/* The rows collected, new; the store is empty after. */
+/* Writes the collected rows, new, to *rows and empties the store. */
 int rows_store_finish(struct rows_store *store, struct rows **rows, struct err *err);
 
 #endif
