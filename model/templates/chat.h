@@ -1,20 +1,20 @@
-/* Chat templates: messages -> the text a model was trained to read.
+/* Renders messages by a chat template into the text that a model was trained to read.
  *
  * Templates are Jinja texts (jinja.h): the model's own, or one made from what the job's specification gives
  * by name (`data.chat_template: chatml`) or as an object:
  *
- *   {"begin": "",                                            put before everything
- *    "system": "<|im_start|>system\n{content}<|im_end|>\n",  one per role; {content} stands for the text
- *    "user": "...", "assistant": "...",                      a role without one is refused
- *    "generation": "<|im_start|>assistant\n",                put at the end when an answer is to be generated
- *    "default_system": "..." | null,                         used when the first message is not from the
- * system "trim": false}                                          strip white space around each content
+ *   - "begin": "" is put before everything;
+ *   - "system", "user", "assistant", …: "<|im_start|>system\n{content}<|im_end|>\n", one text per role, in
+ * which {content} stands for the message's text; a role without one is refused;
+ *   - "generation": "<|im_start|>assistant\n" is put at the end when an answer is to be generated;
+ *   - "default_system": a text or null, used when the first message is not the system's;
+ *   - "trim": true strips white space around each content.
  *
  * Names: `chatml` (the model's own template if that is ChatML), `chatml-plain`, `llama3`, `llama3.1`.
- * A template is given what transformers' apply_chat_template gives it (transformers 5.24): messages with
+ * A template receives the variables that apply_chat_template of transformers 5.24 gives it: messages with
  * every key that is not null, reasoning under `reasoning_content` and `thinking`, tools, documents,
- * add_generation_prompt, the special tokens by their names, and kwargs. strftime_now tells a day that does
- * not change.
+ * add_generation_prompt, the special tokens by their names, and kwargs. strftime_now always tells the same
+ * day.
  *
  * Pure; a template is immutable once made.
  */
@@ -33,36 +33,35 @@ struct chat_template;
 
 enum { CHAT_MESSAGES_MAX = 4096, CHAT_RENDERED_MAX = 64 << 20 };
 
-/* What came with a model; all is borrowed. */
+/* The templates and tokens that came with a model; all is borrowed. */
 struct chat_given {
     const char *template;  /* Jinja text, or NULL */
-    const char *tool_use;  /* the one for conversations with tools, or NULL: the same */
+    const char *tool_use;  /* the template for conversations with tools; NULL: the same template */
     const json_t *special; /* name of a special token -> its text, or NULL */
-    const char *bos, *eos; /* texts of begin and end tokens, or NULL; come before 'special' */
+    const char *bos, *eos; /* texts of the begin and end tokens, which override `special`; or NULL */
     size_t bos_size, eos_size;
 };
 
-/* Of a tokenizer (NULL: nothing); borrowed from it. */
+/* Returns the templates and tokens of a tokenizer, borrowed from it; empty if it is NULL. */
 struct chat_given chat_given_by(const struct tokenizer *tokenizer);
 
-/* What apply_chat_template is given beside the messages; NULL or null: None. Borrowed. */
+/* The other arguments of apply_chat_template; NULL or null becomes None. Borrowed. */
 struct chat_rest {
     const json_t *tools;     /* list of objects */
     const json_t *documents; /* list of objects */
-    const json_t *kwargs;    /* object: further names of the template; tools and documents in it come first */
+    const json_t *kwargs;    /* object: further variables; its tools and documents override those above */
 };
 
 /* Whether a part of a rendered conversation is learnt. */
 enum chat_part {
-    CHAT_GIVEN,  /* no answer */
-    CHAT_LEARNT, /* an assistant's */
-    CHAT_MUTED   /* an assistant's, of a message that says `weight: 0` or `train: false` */
+    CHAT_GIVEN,  /* not part of an answer */
+    CHAT_LEARNT, /* an assistant's answer */
+    CHAT_MUTED   /* an assistant's answer in a message with `weight: 0` or `train: false` */
 };
 
-/* A part of a rendered conversation, in bytes of the text. An answer is what stands in a template's
- * {% generation %}, or if it has none what it writes at an assistant's message: that text, tool calls among
- * it, and the end marker after it, without the head that is given when an answer is asked for and without
- * white space at the end. */
+/* A part of a rendered conversation, in bytes of the text. An answer is the text inside {% generation %}. In
+ * a template without it an answer is the text written for an assistant's message, tool calls and end marker
+ * included, without the head that add_generation_prompt writes and without white space at the end. */
 struct chat_span {
     size_t begin, end;
     enum chat_part part;
@@ -71,36 +70,38 @@ struct chat_span {
 struct chat_spans { /* zero it to begin */
     struct chat_span *items;
     size_t count, capacity;
-    bool touching; /* a token of which any byte is an answer's is one, as transformers' mask of {% generation
-                      %} has it; false: one of which all bytes are */
+    bool touching; /* a token is learnt if any of its bytes belongs to an answer, as in transformers' mask of
+                      {% generation %}; false: if all of its bytes do */
 };
 void chat_spans_fini(struct chat_spans *spans);
 
-/* Choose the template: 'choice' is the specification's data.chat_template (NULL, string or object); 'given'
- * is borrowed for the call. ERR_UNSUPPORTED and ERR_INVALID say what was found, in which line, and how to
- * give another. Returns new: chat_template_destroy(). */
+/* Chooses the template: 'choice' is the specification's data.chat_template (NULL, string or object); 'given'
+ * is borrowed for the call. ERR_UNSUPPORTED and ERR_INVALID say what is wrong, in which line, and how to give
+ * another template. Writes a new template to *chat (chat_template_destroy). */
 int chat_template_choose(const json_t *choice, const struct chat_given *given, struct chat_template **chat,
                          struct err *err);
 void chat_template_destroy(struct chat_template *chat);
 
-/* Append the text of a conversation to 'text'. 'messages' is a list of objects with a role and whatever else
- * the template reads; 'rest' may be NULL. add_generation ends it with the beginning of an assistant's turn.
- * If 'spans' is not NULL it receives spans that cover the text without gaps; ERR_UNSUPPORTED when it cannot
- * be told what to learn. ERR_INVALID and ERR_UNSUPPORTED name the message and the key. Else errors as
- * jinja_render(), ERR_INVALID for what the template refuses by raise_exception among them. */
+/* Appends the text of a conversation to 'text'. 'messages' is a list of objects with a role and the other
+ * keys that the template reads; 'rest' may be NULL. With add_generation the text ends with the beginning of
+ * an assistant's turn. 'spans', unless NULL, receives spans that cover the text without gaps;
+ * ERR_UNSUPPORTED: the learnt part cannot be determined. ERR_INVALID and ERR_UNSUPPORTED name the message and
+ * the key. Other errors are those of jinja_render(), among them ERR_INVALID for the template's own
+ * raise_exception. */
 int chat_render(const struct chat_template *chat, const json_t *messages, const struct chat_rest *rest,
                 bool add_generation, struct buf *text, struct chat_spans *spans, struct err *err);
 
-/* Whether the template's text has the word, so that a name of that kind may reach it. */
+/* Returns true if the template's text contains the word, so that it may read a variable of that name. */
 bool chat_template_names(const struct chat_template *chat, const char *word);
-/* True of apply_chat_template()'s own arguments (`padding`, say), which are no names of a template's. */
+/* Returns true for apply_chat_template()'s own arguments, such as `padding`, which are no template variables.
+ */
 bool chat_is_argument(const char *name);
 
-/* Whether a message, the one at 'index', is an assistant's and says nothing (`weight: 0`, `train: false`)
- * against being learnt. ERR_UNSUPPORTED names what it says that cannot be done. */
+/* Writes to *learn whether the message at 'index' is an assistant's and has neither `weight: 0` nor
+ * `train: false`. ERR_UNSUPPORTED names a value of these keys that is not supported. */
 int chat_message_learn(const json_t *message, size_t index, bool *learn, struct err *err);
 
-/* Whether any assistant's message says that it is not learnt; errors as above. */
+/* Writes to *mute whether any assistant's message is excluded from learning; errors as above. */
 int chat_messages_mute(const json_t *messages, bool *mute, struct err *err);
 
 #endif

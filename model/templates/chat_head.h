@@ -1,5 +1,6 @@
-/* Where an assistant's answer begins in a rendered conversation whose template has no {% generation %}:
- * behind what is given to the model when the answer is asked for. For chat_learn.c alone. */
+/* Finds where an assistant's answer begins in a rendered conversation whose template has no {% generation %}:
+ * behind the head that the template writes when it asks for the answer. Only chat_learn.c includes this
+ * header. */
 #ifndef MOTLEY_MODEL_TEMPLATES_CHAT_HEAD_H
 #define MOTLEY_MODEL_TEMPLATES_CHAT_HEAD_H
 
@@ -7,12 +8,12 @@
 
 struct chat_heads;
 
-/* 'rendering' is borrowed until destroy. Returns new. */
+/* Writes a new object to *heads. 'rendering' is borrowed until destroy. */
 int chat_heads_create(const struct chat_rendering *rendering, struct chat_heads **heads, struct err *err);
 void chat_heads_destroy(struct chat_heads *heads);
 
-/* Bytes at the beginning of the text's [begin, begin + size), what was written at messages[index], an
- * assistant's, that are no answer. ERR_UNSUPPORTED when that cannot be told. */
+/* Text bytes [begin, begin + size) were written for messages[index], an assistant's. Writes to *head how many
+ * of them, from the first, do not belong to the answer. ERR_UNSUPPORTED: that cannot be determined. */
 int chat_head_size(struct chat_heads *heads, size_t index, size_t begin, size_t size, size_t *head,
                    struct err *err);
 

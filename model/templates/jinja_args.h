@@ -1,4 +1,5 @@
-/* What filters, tests, methods and functions are called with. Private to model/jinja*.c. */
+/* Arguments of filters, tests, methods and functions, and the tables' rows. Only the files of model/templates
+ * include this header. */
 #ifndef MOTLEY_MODEL_TEMPLATES_JINJA_ARGS_H
 #define MOTLEY_MODEL_TEMPLATES_JINJA_ARGS_H
 
@@ -8,12 +9,12 @@ enum { JINJA_PARAMS_MAX = 4 };
 
 struct jinja_args {
     size_t count, named_count;
-    struct jv *items; /* by place */
+    struct jv *items; /* positional arguments */
     struct jv *names, *named;
 };
 
-/* What a row is called with: the arguments in the order of its parameters, those not given absent; 'extra'
- * are all of them as they came (select, map, …). */
+/* One call of a row: args[] are the arguments in the order of its parameters, JV_ABSENT if not given; 'extra'
+ * are all arguments as they were written, for rows such as select and map. */
 struct jinja_call {
     struct jinja_arena *arena;
     const char *name;
@@ -28,22 +29,22 @@ typedef int jinja_fn(const struct jinja_call *call);
 struct jinja_builtin {
     const char *name;
     jinja_fn *call;
-    const char *params[JINJA_PARAMS_MAX]; /* "": by place alone */
-    unsigned required;                    /* how many of them must be given */
+    const char *params[JINJA_PARAMS_MAX]; /* "": the parameter is positional only */
+    unsigned required;                    /* how many of the first parameters must be given */
     bool any_args;                        /* arguments are not matched with params */
-    unsigned of;                          /* methods: bits of kinds */
-    bool escapes; /* methods: of a Markup: arguments are escaped, and the result is safe */
+    unsigned of;                          /* methods: bits of the kinds of value that have it */
+    bool escapes; /* methods of a Markup: arguments are escaped, and the result is a Markup */
 };
 
-/* Match the arguments with the row's parameters and call it. */
+/* Matches the arguments with the row's parameters and calls the row. */
 int jinja_builtin_call(const struct jinja_builtin *row, struct jinja_arena *arena, const struct jv *self,
                        const struct jinja_args *args, struct jv *out, struct err *err);
-/* A row that is known and not done here: ERR_UNSUPPORTED with its name. */
+/* The function of rows that jinja2 has and Motley does not support: ERR_UNSUPPORTED with the name. */
 jinja_fn jinja_not_done;
 
-/* An argument that must be a text, or may be left out (*out NULL). */
+/* Reads an argument that must be a text or be left out (*out becomes NULL). */
 int jinja_text_arg(const struct jinja_call *c, size_t index, const struct jv **out);
-/* One that must be a whole number, or is left out. */
+/* Reads an argument that must be a whole number; *out becomes 'otherwise' if it is left out. */
 int jinja_number_arg(const struct jinja_call *c, size_t index, int64_t otherwise, int64_t *out);
 
 #endif

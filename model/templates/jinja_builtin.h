@@ -1,4 +1,5 @@
-/* Filters and tests by name, and the filters that call others. Private to model/jinja*.c. */
+/* Filters and tests by name, and the filters that call others. Only the files of model/templates include this
+ * header. */
 #ifndef MOTLEY_MODEL_TEMPLATES_JINJA_BUILTIN_H
 #define MOTLEY_MODEL_TEMPLATES_JINJA_BUILTIN_H
 

@@ -1,4 +1,5 @@
-/* Letters' cases, and what Python's str says of its characters. Private to model/jinja*.c. */
+/* Letters' cases, and what Python's str says of its characters. Only the files of model/templates include
+ * this header. */
 #ifndef MOTLEY_MODEL_TEMPLATES_JINJA_CASE_H
 #define MOTLEY_MODEL_TEMPLATES_JINJA_CASE_H
 

@@ -1,4 +1,5 @@
-/* Filters of one value: texts, numbers, JSON; for the tables in jinja_builtin.c. Private to model/jinja*.c.
+/* Filters of one value: texts, numbers, JSON; for the tables in jinja_builtin.c. Only the files of
+ * model/templates include this header.
  */
 #ifndef MOTLEY_MODEL_TEMPLATES_JINJA_FILTER_H
 #define MOTLEY_MODEL_TEMPLATES_JINJA_FILTER_H

@@ -1,4 +1,5 @@
-/* Python's formatting of texts: the operator % and str.format. Private to model/jinja*.c. */
+/* Python's formatting of texts: the operator % and str.format. Only the files of model/templates include this
+ * header. */
 #ifndef MOTLEY_MODEL_TEMPLATES_JINJA_FORMAT_H
 #define MOTLEY_MODEL_TEMPLATES_JINJA_FORMAT_H
 

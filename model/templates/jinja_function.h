@@ -1,4 +1,4 @@
-/* Functions that a template may call. Private to model/jinja*.c. */
+/* Functions that a template may call. Only the files of model/templates include this header. */
 #ifndef MOTLEY_MODEL_TEMPLATES_JINJA_FUNCTION_H
 #define MOTLEY_MODEL_TEMPLATES_JINJA_FUNCTION_H
 

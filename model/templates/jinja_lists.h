@@ -1,4 +1,5 @@
-/* Filters that order, count and group, for the tables in jinja_builtin.c. Private to model/jinja*.c. */
+/* Filters that order, count and group, for the tables in jinja_builtin.c. Only the files of model/templates
+ * include this header. */
 #ifndef MOTLEY_MODEL_TEMPLATES_JINJA_LISTS_H
 #define MOTLEY_MODEL_TEMPLATES_JINJA_LISTS_H
 

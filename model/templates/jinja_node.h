@@ -1,4 +1,4 @@
-/* A parsed template: a tree of nodes in one arena. Private to model/jinja*.c. */
+/* A parsed template: a tree of nodes in one arena. Only the files of model/templates include this header. */
 #ifndef MOTLEY_MODEL_TEMPLATES_JINJA_NODE_H
 #define MOTLEY_MODEL_TEMPLATES_JINJA_NODE_H
 
@@ -7,16 +7,16 @@
 enum jinja_kind {
     /* expressions */
     JN_CONST,   /* value */
-    JN_NAME,    /* value: its text */
-    JN_LIST,    /* list; a tuple if 'negated' */
+    JN_NAME,    /* a variable; value is its name */
+    JN_LIST,    /* the items in list; a tuple if 'negated' */
     JN_DICT,    /* list: key, value, key, value, … */
     JN_ATTR,    /* a . value */
     JN_ITEM,    /* a [ b ] */
-    JN_SLICE,   /* a [ list[0] : list[1] : list[2] ], NULL where left out */
+    JN_SLICE,   /* a [ list[0] : list[1] : list[2] ], NULL if left out */
     JN_CALL,    /* a ( list ) */
     JN_FILTER,  /* a | value ( list ) */
     JN_TEST,    /* a is value ( list ), not if 'negated' */
-    JN_NAMED,   /* value = a, among arguments and parameters; a NULL: no default */
+    JN_NAMED,   /* value = a, as argument or parameter; a is NULL if the parameter has no default */
     JN_SPREAD,  /* *a among arguments; **a if 'negated' */
     JN_NOT,     /* a */
     JN_SIGNED,  /* +a; -a if 'negated' */
@@ -25,22 +25,22 @@ enum jinja_kind {
     JN_BINARY,  /* a op b */
     JN_COMPARE, /* a op list[0], and list[0] op list[1], …: operands are JN_BINARY with their op and b */
     JN_CHOICE,  /* a if b else c (c NULL: undefined) */
-    JN_CAPTURE, /* what body a writes, as a text */
+    JN_CAPTURE, /* the text that body a writes */
     /* statements */
-    JN_BLOCK,      /* list; value: of a scope, names that are undefined until it sets them */
-    JN_TEXT,       /* value */
-    JN_OUTPUT,     /* a; of a filter block if 'negated': it must be a text */
-    JN_FOR,        /* list: targets; a in order, if b; c body, d else; recursive if 'negated' */
-    JN_IF,         /* list: condition, body, condition, body, …; a else */
-    JN_SET,        /* list: targets (JN_NAME or JN_ATTR of a name); a, or the text of block b */
-    JN_MACRO,      /* value; list: JN_NAME or JN_NAMED parameters; a body; of a call block if 'negated' */
-    JN_BREAK,      /* out of the loop */
-    JN_CONTINUE,   /* to its next round */
-    JN_GENERATION, /* a body */
-    JN_WITH,       /* list: JN_NAMED of the names; a body */
-    JN_CALL_BLOCK, /* b: a JN_CALL, given the JN_MACRO a as its caller */
-    JN_AUTOESCAPE, /* a expression, b body */
-    JN_REFUSED,    /* value: the name of a statement that is refused when it is reached */
+    JN_BLOCK,  /* the statements in list; value: names that are undefined in this scope until it sets them */
+    JN_TEXT,   /* value */
+    JN_OUTPUT, /* writes a, which must be a text if 'negated' (the output of a filter block) */
+    JN_FOR,   /* list: targets; a: the iterable; b: the condition; c: body; d: else; recursive if 'negated' */
+    JN_IF,    /* list: condition, body, condition, body, …; a else */
+    JN_SET,   /* list: targets (JN_NAME or JN_ATTR of a name); a, or the text of block b */
+    JN_MACRO, /* value: name; list: JN_NAME or JN_NAMED parameters; a: body; a call block's if 'negated' */
+    JN_BREAK, /* leaves the loop */
+    JN_CONTINUE,   /* goes on with the loop's next item */
+    JN_GENERATION, /* {% generation %} with body a */
+    JN_WITH,       /* list: the JN_NAMED variables; a: body */
+    JN_CALL_BLOCK, /* calls b, a JN_CALL, with the JN_MACRO a as its caller */
+    JN_AUTOESCAPE, /* a: expression; b: body */
+    JN_REFUSED,    /* a statement that is refused when it is reached; value is its name */
 };
 
 enum jinja_op {
@@ -66,7 +66,7 @@ struct jinja_node {
     enum jinja_kind kind;
     enum jinja_op op;
     bool negated;
-    uint8_t uses; /* JN_MACRO: which of the names below its body reads (JINJA_USES_*) */
+    uint8_t uses; /* JN_MACRO: bits JINJA_USES_* of the names that its body reads */
     uint32_t line;
     struct jv value;
     struct jinja_node *a, *b, *c, *d;
@@ -74,7 +74,7 @@ struct jinja_node {
     size_t count;
 };
 
-/* Names that a macro has beside its parameters when its body reads them. */
+/* Variables that a macro has beside its parameters if its body reads them. */
 enum { JINJA_USES_CALLER = 1, JINJA_USES_KWARGS = 2, JINJA_USES_VARARGS = 4 };
 
 struct jinja {

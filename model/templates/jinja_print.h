@@ -1,4 +1,5 @@
-/* Values as text: Python's str() and repr(), and JSON. Private to model/jinja*.c. */
+/* Values as text: Python's str() and repr(), and JSON. Only the files of model/templates include this header.
+ */
 #ifndef MOTLEY_MODEL_TEMPLATES_JINJA_PRINT_H
 #define MOTLEY_MODEL_TEMPLATES_JINJA_PRINT_H
 

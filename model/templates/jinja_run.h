@@ -1,4 +1,4 @@
-/* One rendering: what its parts share. Private to model/jinja*.c.
+/* One rendering: what its parts share. Only the files of model/templates include this header.
  *
  * Expressions are in jinja_eval.c, statements in jinja_run.c; functions that return an int give 0 or -1 with
  * the error and its line, and statements may give LEAVE_BREAK or LEAVE_CONTINUE.

@@ -1,4 +1,4 @@
-/* Tests (`is …`), for the table in jinja_builtin.c. Private to model/jinja*.c. */
+/* Tests (`is …`), for the table in jinja_builtin.c. Only the files of model/templates include this header. */
 #ifndef MOTLEY_MODEL_TEMPLATES_JINJA_TEST_H
 #define MOTLEY_MODEL_TEMPLATES_JINJA_TEST_H
 

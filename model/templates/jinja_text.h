@@ -1,4 +1,5 @@
-/* Methods of strings as Python's str has them, for the table in jinja_method.c. Private to model/jinja*.c. */
+/* Methods of strings as Python's str has them, for the table in jinja_method.c. Only the files of
+ * model/templates include this header. */
 #ifndef MOTLEY_MODEL_TEMPLATES_JINJA_TEXT_H
 #define MOTLEY_MODEL_TEMPLATES_JINJA_TEXT_H
 
