@@ -137,11 +137,10 @@ static int ends_take(const json_t *document, struct model_config *config, char *
                      struct err *err)
 {
     const json_t *value = json_object_get(document, "eos_token_id");
-    const size_t count = json_is_array(value) ? json_array_size(value) : 1;
+    const bool named = value != NULL && !json_is_null(value);
+    const size_t count = !named ? 0 : json_is_array(value) ? json_array_size(value) : 1;
     int32_t ends[MODEL_EOS_MAX];
     uint32_t kept = 0;
-    if (value == NULL || json_is_null(value))
-        return 0;
     if (count > MODEL_EOS_MAX)
         return err_set(err, ERR_INVALID, "eos_token_id: names %zu tokens; at most %d are kept", count,
                        MODEL_EOS_MAX);

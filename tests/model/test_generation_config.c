@@ -43,8 +43,8 @@ static void its_end_tokens_replace_those_of_config_json(void **state)
         {"{\"eos_token_id\": 2}", 1, {2}, NULL},
         {"{\"eos_token_id\": [5, 6]}", 2, {5, 6}, "other eos_token_id"},
         {"{\"eos_token_id\": []}", 0, {0}, "other eos_token_id"},
-        {"{}", 1, {2}, NULL},
-        {"{\"eos_token_id\": null}", 1, {2}, NULL},
+        {"{}", 0, {0}, "other eos_token_id"},
+        {"{\"eos_token_id\": null}", 0, {0}, "other eos_token_id"},
         {"{", 1, {2}, "is no JSON"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
