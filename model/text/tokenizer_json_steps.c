@@ -311,7 +311,34 @@ static int stage_read(struct tokenizer *t, const json_t *item, bool last, unsign
                            err);
 }
 
+/* Returns true if a Metaspace that prepends to the first piece stands behind a ByteLevel: the library then
+ * takes every piece of the text's first character for the first one. *bytes: a ByteLevel stood before. */
+static bool first_behind_bytes(const json_t *stage, bool *bytes, unsigned depth)
+{
+    const json_t *list = json_object_get(stage, "pretokenizers");
+    for (size_t i = 0; i < json_array_size(list) && depth < SECTION_DEPTH_MAX; i++) {
+        if (first_behind_bytes(json_array_get(list, i), bytes, depth + 1)) {
+            return true;
+        }
+    }
+    const char *scheme = json_string_value(json_object_get(stage, "prepend_scheme"));
+    if (*bytes && json_is_type(stage, "Metaspace") && scheme != NULL && strcmp(scheme, "first") == 0) {
+        return true;
+    }
+    *bytes |= json_is_type(stage, "ByteLevel");
+    return false;
+}
+
 int json_pre_tokenizer_read(struct tokenizer *t, const json_t *pre, struct err *err)
 {
-    return pre == NULL || json_is_null(pre) ? 0 : stage_read(t, pre, true, 0, err);
+    bool bytes = false;
+    if (pre == NULL || json_is_null(pre)) {
+        return 0;
+    }
+    if (first_behind_bytes(pre, &bytes, 0)) {
+        return err_set(err, ERR_UNSUPPORTED,
+                       "tokenizer.json: pre_tokenizer has a Metaspace with prepend_scheme \"first\" behind a "
+                       "ByteLevel, which is not supported");
+    }
+    return stage_read(t, pre, true, 0, err);
 }
